@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,10 @@ StopKind = Literal["hung", "crashed"]
 
 
 class Stop(NamedTuple):
-    """The call that hung or crashed. `gpus`: the indices of those that it was about; `how`: in words."""
+    """The call that hung or crashed. `gpus`: the indices of those that it was about; `how`: in words.
+
+    `function`: empty where it was no call of a driver.
+    """
 
     kind: StopKind
     function: str
@@ -50,7 +53,7 @@ class Stop(NamedTuple):
         """The call and what became of it: `nvmlDeviceGetName of GPU 3 did not return within 10 s`."""
         numbers = " and ".join(map(str, self.gpus))
         about = f" of GPU{'s' if len(self.gpus) > 1 else ''} {numbers}" if self.gpus else ""
-        return f"{self.function}{about} {self.how}"
+        return f"{self.function or 'the measuring process'}{about} {self.how}"
 
 
 class Answer(NamedTuple):
@@ -115,12 +118,11 @@ class Child:
         self._memory = mmap.mmap(-1, _SHARED_BYTES)
         requests, self._requests = os.pipe()
         self._done, done = os.pipe()
-        parent = os.getpid()
+        desk = Desk(self._memory, requests, done)
         try:
-            gc.freeze()  # or a collection in either process would copy all that they share
-            self._pid: int | None = os.fork()
-            if self._pid == 0:
-                _run(work, Desk(self._memory, requests, done), (requests, done), parent)
+            self._pid: int | None = forked(
+                lambda: work(desk), desk.raised, (requests, done), data_bytes=_LIBRARY_BYTES
+            )
         except OSError:
             os.close(self._requests)
             os.close(self._done)
@@ -149,7 +151,7 @@ class Child:
         function, gpus = calls[-1] if calls else ("the first call", ())
         if how:
             return Answer(parts, calls, Stop("hung", function, gpus, how))
-        return Answer(parts, calls, Stop("crashed", function, gpus, _in_words(self._status)))
+        return Answer(parts, calls, Stop("crashed", function, gpus, in_words(self._status)))
 
     def kill(self) -> None:
         """Kill the child."""
@@ -158,7 +160,7 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._status = _reaped(pid)
+        self._status = reaped(pid, _REAP_S) or 0
 
     def close(self) -> None:
         """Kill the child, and close what it was asked through."""
@@ -205,20 +207,33 @@ class Child:
         return parts, calls
 
 
-def _run(work: Callable[[Desk], None], desk: Desk, pipes: Iterable[int], parent: int) -> NoReturn:
-    """Do the work of the child and end it: nothing of the parent's is flushed or cleaned up here."""
+def forked(
+    work: Callable[[], None],
+    raised: Callable[[str], None],
+    files: Iterable[int],
+    data_bytes: int | None = None,
+) -> int:
+    """Fork a child that does `work` and ends, and return its process id. Raises OSError.
+
+    `raised` gets the traceback of a fault of ours. `files`: those that the child keeps open; `data_bytes`:
+    memory that it may allocate, None: no limit. Nothing of the parent's is flushed or cleaned up in it.
+    """
+    parent = os.getpid()
+    gc.freeze()  # or a collection in either process would copy all that they share
+    if pid := os.fork():
+        return pid
     try:
-        _set_apart(pipes, parent)
-        work(desk)
+        _set_apart(files, parent, data_bytes)
+        work()
     except BaseException:  # noqa: BLE001 (raised again by the parent)
         import traceback
 
-        desk.raised(traceback.format_exc())
+        raised(traceback.format_exc())
     finally:
         os._exit(0)
 
 
-def _set_apart(pipes: Iterable[int], parent: int) -> None:
+def _set_apart(files: Iterable[int], parent: int, data_bytes: int | None) -> None:
     """Let the child end with its parent, print nothing, hold no file of others and dump no core.
 
     Signals to the process group (Ctrl-C) are for the parent, with whose end the child is killed.
@@ -238,17 +253,19 @@ def _set_apart(pipes: Iterable[int], parent: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    for number in _open_files() - {0, 1, 2, *pipes}:
+    for number in _open_files() - {0, 1, 2, *files}:
         with contextlib.suppress(OSError):
             os.close(number)
     with contextlib.suppress(OSError, ValueError):
         # core(5): 1 also stops a core that would be piped to a program, which 0 does not
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    if data_bytes is None:
+        return
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb") as sizes:
         now = int(sizes.read().split()[5]) * resource.getpagesize()
         # of data, not of address space: a library may reserve much more than it uses, as Go's runtime does
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (now + _LIBRARY_BYTES, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (now + data_bytes, hard))
 
 
 def _open_files() -> set[int]:
@@ -258,19 +275,21 @@ def _open_files() -> set[int]:
         return set(range(256))
 
 
-def _reaped(pid: int) -> int:
-    """Wait for a child that was killed, and return its status; 0 for one that does not end."""
-    until_s = time.monotonic() + _REAP_S
+def reaped(pid: int, wait_s: float) -> int | None:
+    """Wait for a child that was killed, and return its status; None for one that does not end."""
+    until_s = time.monotonic() + wait_s
     with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps it
         while time.monotonic() < until_s:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 return status
             time.sleep(0.0005)
+        return None
     return 0
 
 
-def _in_words(status: int) -> str:
+def in_words(status: int) -> str:
+    """Return how a process with this status ended: `ended the process with SIGSEGV`."""
     code = os.waitstatus_to_exitcode(status)
     name = next((one.name for one in signal.Signals if one == -code), f"exit code {code}")
     return f"ended the process with {name}"

@@ -14,9 +14,10 @@ from gputopo.probes.gpus.reading import Reading
 from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_host
 from gputopo.probes.pci.errors import host_acs
-from gputopo.probes.pci.nodes import interface_name, read_pci
+from gputopo.probes.pci.nodes import interface_name, normal_address, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
 from gputopo.reference.kernel_drivers import UNCOUNTED
+from gputopo.reference.pcie import address_order
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
@@ -47,8 +48,8 @@ def begin(root: Path = Path("/")) -> Iterator[Callable[[], Machine]]:
 def read_tree(root: Path) -> Machine:
     """Read a copy of another machine's /sys (and /proc, where it was copied too) under `root`.
 
-    No NVML is asked, no device is opened: the GPUs are the NVIDIA GPUs on its PCI bus, and `driver.status`
-    is not_read. Never raises for what a copy lacks.
+    No NVML is asked, no device is opened: the GPUs are the NVIDIA GPUs on its PCI bus and those that its
+    kernel module lists, and `driver.status` is not_read. Never raises for what a copy lacks.
     """
     machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
     driver = Driver(status="not_read", kernel_module_version=machine.driver.kernel_module_version)
@@ -71,7 +72,11 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     )
     gpus, links = nvml.gpus, nvml.links
     if not gpus:
-        gpus, links = _gpus_of_bus(on_bus, nvml.error or "NO_GPU_IN_NVML", missing)
+        addresses = {node.address for node in on_bus}
+        if nvml.error == _NOT_IN_COPY:  # a copied bus may lack the vendors, or be left out
+            addresses |= {name for listed in listed_gpus(root) if (name := normal_address(listed))}
+        reason = nvml.error or "NO_GPU_IN_NVML"
+        gpus, links = _gpus_of_bus(sorted(addresses, key=address_order), reason, missing)
     gpus = with_addresses(gpus, on_bus, missing)
     gpus = tuple(with_slot(gpu, nodes, missing) for gpu in gpus)
     gpus = _numbered_for_cuda(gpus, missing)
@@ -106,10 +111,10 @@ def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
 
 
 def _gpus_of_bus(
-    on_bus: Sequence[PciNode], reason: str, missing: MissingFacts
+    addresses: Sequence[str], reason: str, missing: MissingFacts
 ) -> tuple[tuple[Gpu, ...], tuple[Link, ...]]:
-    """Return the GPUs that only the PCI bus shows, in its order, and their pairs, with nothing known."""
-    gpus = tuple(Gpu(index=index, pci_address=node.address) for index, node in enumerate(on_bus))
+    """Return the GPUs of which only the addresses are known, in their order, and their pairs."""
+    gpus = tuple(Gpu(index=index, pci_address=address) for index, address in enumerate(addresses))
     for gpu in gpus:
         miss_all(gpu, reason, missing)
     return gpus, tuple(Link(a=a, b=b) for a, b in combinations(range(len(gpus)), 2))

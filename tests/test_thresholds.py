@@ -6,7 +6,15 @@ import pytest
 
 NUMBERS: dict[str, dict[str, float]] = {
     "copies.budget": {"FEWEST_REPEATS": 3},
-    "copies.difference": {"MIN_CHANGE": 0.03, "MIN_CHANGE_SMALL": 0.15, "DEVIATIONS": 3.0},
+    "copies.collectives": {
+        "RING_BYTES": 268_435_456,
+        "RING_LOW_SHARE": 0.75,
+        "FEW_LOW_SHARE": 0.50,
+        "PCIE_BYTES": 33_554_432,
+        "PCIE_LOW_SHARE": 0.15,
+        "EXCHANGE_LOW_SHARE": 0.20,
+    },
+    "findings.measured.difference": {"MIN_CHANGE": 0.03, "MIN_CHANGE_SMALL": 0.15, "DEVIATIONS": 3.0},
     "copies.expected": {
         "LOCAL_COPY_SHARE": 0.80,
         "LOCAL_COPY_LOW_SHARE": 0.70,
@@ -15,10 +23,16 @@ NUMBERS: dict[str, dict[str, float]] = {
         "BIDIRECTIONAL_LOW_SHARE": 0.80,
         "PAIR_LOW_SHARE": 0.80,
     },
-    "copies.numbers": {"LARGE_BYTES": 16_777_216, "DEVIATION": 1.4826},
+    "copies.numbers": {"LARGE_BYTES": 16_777_216, "DEVIATION": 1.4826, "AGREE_SHARE": 0.05},
+    "copies.physics": {
+        "AT_ONCE_NOISE": 1.10,
+        "AT_ONCE_LOW_SHARE": 0.85,
+        "AT_ONCE_NVLINK": 1.3,
+        "AT_ONCE_SUM": 1.5,
+        "OVER_HOST": 3.0,
+    },
     "copies.pair_speeds": {"SAME_SPEED": 1.10, "WIDEST_CLASS": 1.5, "CLEARLY_SLOWER": 1.03},
     "copies.settling": {
-        "AGREE_SHARE": 0.05,
         "DEVIATIONS": 4.5,
         "FEWEST_LATER": 2,
         "RAMP_UP_SHARE": 0.90,
@@ -26,6 +40,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "FEWEST_SWEPT": 3,
     },
     "copies.sharing": {"CHANGED_SHARE": 0.06, "LEVEL_SHARE": 0.15, "BIDIRECTIONAL_SHARE": 0.75},
+    "findings.measured.validity": {"SUM_TOLERANCE": 0.2},
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
@@ -54,6 +69,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.anomaly": {"THRESHOLD_PERCENT": 5.0, "CONFIDENCE": 0.99, "MARKS_RESOLUTION_S": 0.0005},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
     "runs.median_bound": {"MAX_LAG": 50, "BIAS_ROUNDS": 3},
+    "values.run.plan": {"SURE_MARGIN": 0.05},
     "values.history": {"BUSY_PERCENT": 50, "MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "MAX_KINDS": 64},
     "runs.steadiness": {
         "LEVEL_SHARE": 0.05,

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from gputopo.captures import budget, intake, ledger, merge, packed, recording
-from gputopo.captures.bandwidth import single_device
+from gputopo.captures.bandwidth import runs, single_device
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
@@ -40,7 +40,7 @@ class Format(Protocol):
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
-    from gputopo.captures.bandwidth import nvbandwidth_json, programs
+    from gputopo.captures.bandwidth import nccl_tests_json, nvbandwidth_json, programs
     from gputopo.captures.linux import host, kernel_log, proc_nvidia
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
@@ -53,6 +53,7 @@ def formats() -> tuple[Format, ...]:
     return (
         recording,
         nvbandwidth_json,
+        nccl_tests_json,
         smi_xml,
         nccl_xml,
         hwloc_xml,
@@ -90,12 +91,21 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     for source in sources:
         with budget.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
-    machine = merge.merge(single_device.renumbered(sources, machines))
+    machine = _checked(merge.merge(runs.by_files(sources, single_device.renumbered(sources, machines))))
     if machine.gpus or not machine.kernel_events:
         return machine
     from gputopo.captures.linux import kernel_log  # only a log without another capture needs it
 
     return kernel_log.with_gpus(machine)
+
+
+def _checked(machine: Machine) -> Machine:
+    """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
+    if machine.bandwidth is None:
+        return machine
+    from gputopo.copies.physics import checked  # few captures hold a bandwidth
+
+    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
 
 
 def read_text(text: str, *, origin: str) -> Machine:
@@ -161,12 +171,27 @@ def _captures(text: str, origin: str) -> list[Machine]:
         taken = kernel_log.take(text, stamps=False)
     if kernel_log.is_whole(taken):
         return [kernel_log.counted(taken)]
-    rest = intake.clean(taken.rest, origin=origin)
+    try:
+        rest = intake.clean(taken.rest, origin=origin)
+    except intake.SeveralHostsError as error:
+        return [_of_hosts(error, origin), *([kernel_log.counted(taken)] if taken.lines else [])]
     if not taken.lines:
         return _machines(rest, origin)
     if kernel_log.is_log(taken) and not _is_readable(rest):
         return [kernel_log.with_rest(taken)]
     return [*_machines(rest, origin), kernel_log.counted(taken)]
+
+
+def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
+    """Read what bandwidth programs printed on several hosts. Raises the error where it is anything else."""
+    from gputopo.captures.bandwidth import programs
+
+    if not all(_format_of(text) is programs for text in error.texts.values()):
+        raise error
+    machines = [programs.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
+    machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
+    lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
+    return ledger.completed(machine, "\n".join(map("".join, lines)), programs)
 
 
 def _is_readable(text: str) -> bool:

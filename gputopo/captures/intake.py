@@ -28,7 +28,9 @@ _TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
 _MAX_RUN = 256
 _RUNS = tuple(character * _MAX_RUN for character in " \t|<>,=#.:;-+*()\"'/\\")
 _RUN = re.compile(r"([^\w\n\[{])\1{255,}")
-_CONTINUED = re.compile(r"(?<![ \t])[ \t]+\\(?=\r?$)", re.MULTILINE)  # a line break in Markdown
+_CONTINUED = re.compile(r"(?:(?<![ \t])[ \t]+\\|<br ?/?>)(?=\r?$)", re.MULTILINE)  # line breaks in Markdown
+_INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")  # zero-width characters of web pages and chats
+_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*\r?$)', re.MULTILINE)  # of Ansible's lists
 _MIN_LINES = 3  # of fewer, a prefix may be a part of the text
 _MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
@@ -38,7 +40,9 @@ _HOSTS_SHOWN = 4
 # behind their time.
 _TIME = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}:)(?: std(?:out|err) [FP])?(?:[ \t]|$)"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}:"
+    r"|\[(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    r"(?: std(?:out|err) [FP])?(?:[ \t]|$)"
 )
 _NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|(?=\r?$))")  # by cat -n and editors
 # By mpirun --tag-output, pdsh, clush, srun -l, kubectl logs --prefix, docker compose, in mails and comments.
@@ -46,6 +50,7 @@ _ORIGIN = re.compile(
     r"(?:\[\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>:|\[?[\w.-]{1,64}\]?:(?: |$)"
     r"|\[[\w.-]+(?:/[\w.-]+){1,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?)"
 )
+_ONE_RUN = re.compile(r"\bnThread \d+ nGpus \d+ |\balgbw +busbw\b")  # of nccl-tests, over all its ranks
 _HOST = re.compile(r"\[.*|[\w.-]+\d[\w.-]*:|\d+:")
 
 # A whole document of a tool that writes XML, with what may stand before its first element.
@@ -55,6 +60,14 @@ _DOCUMENT = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LINES_AHEAD = 3  # of one that may begin a capture
+
+
+class SeveralHostsError(InputError):
+    """The lines of a text come from several hosts. `texts`: those of each, all others blank."""
+
+    def __init__(self, what: str, hint: str, texts: dict[str, str]) -> None:
+        super().__init__(what, hint)
+        self.texts = texts
 
 
 @runtime_checkable
@@ -97,15 +110,17 @@ def _utf_16_without_mark(data: bytes) -> str | None:
 def clean(text: str, *, origin: str) -> str:
     """Return a text without escapes and without what terminals, logs and pages put before each of its lines.
 
-    Raises InputError where the lines come from several machines or ranks.
+    Raises SeveralHostsError where the lines come from several machines or ranks.
     """
-    text = _ESCAPE.sub("", text)
+    text = _INVISIBLE.sub("", _ESCAPE.sub("", text))
     if any(run in text for run in _RUNS):
         text = _RUN.sub(lambda run: run[1] * _MAX_RUN, text)
     if _ENTITY.search(text) and not _TAG.search(text):
         text = html.unescape(text).replace("\xa0", " ")
     if len(_CONTINUED.findall(text)) >= _MIN_LINES:
         text = _CONTINUED.sub("", text)
+    if 2 * len(_STRING.findall(text)) > max(2 * _MIN_LINES, len(_filled(text))):
+        text = _STRING.sub(lambda one: re.sub(r"\\(.)", _unescaped, one[1]), text)
     for _ in range(_MAX_PREFIXES):
         bare = _without_prefix(text)
         if bare is None:
@@ -113,6 +128,10 @@ def clean(text: str, *, origin: str) -> str:
         text = bare
     _refuse_several_hosts(text, origin)
     return text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\t" if found[1] == "t" else found[1]
 
 
 def _without_prefix(text: str) -> str | None:
@@ -160,9 +179,9 @@ _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] =
 
 
 def _refuse_several_hosts(text: str, origin: str) -> None:
-    """Raise InputError if the lines come from several hosts, none of which has few of them."""
+    """Raise SeveralHostsError if the lines come from several hosts, none of which has few of them."""
     filled = _filled(text)
-    if not filled or _ORIGIN.match(filled[0]) is None:
+    if not filled or _ORIGIN.match(filled[0]) is None or _ONE_RUN.search(text):
         return
     prefixes = [found[0].rstrip() if (found := _ORIGIN.match(line)) else "" for line in filled]
     hosts = list(dict.fromkeys(prefixes))
@@ -172,10 +191,17 @@ def _refuse_several_hosts(text: str, origin: str) -> None:
     if min(counts) < max(_MIN_LINES, max(counts) // 2):
         return
     shown = [host.rstrip(":") for host in hosts[:_HOSTS_SHOWN]] + ["..."] * (len(hosts) > _HOSTS_SHOWN)
-    raise InputError(
+    raise SeveralHostsError(
         f"{origin} mixes the lines of several hosts: {', '.join(shown)}",
         f"select one machine: grep '^{hosts[0]}' FILE | gputopo ... --from -",
+        {host.strip("[]:"): _of_host(text, host) for host in hosts},
     )
+
+
+def _of_host(text: str, host: str) -> str:
+    """Return the lines with the prefix of a host, without it; all other lines blank."""
+    found = ((_ORIGIN.match(line), line) for line in text.split("\n"))
+    return "\n".join(line[len(one[0]) :] if one and one[0].rstrip() == host else "" for one, line in found)
 
 
 def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:

@@ -23,7 +23,7 @@ _NOISE = re.compile(
     r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, headings of Markdown
     r"|(?:\(\w+\) )?(?:[^\s@]+@[^\s$#]*|\[[^\s@]+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
-    r"|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
+    r"|</?(?:pre|code|details|summary)\b[^>]{0,80}>.*|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
 )
 _MARKUP = re.compile(r"[<>]|=[\"']")
 _DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)?>")

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from gputopo.captures.matching import aligned
 from gputopo.reference.kernel_drivers import gpus_of_other_drivers
-from gputopo.topology.matching import aligned
 from gputopo.values.machine import Machine
 
 

@@ -1,18 +1,18 @@
 """Places (`gpu:3`) of a capture's numbers: the GPUs they are of, and the same numbers under other indices."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
 from gputopo.values.machine import Gpu
 
 HOST = "host"
 ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them
 
-_GPU = re.compile(r"\bgpu:(\d+)\b")
+_GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,11 @@ class Device:
 def gpu(index: int) -> str:
     """Return the place of a GPU."""
     return f"gpu:{index}"
+
+
+def group(indices: Iterable[int]) -> str:
+    """Return the place of GPUs that work together: `gpu:0,1,2`."""
+    return f"gpu:{','.join(map(str, sorted(indices)))}"
 
 
 def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
@@ -77,17 +82,16 @@ def renumbered(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
 
 def gpus_named(bandwidth: Bandwidth) -> set[int]:
     """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
-    places = [place for sample in bandwidth.samples for place in (sample.source, sample.destination)]
-    places += [place for failure in bandwidth.failures for place in (failure.source, failure.destination)]
-    named = {index for place in places if (index := gpu_of(place)) is not None}
+    measured: tuple[Sample | Failure, ...] = (*bandwidth.samples, *bandwidth.failures)
+    named = {index for one in measured for place in (one.source, one.destination) for index in gpus_of(place)}
     return named.union(*(group.gpus for group in bandwidth.uplink_groups))
 
 
 def in_text(text: str, gpus: Mapping[int, int]) -> str | None:
     """Renumber the places in a text; None where it names a GPU that `gpus` lacks."""
-    if any(int(number) not in gpus for number in _GPU.findall(text)):
+    if any(int(one) not in gpus for numbers in _GPUS.findall(text) for one in numbers.split(",")):
         return None
-    return _GPU.sub(lambda found: gpu(gpus[int(found[1])]), text)
+    return _GPUS.sub(lambda found: group(gpus[int(one)] for one in found[1].split(",")), text)
 
 
 def _sample(sample: Sample, gpus: Mapping[int, int]) -> Sample | None:
@@ -110,8 +114,8 @@ def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | N
     source, destination = in_text(value.source, gpus), in_text(value.destination, gpus)
     if source is None or destination is None:
         return None
-    group = value.group and (in_text(value.group, gpus) or value.group)
-    return {"source": source, "destination": destination, "group": group}
+    at_once = value.group and (in_text(value.group, gpus) or value.group)
+    return {"source": source, "destination": destination, "group": at_once}
 
 
 def _sortable(address: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,12 +11,12 @@ import msgspec
 from gputopo.cli.plan_options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
-from gputopo.values.bandwidth import Level
+from gputopo.values.bandwidth import Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import Given, Option, OptionsOf, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gputopo.findings import Finding
     from gputopo.report.layout import Line
@@ -27,10 +28,27 @@ Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
 INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
-TIMED_OUT = "TIMED_OUT"  # the reason of a Failure whose copy did not come back
+_ENDED_NOTE = "gputopo: the driver ended the measurement (see Notes); this is what was measured until then\n"
+MAX_SOAK_MINUTES = 7 * 24 * 60
 GPUS = Option("--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list)
 FORMAT = Option("--format", "Output format; markdown for bug reports")
 JSON = Option("--json", "Same as --format json", const="json")
+_UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
+MIN_SIZE, MAX_SIZE = 1024, 2**34
+
+
+def parse_sizes(flag: str, text: str) -> tuple[int, ...]:
+    """Read `64MiB,512MiB` as bytes, each size once, the smallest first. Raises UsageError."""
+    sizes = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,15})(?:([KMG])(?:iB)?)?", part.strip())
+        size = int(found[1]) * _UNITS[found[2]] if found else 0
+        if not MIN_SIZE <= size <= MAX_SIZE:
+            raise UsageError(
+                f"{flag} cannot be {shown(part)}", "give sizes from 1KiB to 16GiB, as 64MiB,512MiB"
+            )
+        sizes.add(size)
+    return tuple(sorted(sizes))
 
 
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +64,17 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             const="full",
         ),
     ] = None
+    soak: Annotated[
+        float | None,
+        Option(
+            "--soak",
+            "Copy between host, GPUs and memories for so long instead, compare all data, and report errors "
+            "that are counted under load and rates that fall",
+            value="MINUTES",
+            above=0,
+            max=MAX_SOAK_MINUTES,
+        ),
+    ] = None
     numa: Annotated[
         int | None,
         Option(
@@ -57,12 +86,32 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             max=9999,
         ),
     ] = None
+    sizes: Annotated[
+        tuple[int, ...],
+        Option(
+            "--size",
+            "Bytes of each copy, one or several sizes: 64MiB,512MiB",
+            value="LIST",
+            default="chosen by its speed",
+            read=parse_sizes,
+        ),
+    ] = ()
+    loops: Annotated[
+        int | None,
+        Option(
+            "--loops",
+            "Timed repeats of each copy",
+            default="3 to 13, by time and spread",
+            min=1,
+            max=1000,
+        ),
+    ] = None
     sources: Annotated[
         tuple[str, ...],
         Option(
             "--from",
-            "Judge this instead of measuring: output of bandwidthTest, p2pBandwidthLatencyTest or "
-            "nvbandwidth, or JSON of gputopo; with a capture of the machine beside it. Repeatable",
+            "Judge this instead of measuring: output of bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth "
+            "or nccl-tests, or JSON of gputopo; with a capture of the machine beside it. Repeatable",
             value="FILE",
             repeated=True,
         ),
@@ -93,10 +142,11 @@ def bandwidth(given: Annotated[Given, OptionsOf(BandwidthOptions)]) -> int:
     """Measure each link, alone and shared: host, GPU pairs, memory; report findings.
 
     Without a working driver only host memory is measured, and the rest is reported as not measured. Ctrl-C
-    ends the measurement and shows the results so far, which are not saved.
+    ends the measurement and shows the results so far, which are not saved. Where a driver call hangs or
+    crashes, the measurement goes on without its GPU.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 no GPU could be measured (not with
-    --from); 130 ended by Ctrl-C.
+    Exit codes: 0 fine; 1 findings at or above --fail-on, or a copy that corrupted data; 2 bad input; 3 no GPU
+    could be measured, or the driver ended the measurement (not with --from); 130 ended by Ctrl-C.
     """
     options = BandwidthOptions(**given.fields)
     _check(options, given.typed)
@@ -105,25 +155,52 @@ def bandwidth(given: Annotated[Given, OptionsOf(BandwidthOptions)]) -> int:
     machine = with_reasons(machine_from(options.sources))
     # A baseline that is missing is reported before anything is measured.
     old = _saved_baseline(machine, options.gpus) if options.baseline else None
+    if options.soak is not None:
+        return _soak(options, machine)
     measured = with_expected(machine, _measured(options, machine))
     code = _report(options, machine, measured, old)
     if options.save:
         _save(machine, measured)
-    if not options.sources and any(failure.reason == TIMED_OUT for failure in measured.failures):
-        _end(code)
     return code
 
 
 def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
     """Raise UsageError for options that do not go together."""
-    stray = next((name for name in ("gpus", "full", "quick", "numa") if name in typed), None)
+    measuring = ("gpus", "full", "quick", "numa", "size", "loops", "soak")
+    stray = next((name for name in measuring if name in typed), None)
     if options.sources and stray is not None:
         raise UsageError(f"--{stray} is for measuring, and --from only reads", "leave one of the two out")
+    others = ("full", "quick", "size", "loops", "save", "baseline", "matrices")
+    beside = next((name for name in others if name in typed), None)
+    if options.soak is not None and beside is not None:
+        raise UsageError(f"--soak measures rates under load, which --{beside} is not for", "leave one out")
     if options.matrices and (options.baseline or options.shape != "table"):
         raise UsageError(
             "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",
             "leave it out",
         )
+
+
+def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
+    """Measure under load, print the report, and return the exit code."""
+    from gputopo import findings
+    from gputopo.findings.watched import find_watched
+    from gputopo.probes.session.soak import interval_of
+    from gputopo.probes.session.soak_readings import SoakReadings
+    from gputopo.topology.peer_access import with_reasons
+
+    every_s = interval_of(60 * (options.soak or 0.0))
+    with SoakReadings(machine, every_s, lambda: machine_from(()), gpus=options.gpus) as readings:
+        measured = measure_links(options, machine, readings.tick)
+        machine = with_reasons(readings.machine())
+        soak = measured.soak and msgspec.structs.replace(measured.soak, port_errors=readings.port_errors())
+        notes = (*measured.notes, *readings.notes())
+        measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
+        machine = msgspec.structs.replace(machine, bandwidth=measured)
+    watched = find_watched(machine, readings.history)
+    found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
+    print_bandwidth(machine, measured, found, options.shape)
+    return _code(options, measured, found, failed=findings.fails(found, options.fail_on))
 
 
 def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
@@ -132,7 +209,7 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
         if machine.bandwidth is None:
             raise InputError(
                 "what --from was given holds no bandwidth",
-                "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth or gputopo bandwidth wrote",
+                "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, nccl-tests or gputopo wrote",
             )
         return machine.bandwidth
     return measure_links(options, machine)
@@ -140,11 +217,13 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
 
 def with_expected(machine: "Machine", measured: "Bandwidth") -> "Bandwidth":
     """Return the bandwidth with the expected numbers, and the GPUs that share an uplink."""
+    from gputopo.copies.collectives import with_bus_expectations
     from gputopo.copies.expected import with_expectations
     from gputopo.copies.sharing import uplink_groups
 
     groups = measured.uplink_groups or uplink_groups(measured.samples, machine)
-    return with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
+    expected = with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
+    return with_bus_expectations(expected, machine)
 
 
 def _report(
@@ -157,19 +236,34 @@ def _report(
     found = findings.find_bandwidth(judged)
     if old is None:
         print_bandwidth(judged, measured, found, options.shape, matrices=options.matrices)
-        reached = options.fail_on is not None and findings.reaches(found, options.fail_on)
+        failed = findings.fails(found, options.fail_on)
     else:
-        reached = _print_difference(judged, measured, old, options.shape, options.fail_on)
+        failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
+        if findings.fails(found, None):
+            failed = True
+            to_stderr("gputopo: copies corrupted data; without --baseline they are named\n")
+    return _code(options, measured, found, failed=failed)
+
+
+def _code(
+    options: BandwidthOptions, measured: "Bandwidth", found: "Sequence[Finding]", *, failed: bool
+) -> ExitCode | int:
+    """Return the exit code, and print to stderr why a measurement ended early."""
+    from gputopo import findings
+
     if not measured.complete and not options.sources:
-        to_stderr(INTERRUPTED_NOTE)
-        return INTERRUPTED
-    if not options.sources and not _reached_a_gpu(measured):
+        interrupted = any(one.reason == "interrupted" for one in measured.not_measured)
+        to_stderr(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
+        return INTERRUPTED if interrupted else ExitCode.HARDWARE
+    if not options.sources and not _reached_a_gpu(measured) and not findings.fails(found, None):
         return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if reached else ExitCode.OK
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    return any("gpu:" in (sample.source + sample.destination) for sample in measured.samples)
+    paths = [one for one in measured.samples if not is_collective(one)]
+    samples = any("gpu:" in one.source + one.destination for one in paths)
+    return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
 def print_bandwidth(
@@ -206,10 +300,11 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     """Save a complete result; print why another one is not saved. Raises InputError."""
     why = None
     if not measured.complete:
-        what = "an interrupted result" if measured.source == "live" else "a capture that ends early"
+        what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
         why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
-        why = why or "no GPU was measured"
+        collectives = any(map(is_collective, measured.samples))
+        why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
         to_stderr(f"gputopo: not saved: {why}\n")
         return
@@ -220,37 +315,52 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
 
 
-def _end(code: int) -> None:
-    """End the process at once: a copy that hangs in the driver would block an orderly exit."""
-    emit("")
-    to_stderr("")
-    os._exit(code)
-
-
-def measure_links(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
-    """Measure the links of this machine. Ctrl-C ends it with what there is, `complete` False.
+def measure_links(
+    options: BandwidthOptions, machine: "Machine", on_pause: "Callable[[], None]" = lambda: None
+) -> "Bandwidth":
+    """Measure the links of this machine in a child process. Ctrl-C ends it, `complete` False.
 
     Where no GPU could be measured, the reason is printed to stderr, and what was measured is returned.
+    `on_pause` is called again and again meanwhile.
     """
     from gputopo.cli.progress import ProgressLine
     from gputopo.copies.jobs import Request
     from gputopo.launch.jobs.claims import claim_free
-    from gputopo.probes.session.measuring import NoGpuMeasuredError, measure
+    from gputopo.probes.session.measuring import NoGpuMeasuredError
+    from gputopo.probes.session.watched import measure_watched
     from gputopo.report.layout import plain
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
         others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
         gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
-        request = Request(gpus=gpus, level=options.level or "quick", numa=options.numa)
+        _note_other_load(machine, gpus)
+        request = Request(
+            gpus=gpus,
+            level=options.level or "quick",
+            numa=options.numa,
+            sizes=options.sizes,
+            loops=options.loops,
+            soak_s=None if options.soak is None else 60 * options.soak,
+        )
         try:
             with ProgressLine() as line:
-                measured = measure(machine, request, line.show)
+                measured = measure_watched(machine, request, line.show, on_pause=on_pause)
         except NoGpuMeasuredError as error:
             to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
             measured = error.bandwidth
     skipped = tuple(NotMeasured(what=f"gpu:{index}", reason=why) for index, why in sorted(others.items()))
     return msgspec.structs.replace(measured, not_measured=(*measured.not_measured, *skipped))
+
+
+def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
+    """Write to stderr which of the GPUs another program uses, before they are put under load."""
+    from gputopo.findings.load import use_of
+
+    for gpu in machine.gpus:
+        use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)
+        if use is not None and use.severity == "warning":
+            note(f"GPU {gpu.index} is {use.words}: copies beside it are slower, and slow it down")
 
 
 def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":
@@ -284,7 +394,7 @@ def _print_difference(
 
     A number that fell beyond noise is a warning; a copy that fails now, or a missing GPU, is an error.
     """
-    from gputopo.copies.difference import bandwidth_difference
+    from gputopo.findings.measured.difference import bandwidth_difference
     from gputopo.topology.identities import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))

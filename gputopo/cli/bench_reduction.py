@@ -46,8 +46,8 @@ def bench_reduction(
     Without an NVIDIA device it is timed over CPU devices, which every output shows. Ctrl-C ends it and shows
     the results so far.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the driver does not work, or
-    TensorFlow cannot be used; 130 ended by Ctrl-C.
+    Exit codes: 0 fine; 1 findings at or above --fail-on, or wrong sums; 2 bad input; 3 the driver does not
+    work, or TensorFlow cannot be used; 130 ended by Ctrl-C.
     """
     from gputopo import findings
     from gputopo.topology.peer_access import with_reasons
@@ -62,8 +62,7 @@ def bench_reduction(
     if not measured.complete:
         to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED
-    reached = fail_on is not None and findings.reaches(found, fail_on)
-    return ExitCode.FINDINGS if reached else ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(found, fail_on) else ExitCode.OK
 
 
 def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[int, ...] | None) -> Bandwidth:

@@ -67,8 +67,8 @@ def inspect(
 ) -> int:
     """Show the host, the GPUs, their links, findings, and what could not be read.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 an NVIDIA device is there and its
-    driver does not work, or there is nothing to watch.
+    Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
+    NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
     if watch:
         _refuse_beside_watch(sources, record, diff, identities=identities)
@@ -116,7 +116,7 @@ def _inspect_once(
         _print(inspection, shape)
     if findings.driver_broken(machine) is not None:
         return ExitCode.HARDWARE
-    if fail_on is not None and findings.reaches(inspection.findings, fail_on):
+    if findings.fails(inspection.findings, fail_on):
         return ExitCode.FINDINGS
     return ExitCode.OK
 

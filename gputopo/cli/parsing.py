@@ -113,6 +113,8 @@ class Command(TyperCommand):
                         raise UsageError(f"{flag} takes no value", f"write {flag} alone")
                     texts[option.name] = True
                     continue
+                if str(option.metavar).startswith("[") and (not words or words[0].startswith("-")):
+                    has_value = "="  # a value in brackets may be left out
                 if not has_value and not words:
                     raise UsageError(f"{flag} needs a value", f"give {flag} {option.metavar}: {option.help}")
                 text = value if has_value else words.pop(0)

@@ -3,13 +3,19 @@
 import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gputopo.cli.plan_options import PlanOptions, parse_model
+import msgspec
+
+from gputopo.cli.plan_options import PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import FROM, planned_machine
-from gputopo.values.errors import HardwareError
+from gputopo.prediction.programs import DEFAULT
+from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
+    from gputopo.planner import Request
+    from gputopo.planner.what_if import Choose
+    from gputopo.prediction.one_gpu.published import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -21,6 +27,38 @@ def plan(
         str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
     ],
     placement: Annotated[Given, OptionsOf(PlanOptions)],
+    batch_size: Annotated[
+        int | None, Option("--batch-size", "Examples per GPU and step", default="that of the model", min=1)
+    ] = None,
+    program: Annotated[
+        str,
+        Option(
+            "--program",
+            "Program whose constants predict a step (gputopo explain plan)",
+            value="NAME",
+            read=parse_program,
+        ),
+    ] = DEFAULT,
+    candidates: Annotated[
+        int | None,
+        Option(
+            "--candidates",
+            "Number of candidates in the JSON; all: also those that are never chosen unasked",
+            value="N|all",
+            default="10",
+            read=parse_candidates,
+        ),
+    ] = None,
+    changes: Annotated[
+        tuple[str, ...],
+        Option(
+            "--what-if",
+            'Predict for a changed machine: "gpu3: x16", "gpu3: slot 0000:80:02.0", "acs off", "nvlink 0-1", '
+            '"all: RTX 4090"; may be repeated. Alone: find the single change that pays most',
+            value="[CHANGE]",
+            repeated=True,
+        ),
+    ] = (),
     sources: Annotated[tuple[str, ...], FROM] = (),
     shape: Annotated[
         Shape,
@@ -35,21 +73,47 @@ def plan(
     """
     from gputopo import planner
 
-    request = planner.Request(model=model, **placement.fields)
+    request = planner.Request(model=model, batch_size=batch_size, program=program, **placement.fields)
     machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
     require_gpus(machine)
     if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
         raise HardwareError(
             "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
         )
-    if sources:
-        found = planner.plan(machine, request)
-    else:
+    request = with_costs(request)
+    others: dict[int, str] = {}
+    history: tuple[Figure, ...] = ()
+    if not sources:
         from gputopo.launch.jobs import claims
 
         others = claims.claimed_by_others(machine, claims.claims_folder(os.environ))
-        found = planner.plan_here(machine, request, os.environ, others)
+        history = own_speeds(request)
+
+    def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
+        if sources:
+            return planner.plan(machine, request, keep=keep)
+        return planner.plan_here(machine, request, os.environ, others, history=history, keep=keep)
+
+    found = choose(machine, request, candidates)
+    if changes:
+        found = _with_what_if(found, machine, request, changes, choose)
     _print(found, shape)
+
+
+def _with_what_if(
+    found: "Plan", machine: "Machine", request: "Request", texts: tuple[str, ...], choose: "Choose"
+) -> "Plan":
+    import msgspec
+
+    from gputopo.planner.what_if import best_change, what_if
+    from gputopo.prediction.what_if import changes_of
+
+    changes = changes_of(texts)
+    if changes:
+        answer = what_if(machine, request, changes, choose, found)
+    else:
+        answer = best_change(machine, request, choose, found)
+    return msgspec.structs.replace(found, what_if=answer)
 
 
 def require_gpus(machine: "Machine") -> None:
@@ -64,6 +128,35 @@ def require_gpus(machine: "Machine") -> None:
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
+
+
+def own_speeds(request: "Request") -> "tuple[Figure, ...]":
+    """Return the speeds of single GPUs in the latest runs of this machine; none where they are not needed."""
+    if request.single_gpu_images_per_sec or request.model is None:
+        return ()
+    from gputopo.launch.supervise.run_folder import latest_results, runs_home
+    from gputopo.prediction.one_gpu.speeds import past_speeds
+
+    return past_speeds(result for _, result in latest_results(runs_home(os.environ)))
+
+
+def with_costs(request: "Request") -> "Request":
+    """Return the request with the costs of a model that no table has, which is built if none are stored.
+
+    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
+    """
+    if request.model is None or ":" not in request.model or not request.predicts:
+        return request
+    from gputopo.launch.jobs.model_costs import known_workload, workload_of
+
+    workload = known_workload(request.model)
+    if workload is None:
+        note(f"building {request.model} once to count what it costs")
+        try:
+            workload = workload_of(request.model)
+        except InputError as error:
+            note(error.what)
+    return msgspec.structs.replace(request, workload=workload)
 
 
 def warn(chosen: "Plan") -> None:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Option, require_choice, shown
+from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
 from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.plan import VariableUpdate
@@ -76,6 +76,37 @@ def parse_model(_flag: str, text: str) -> str:
     return text
 
 
+def parse_program(_flag: str, text: str) -> str:
+    """Return `--program` as typed. Raises UsageError with the nearest name."""
+    from gputopo.prediction.programs import require_program
+
+    return require_program(text).name
+
+
+def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
+    """Read one speed, or one for each GPU: `1560` or `1560,1560,1630`. Raises UsageError."""
+    try:
+        speeds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed <= MAX_FLOAT for speed in speeds):
+        raise UsageError(
+            f"{flag} cannot be {shown(text)}", "give images/sec above 0: one number, or one for each GPU"
+        )
+    return speeds
+
+
+def parse_candidates(flag: str, text: str) -> int:
+    """Read `--candidates` as a number, or `all`. Raises UsageError."""
+    if text.lower() == "all":
+        from gputopo.planner.selection import ALL
+
+        return ALL
+    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1 and len(text) < 7):
+        raise UsageError(f"{flag} cannot be {shown(text)}", "give a number from 1, or all")
+    return int(text)
+
+
 def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
     if found is None:
@@ -96,7 +127,25 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
 
     num_gpus: Annotated[
-        int | None, Option("--num-gpus", "Number of GPUs", default="all that may be used", min=1)
+        int | Literal["auto"] | None,
+        Option(
+            "--num-gpus",
+            "Number of GPUs; auto: more while each doubling brings --gain of its worth",
+            default="all that may be used",
+            min=1,
+            words=("auto",),
+        ),
+    ] = None
+    gain: Annotated[
+        float | None,
+        Option(
+            "--gain",
+            "Share of its worth that a doubling must bring with --num-gpus auto",
+            value="SHARE",
+            default="0.5",
+            min=0,
+            max=1,
+        ),
     ] = None
     gpus: Annotated[
         tuple[int, ...] | None,
@@ -138,3 +187,12 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             read=parse_all_reduce,
         ),
     ] = None
+    single_gpu_images_per_sec: Annotated[
+        tuple[float, ...],
+        Option(
+            "--single-gpu-images-per-sec",
+            "Speed of one GPU, from which others are predicted: one number, or one for each GPU",
+            value="X[,X...]",
+            read=parse_speeds,
+        ),
+    ] = ()

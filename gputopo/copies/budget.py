@@ -1,12 +1,17 @@
 """How much is copied and how often, so that a quick session ends in time. Pure.
 
-First fewer bytes are copied in a window, then fewer windows are taken, then what comes last is left out.
+First windows are shorter, then there are fewer, then what comes last is left out. No window copies less than
+what makes the cost of starting a copy small, and a copy within a GPU's memory no less than its caches are
+exceeded by: a number of fewer bytes would be another one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gputopo.copies.copies import Copy, Job
+from gputopo.copies.jobs import gpus_of
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.values.bandwidth import Level
 
@@ -19,8 +24,12 @@ QUICK_SECONDS = 48.0
 # is to be judged. 20 ms on one lane of Gen3.
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
-# No window copies more, however fast the copy: so much the engine can compare, every byte.
-MAX_BYTES = 512 * MIB
+# Starting a copy costs some 10 us (`gputopo.copies.numbers.LARGE_BYTES`): 1 % of a window of 1 ms.
+MIN_WINDOW_S = 0.001
+# A speed that was seen once may be this much too low: the start of a short copy was part of it.
+_SPEED_MARGIN = 1.2
+# No window copies more, however fast the copy: so much the engine can compare, every byte, on a GPU of 72 GB.
+MAX_BYTES = 1024 * MIB
 
 # Before anything is known: about eight lanes of Gen3. A wrong guess costs one warm-up window.
 _GUESS_GB_PER_S = 6.0
@@ -29,16 +38,27 @@ _GUESS_LOCAL_GB_PER_S = 150.0
 # the session replaces by what it sees (`Pace`).
 _OVERHEAD_S = 0.004
 _CHECKING = 2.0  # a copy is filled and checked at about its own speed
+# cuCtxEnablePeerAccess maps all memory of a GPU for another one: milliseconds for each direction. A guess.
+_PEER_ACCESS_S = 0.010
+# Where readings of NVML are slower than this, they are not waited for.
+_MAX_READING_S = 0.012
+_READING_MARGIN = 1.5
 
 # A job whose copies would take longer than this is repeated less often (512 MiB over one lane take 0.7 s).
 _LONG_JOB_S = 3.0
 
 
 class Effort(NamedTuple):
-    """How long the copies of one window shall take (0: the fewest bytes), and how many windows count."""
+    """How long the copies of one window shall take (0: the fewest bytes), and how many windows count.
+
+    `host_window_s`: at least, of single copies with the host, so that a reading of the link fits into it.
+    `exact`: no more and no fewer windows, however long they take and much they differ.
+    """
 
     window_s: float
     repeats: int
+    host_window_s: float = 0.0
+    exact: bool = False
 
 
 QUICK_EFFORTS: tuple[Effort, ...] = (
@@ -77,6 +97,9 @@ class Speeds:
         if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
         if copy.source != "host" and copy.destination != "host":
+            by_engine = self._seen.get(_key(msgspec.structs.replace(copy, method="copy_engine")))
+            if by_engine is not None:
+                return by_engine
             up, down = self._seen.get(("d2h", copy.source)), self._seen.get(("h2d", copy.destination))
             return min(up or _GUESS_GB_PER_S, down or _GUESS_GB_PER_S)
         return self._seen.get(
@@ -84,37 +107,75 @@ class Speeds:
         )
 
 
+class _Span(NamedTuple):
+    """How long the copies of one window of a job take: at least, and at most, by MAX_BYTES."""
+
+    min_s: float
+    max_s: float
+    is_read: bool  # whether it is to have space for a reading of the link
+
+    @classmethod
+    def of(cls, job: Job, speeds: Speeds) -> "_Span":
+        rates = [speeds.of(copy) * GB for copy in job.copies]
+        if job.bytes is not None:
+            return cls(job.bytes / min(rates), job.bytes / min(rates), False)
+        shortest = max(_SPEED_MARGIN * MIN_WINDOW_S, max(MIN_BYTES, job.min_bytes) / min(rates))
+        read = job.group is None and job.kind in ("h2d", "d2h") and job.copies[0].pinned is not False
+        return cls(shortest, MAX_BYTES / max(rates), read)
+
+    def window_s(self, effort: Effort) -> float:
+        """Return how long the copies take at an effort."""
+        wanted = max(effort.window_s, effort.host_window_s) if self.is_read else effort.window_s
+        return min(max(wanted, self.min_s), self.max_s)
+
+    def repeats(self, effort: Effort) -> int:
+        """Return how many windows count: those of the effort, fewer where a single one takes very long."""
+        if effort.exact:
+            return effort.repeats
+        return max(min(effort.repeats, int(_LONG_JOB_S / self.window_s(effort))), FEWEST_REPEATS)
+
+    def job_s(self, effort: Effort) -> float:
+        """Return how long the job takes: windows that count, the one before them, filling and checking."""
+        return (self.repeats(effort) + 1) * (_OVERHEAD_S + _CHECKING * self.window_s(effort))
+
+
 def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     """Return the bytes of each copy for one window; all copies of it take equally long, as far as is known.
 
     So none of them runs alone at the end while the slower ones still copy. A job with a given number of
-    bytes keeps them. Otherwise each copy gets at least MIN_BYTES, unless another is more than MAX_BYTES
-    faster.
+    bytes keeps them. Otherwise each copy gets at least MIN_BYTES and the job's own minimum, and the window
+    lasts at least MIN_WINDOW_S, unless that is more than MAX_BYTES for one of them.
     """
     if job.bytes is not None:
         return (job.bytes,) * len(job.copies)
-    rates = [speeds.of(copy) * GB for copy in job.copies]
-    seconds = max(effort.window_s, MIN_BYTES / min(rates))
-    seconds = min(seconds, MAX_BYTES / max(rates))
-    return tuple(max(_whole(rate * seconds), MIB) for rate in rates)
+    seconds = _Span.of(job, speeds).window_s(effort)
+    return tuple(max(_whole(speeds.of(copy) * GB * seconds), MIB) for copy in job.copies)
 
 
 def copy_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
     """Estimate how long the copies of one window take."""
-    counts = sizes(job, speeds, effort)
-    return max(size / (speeds.of(copy) * GB) for size, copy in zip(counts, job.copies, strict=True))
+    return _Span.of(job, speeds).window_s(effort)
 
 
 def repeats_of(job: Job, speeds: Speeds, effort: Effort) -> int:
-    """Return how many windows shall count: those of the effort, fewer where a single one takes very long."""
-    affordable = int(_LONG_JOB_S / copy_seconds(job, speeds, effort))
-    return max(min(effort.repeats, affordable), FEWEST_REPEATS)
+    """Return how many windows shall count."""
+    return _Span.of(job, speeds).repeats(effort)
 
 
 def job_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
-    """Estimate how long a job takes: its windows that count, the one before them, filling and checking."""
-    windows = repeats_of(job, speeds, effort) + 1
-    return windows * (_OVERHEAD_S + _CHECKING * copy_seconds(job, speeds, effort))
+    """Estimate how long a job takes."""
+    return _Span.of(job, speeds).job_s(effort)
+
+
+def peers_of(job: Job) -> set[frozenset[int]]:
+    """Return the pairs of GPUs between which a job needs peer access."""
+    return {frozenset(gpus_of(copy)) for copy in job.copies if copy.kind == "p2p_direct"}
+
+
+def peer_seconds(jobs: Iterable[Job], enabled: Iterable[frozenset[int]]) -> float:
+    """Estimate how long enabling the peer access takes that jobs need; `enabled`: pairs that have it."""
+    needed = {pair for job in jobs for pair in peers_of(job)}
+    return _PEER_ACCESS_S * len(needed - set(enabled))
 
 
 class Pace:
@@ -138,20 +199,34 @@ class Pace:
 
 
 def choose_effort(
-    remaining: Sequence[Job], speeds: Speeds, level: Level, left_s: float, factor: float
+    remaining: Sequence[Job],
+    speeds: Speeds,
+    level: Level,
+    left_s: float,
+    factor: float,
+    *,
+    enabled: Iterable[frozenset[int]] = (),
+    reading_s: float = 0.0,
+    loops: int | None = None,
 ) -> tuple[Effort, float]:
     """Return the greatest effort at which all that remains fits into `left_s`, and the seconds it will take.
 
-    `factor`: seconds that pass for one estimated second. Where even the minimum does not fit, that one is
-    given: the caller leaves out what finds no time.
+    `factor`: seconds that pass for one estimated second. `enabled`: pairs of GPUs with peer access.
+    `reading_s`: how long NVML takes for a reading. `loops`: windows that count, where a person chose. Where
+    even the minimum does not fit, that one is given: the caller leaves out what finds no time.
     """
     efforts = QUICK_EFFORTS if level == "quick" else (FULL_EFFORT,)
-    seconds = 0.0
+    host_window_s = 0.0 if reading_s > _MAX_READING_S else _READING_MARGIN * reading_s
+    peers_s = peer_seconds(remaining, enabled)
+    spans = [_Span.of(job, speeds) for job in remaining]
     for effort in efforts:
-        seconds = factor * sum(job_seconds(job, speeds, effort) for job in remaining)
+        chosen = effort._replace(host_window_s=host_window_s)
+        if loops is not None:
+            chosen = chosen._replace(repeats=loops, exact=True)
+        seconds = factor * (peers_s + sum(span.job_s(chosen) for span in spans))
         if seconds <= left_s:
-            return effort, seconds
-    return efforts[-1], seconds
+            break
+    return chosen, seconds
 
 
 def _whole(size: float) -> int:

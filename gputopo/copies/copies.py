@@ -25,14 +25,15 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Ways that run at once and are timed in one window; a single one runs alone.
+    """Copies that run at once and are timed in one window; a single one runs alone.
 
     `kind`: what the result is called: that of its copies, `bidirectional` (two copies, their sum is the
     number) or `latency` (one copy of a few bytes, repeated). `group` names the set where each copy keeps its
-    own number. `bytes`: of each copy in one window; None: chosen by its speed.
+    own number. `bytes`: of each copy in one window; None: chosen by its speed, and `min_bytes` at least.
     """
 
     kind: Kind
     copies: tuple[Copy, ...]
     group: str | None = None
     bytes: int | None = None
+    min_bytes: int = 0

@@ -4,23 +4,25 @@ Expectations are for large copies that ran alone. A small copy, one among others
 latency and a host memory rate have none: no reference data for them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_far, is_large, pair_of, rates
+from gputopo.copies.nvlinks import NvLinks, PairNvLinks, is_hybrid
+from gputopo.copies.physics import host_link, over_nvlink
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
     expected_gpu,
     expected_link,
-    expected_nvlink,
     fitting_links,
+    newest_generation,
 )
 from gputopo.reference.pcie import generation_of
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
-from gputopo.values.machine import Gpu, Machine, PciNode
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.machine import Gpu, Hop, Machine, PciNode
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -35,8 +37,15 @@ ECC_LOW_SHARE = 0.80
 BIDIRECTIONAL_SHARE = 0.90
 BIDIRECTIONAL_LOW_SHARE = 0.80
 # A copy between GPUs against the slower of its two links: 0.86 to 1.07 in the same published outputs; across
-# a host bridge down to 0.76, which is the finding that such copies are slow. Low: ours, between the two.
+# a host bridge down to 0.76, between CPUs to 0.5 (6.5 of 13.2 GB/s in one machine with RTX 3090), staged from
+# and to one switch 0.45 (11.7 of 26 GB/s, A100). Low: ours, under both.
 PAIR_LOW_SHARE = 0.80
+FAR_PAIR_LOW_SHARE = 0.45
+# Pairs within a board or within switches.
+_NEAR = (Hop.INTERNAL, Hop.PIX, Hop.PXB)
+# A direct copy so many times as fast as the slower of its GPUs copies with the host is over another link: one
+# switch, or NVLinks. Ours: no two PCIe links of one GPU are used at once.
+NVLINK_TIMES = 3
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,20 +98,42 @@ def observed_link(
     return ObservedLink(generation=generation, width=width, known_by=known_by)
 
 
-def links_for(rate_gb_per_s: float, gpu: Gpu | None) -> tuple[LinkExpectation, ...]:
+def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that a copy rate fits, the likeliest first: cards train to the latest generation.
 
-    No link is given that is later or wider than the card's own, where the model is known.
+    No link is given that is later or wider than those of the GPUs, where their models are known.
     """
-    row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
-    fits = fitting_links(rate_gb_per_s, row.pcie_generation if row else None)
-    widest = (row.pcie_width if row else None) or 16
+    newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
+    rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in gpus]
+    fits = fitting_links(rate_gb_per_s, None if None in newest else max(filter(None, newest), default=None))
+    widest = max(((row.pcie_width if row else None) or 16 for row in rows), default=16)
     return tuple(link for link in fits if link.width <= widest)
+
+
+def model_link(gpu: Gpu) -> LinkExpectation | None:
+    """Return the widest PCIe link that the model of a GPU supports."""
+    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    return expected_link(row.pcie_generation, row.pcie_width) if row else None
+
+
+def host_rates_of(link: LinkExpectation, kind: Kind) -> tuple[float, float]:
+    """Return the usual and the low rate of copies from (h2d) or to (d2h) the host, or both at once."""
+    if kind == "bidirectional":
+        both = link.copy_to_device_gb_per_s + link.copy_to_host_gb_per_s
+        return BIDIRECTIONAL_SHARE * both, BIDIRECTIONAL_LOW_SHARE * 2 * link.copy_low_gb_per_s
+    typical = link.copy_to_device_gb_per_s if kind == "h2d" else link.copy_to_host_gb_per_s
+    return typical, link.copy_low_gb_per_s
 
 
 def link_name(link: LinkExpectation) -> str:
     """Name a row of links.csv as `Gen3 x16`."""
     return f"Gen{link.generation} x{link.width}"
+
+
+def link_names(links: Sequence[LinkExpectation]) -> str:
+    """Name the links that a rate fits as `Gen4 x8 (or Gen3 x16)`; empty where there is none."""
+    first, *others = [*map(link_name, links)] or [""]
+    return first + (f" (or {', '.join(others)})" if others else "")
 
 
 def _generation_and_width(machine: Machine, address: str | None) -> tuple[int, int] | None:
@@ -117,6 +148,8 @@ class _Judge:
     def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
         self.machine = machine
         self.gpus = {gpu.index: gpu for gpu in machine.gpus}
+        self.nvlinks = NvLinks(bandwidth, machine)
+        self.over_nvlink = over_nvlink(bandwidth.samples, machine)
         self.to_device = rates(host_copies(bandwidth.samples, "h2d", machine))
         self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
 
@@ -125,6 +158,8 @@ class _Judge:
         if sample.expected_gb_per_s is not None:
             return sample
         found = self._expected(sample)
+        if found is None and (lacking := self._lacking(sample)):
+            found = Expected(source=f"no reference data for {lacking}")
         if found is None:
             return sample
         return msgspec.structs.replace(
@@ -149,31 +184,49 @@ class _Judge:
             return None
         return self._host(sample, gpu)
 
+    def _lacking(self, sample: Sample) -> str | None:
+        """Name the GPUs of a copy whose model is in no table."""
+        if sample.group is not None or not is_large(sample):
+            return None
+        names = {
+            gpu.name or "GPUs of an unknown model"
+            for index, gpu in self.gpus.items()
+            if f"gpu:{index}" in (sample.source, sample.destination)
+            and expected_gpu(gpu.name, gpu.pci_device_id) is None
+        }
+        return " and ".join(sorted(names)) or None
+
     def _host(self, sample: Sample, gpu: Gpu) -> Expected | None:
+        over = host_link(sample, gpu)
+        if over != "PCIe":
+            return Expected(source=f"no reference data: copies with the host over {over}")
         seen = observed_link(gpu, sample, self.machine)
         link = expected_link(seen.generation, seen.width) if seen else None
         if seen is None or link is None:
-            return self._inferred(sample, gpu) if seen is None else None
+            return self._by_model(sample, gpu) if seen is None else None
         source = f"{seen.name} {seen.known_by} ({link.confidence}: links.csv)"
         if sample.kind == "bidirectional":
-            both = link.copy_to_device_gb_per_s + link.copy_to_host_gb_per_s
-            return Expected(
-                source=f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum",
-                gb_per_s=BIDIRECTIONAL_SHARE * both,
-                low_gb_per_s=BIDIRECTIONAL_LOW_SHARE * 2 * link.copy_low_gb_per_s,
-            )
-        typical = link.copy_to_device_gb_per_s if sample.kind == "h2d" else link.copy_to_host_gb_per_s
-        return Expected(source=source, gb_per_s=typical, low_gb_per_s=link.copy_low_gb_per_s)
+            source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
+        typical, low = host_rates_of(link, sample.kind)
+        return Expected(source=source, gb_per_s=typical, low_gb_per_s=low)
 
-    def _inferred(self, sample: Sample, gpu: Gpu) -> Expected | None:
-        """Name the class of link where none is reported, from the rate, which is then not judged."""
-        fits = () if sample.kind == "bidirectional" else links_for(sample.median_gb_per_s or 0, gpu)
-        if not fits:
-            return None
-        others = f" (or {', '.join(map(link_name, fits[1:]))})" if len(fits) > 1 else ""
-        return Expected(
-            source=f"link not reported; inferred from the rate: what {link_name(fits[0])} carries{others}"
-        )
+    def _by_model(self, sample: Sample, gpu: Gpu) -> Expected | None:
+        """Expect the widest link of the model, or name the link that fits the rate of an unknown model.
+
+        There is no low rate: boards give cards fewer lanes, or an earlier generation.
+        """
+        link, measured = model_link(gpu), sample.median_gb_per_s or 0
+        fits = () if sample.kind == "bidirectional" else links_for(measured, gpu)
+        if link is None:
+            words = f"link not reported; inferred from the rate: {link_names(fits)}"
+            return Expected(source=words) if fits else None
+        typical, low = host_rates_of(link, sample.kind)
+        source = f"{link_name(link)}, the widest that {_model(gpu)} supports (gpus.csv); its slot is unknown"
+        if sample.kind == "bidirectional":
+            source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
+        elif fits and measured < low and link not in fits:
+            source += f"; the rate fits {link_names(fits)}"
+        return Expected(source=source, gb_per_s=typical)
 
     def _local(self, sample: Sample) -> Expected | None:
         gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
@@ -196,15 +249,22 @@ class _Judge:
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
         if sample.kind == "bidirectional" and sample.path is None:
             return None
-        link = self.machine.link(source, destination)
-        if direct and link is not None and link.nvlinks:
-            return self._nvlink(sample, source, destination, link.nvlinks)
+        nvlinks = self.nvlinks.between(source, destination) if direct else None
+        if nvlinks is not None:
+            found = _over_nvlink(sample, nvlinks)
+            fits = (sample.median_gb_per_s or 0) >= (found.low_gb_per_s or 0)
+            if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
+                return found
+            return Expected(
+                source=f"no reference data: between the rates of {nvlinks.links - 1} and "
+                f"{nvlinks.links} NVLinks, or through the CPU"
+            )
         one = self._over_pcie(sample, source, destination)
-        if one is None or sample.kind != "bidirectional":
+        if one is None or one.gb_per_s is None or sample.kind != "bidirectional":
             return one
         back = self._over_pcie(sample, destination, source)
-        if back is None or one.gb_per_s is None or back.gb_per_s is None:
-            return None
+        if back is None or back.gb_per_s is None:
+            return back
         both = one.gb_per_s + back.gb_per_s
         return Expected(
             source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {one.source}",
@@ -213,37 +273,42 @@ class _Judge:
             low_gb_per_s=None,
         )
 
-    def _nvlink(self, sample: Sample, a: int, b: int, count: int) -> Expected | None:
-        rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in self._gpus(a, b)]
-        versions = {port.version for gpu in self._gpus(a, b) for port in gpu.nvlinks or () if port.version}
-        versions = versions or {row.nvlink_generation for row in rows if row and row.nvlink_generation}
-        per_gpu = {row.nvlinks for row in rows if row}
-        if len(versions) != 1:
-            return None
-        row = expected_nvlink(versions.pop(), per_gpu.pop() if len(per_gpu) == 1 else None)
-        if row is None:
-            return None
-        both = sample.kind == "bidirectional"
-        whole = count * row.link_gb_per_s * (2 if both else 1)
-        share = row.bidirectional_share if both else row.copy_share
-        return Expected(
-            source=f"{share:.0%} of {count} NVLinks of version {row.version} at {row.link_gb_per_s:g} GB/s"
-            f"{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)",
-            gb_per_s=share * whole,
-            low_gb_per_s=min(row.copy_low_share, share) * whole,
-        )
+    def _is_hybrid(self, index: int) -> bool:
+        row = expected_gpu(self.gpus[index].name, self.gpus[index].pci_device_id)
+        return row is not None and is_hybrid(row)
 
     def _over_pcie(self, sample: Sample, source: int, destination: int) -> Expected | None:
         """Expect the slower of the path out of one GPU and the path into the other."""
+        direct = sample.kind == "p2p_direct" or sample.path == "direct"
+        if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
+            return Expected(
+                source="no reference data: faster than PCIe, and the number of NVLinks is unknown"
+            )
         ends = [end for end in self._ends(sample, source, destination) if end is not None]
         if len(ends) < 2:
-            return None
+            return self._over_widest(sample, source, destination)
         slower, words = min(ends)
+        link = self.machine.link(source, destination)
+        near = direct and link is not None and link.hop in _NEAR
+        if direct and _one_direction(sample) > NVLINK_TIMES * slower:
+            return Expected(source="no reference data: much faster than its copies with the host")
         return Expected(
             source=f"the slower of its two links: {words}",
             gb_per_s=slower,
-            low_gb_per_s=PAIR_LOW_SHARE * slower,
+            low_gb_per_s=(PAIR_LOW_SHARE if near else FAR_PAIR_LOW_SHARE) * slower,
         )
+
+    def _over_widest(self, sample: Sample, source: int, destination: int) -> Expected | None:
+        """Expect the narrower of the widest links of two models; their slots are unknown."""
+        ends = [(model_link(gpu), _model(gpu)) for gpu in self._gpus(source, destination)]
+        known = [(link.copy_to_host_gb_per_s, link, model) for link, model in ends if link]
+        if len(known) < 2:
+            return None
+        slower, link, model = min(known, key=lambda one: one[0])
+        if _one_direction(sample) > link.data_rate_gb_per_s:
+            return Expected(source="no reference data: faster than PCIe")
+        source_words = f"{link_name(link)}, the widest that {model} supports (gpus.csv); its slot is unknown"
+        return Expected(source=source_words, gb_per_s=slower)
 
     def _ends(self, sample: Sample, source: int, destination: int) -> Iterator[tuple[float, str] | None]:
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
@@ -277,6 +342,24 @@ class _Judge:
         return [self.gpus[index] for index in indices if index in self.gpus]
 
 
+def _one_direction(sample: Sample) -> float:
+    return (sample.median_gb_per_s or 0.0) / (2 if sample.kind == "bidirectional" else 1)
+
+
+def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expected:
+    count, row = nvlinks.links, nvlinks.row
+    both = sample.kind == "bidirectional"
+    whole = count * row.link_gb_per_s * (2 if both else 1)
+    share = row.bidirectional_share if both else row.copy_share
+    return Expected(
+        source=f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
+        f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"
+        + ("" if nvlinks.by == "source" else f"; number of NVLinks by {nvlinks.by}"),
+        gb_per_s=share * whole,
+        low_gb_per_s=min(row.copy_low_share, share) * whole,
+    )
+
+
 def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
     """Return whether error correction takes a part of the memory's rate, or may where that is unknown.
 
@@ -285,6 +368,11 @@ def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
     if not (row.memory_type or "").startswith("GDDR") or gpu.ecc.mode is False:
         return False
     return gpu.ecc.mode is True or not row.name.startswith(("GeForce", "TITAN"))
+
+
+def _model(gpu: Gpu) -> str:
+    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    return row.name if row else gpu.name or "an unknown GPU"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ Every direction of every pair is a separate job, so that a link that is bad in o
 hidden behind its good direction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 
 import msgspec
@@ -14,20 +14,37 @@ from gputopo.copies.copies import Copy, CopyKind, Job
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
 from gputopo.values.bandwidth import Level, Method, NotMeasured, Path, Sample
 
+MIB = 2**20
+# A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
+# which has up to 126 MB (B200).
+LOCAL_BYTES = 256 * MIB
+LOCAL_CACHES = 4
+# Peer access of one GPU to so many others at most, where there is no NVSwitch (CUDA C++ Programming Guide,
+# Peer-to-Peer Memory Access).
+MAX_PEERS = 8
 LATENCY_BYTES = 16  # two of the words that the check of a copy compares
 KIB = 1024
 # 4 KiB to 512 MiB: powers of four, and the end.
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
 _UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
+_BY_KERNEL: tuple[Method, ...] = ("kernel_read", "kernel_write")
+# Groups of copies between GPUs, as in `Sample.group`.
+RING = "ring"
+BISECTION = "bisection"
+MATCHING = "pairs"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asked for: which GPUs (None: all), how much, and which node the host memory is to lie on
-    (None: each GPU's own)."""
+    (None: each GPU's own). `sizes`: bytes of each copy, `loops`: windows that count; else both are chosen.
+    `soak_s`: copies under load for so long instead."""
 
     gpus: tuple[int, ...] | None = None
     level: Level = "quick"
     numa: int | None = None
+    sizes: tuple[int, ...] = ()
+    loops: int | None = None
+    soak_s: float | None = None
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +52,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpus`: indices of the machine, those that are measured. `nodes` and `far_nodes`: each GPU's near and
     farthest NUMA node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
-    `no_kernels`: GPUs on which no kernel can run, with the reason.
+    `no_kernels`: GPUs on which no kernel can run, with the reason; `no_local`: where no copy within the
+    memory can be measured. `l2_bytes`: the L2 cache of each GPU. `sizes`, `loops`: as in Request.
     """
 
     gpus: tuple[int, ...]
@@ -44,6 +62,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     far_nodes: Mapping[int, int] = {}
     peers: frozenset[tuple[int, int]] = frozenset()
     no_kernels: Mapping[int, str] = {}
+    no_local: Mapping[int, str] = {}
+    l2_bytes: Mapping[int, int] = {}
+    sizes: tuple[int, ...] = ()
+    loops: int | None = None
 
 
 def gpu_place(gpu: int) -> str:
@@ -57,21 +79,37 @@ def group_name(what: str, gpus: Sequence[int]) -> str:
 
 
 def jobs(setting: Setting) -> tuple[Job, ...]:
-    """Return all copies of a session that are known beforehand, the most important first."""
-    return (
+    """Return all copies of a session that are known beforehand, the most important first.
+
+    That is what a program uses: each link, the memory, each pair of GPUs by the path it has. Then what
+    follows from other numbers: a pair in both directions, through the host where there is a direct path, by
+    kernels.
+    """
+    full = setting.level == "full"
+    every = (
         *_alone(setting),
         *_all_at_once(setting),
-        *_staged(setting),
-        *_direct(setting, ("copy_engine",)),
         *_inside(setting),
+        *_direct(setting, ("copy_engine",)),
+        *_staged(setting, direct=False),
+        *_fabric(setting),
         *_both_directions_with_host(setting),
+        *_host_latencies(setting),
+        *_latencies(setting, direct=True),
         *_pageable(setting),
-        *_latencies(setting),
-        *_pairs_both_directions(setting),
-        *_direct(setting, ("kernel_read", "kernel_write")),
-        *(_far(setting) if setting.level == "full" else ()),
-        *(_sweep(setting) if setting.level == "full" else ()),
+        *_pairs_both_directions(setting, "p2p_direct", direct=True),
+        *_pairs_both_directions(setting, "p2p_staged", direct=False),
+        *_staged(setting, direct=True),
+        *_latencies(setting, direct=False),
+        *_pairs_both_directions(setting, "p2p_staged", direct=True),
+        *_direct(setting, _BY_KERNEL),
+        *(_far(setting) if full else ()),
+        *(_matchings(setting) if full else ()),
+        *(_one_and_all(setting) if full else ()),
+        *(_both_directions_by_kernels(setting) if full else ()),
+        *(_sweep(setting) if full and not setting.sizes else ()),
     )
+    return tuple(_sized(every, setting.sizes))
 
 
 def next_jobs(
@@ -90,10 +128,11 @@ def next_jobs(
         slowed = _slower(whole, alone)
         if len(slowed) < 2 or len(whole) < 3:
             continue
-        pairs = [_group(kind, pair, setting) for pair in combinations(slowed, 2)]
-        missing = [job for job in pairs if job.group not in tried]
+        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, done, kind)]
+        missing = [job for job in two if job.group not in tried]
         if not missing:
-            together = {frozenset(rates): rates for job in pairs if (rates := _rates(done, kind, job.group))}
+            names = [group_name(kind, pair) for pair in combinations(slowed, 2)]
+            together = {frozenset(rates): rates for name in names if (rates := _rates(done, kind, name))}
             unexplained = _slower(
                 whole, fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, together))
             )
@@ -105,7 +144,32 @@ def next_jobs(
                 if (job := _group(kind, gpus, setting)).group not in tried
             ]
         wanted += missing
-    return tuple(wanted)
+    return tuple(_sized(wanted, setting.sizes))
+
+
+def soak_jobs(setting: Setting) -> tuple[Job, ...]:
+    """Return the copies of one round of a soak: each puts all GPUs under load at once.
+
+    All GPUs with the host in both directions; every GPU to its next one, then to the one after that, and so
+    on, by the path that the pair has; all memories.
+    """
+    gpus = setting.gpus
+    host = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN for gpu in gpus)
+    rounds = [Job(kind="bidirectional", copies=host, group=group_name("host and", gpus))]
+    for step in range(1, len(gpus)):
+        ends = [(gpu, gpus[(place + step) % len(gpus)]) for place, gpu in enumerate(gpus)]
+        copies = tuple(
+            _pair_copy("p2p_direct" if pair in setting.peers else "p2p_staged", *pair, setting)
+            for pair in ends
+        )
+        rounds.append(Job(kind=copies[0].kind, copies=copies, group=group_name(f"pairs {step} apart,", gpus)))
+    inside = list(_inside(setting))
+    if inside:
+        copies = tuple(job.copies[0] for job in inside)
+        group = group_name("d2d_local", gpus)
+        min_bytes = max(job.min_bytes for job in inside)
+        rounds.append(Job(kind="d2d_local", copies=copies, group=group, min_bytes=min_bytes))
+    return tuple(rounds)
 
 
 def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
@@ -113,16 +177,47 @@ def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
     refused = [pair for pair in permutations(setting.gpus, 2) if pair not in setting.peers]
     refusals: list[NotMeasured] = []
     if refused:
-        pairs = ", ".join(f"{a}->{b}" for a, b in refused)
+        named = ", ".join(f"{a}->{b}" for a, b in refused)
         refusals.append(
             NotMeasured(
-                what=f"direct copies between GPUs {pairs}",
+                what=f"direct copies between GPUs {named}",
                 reason="the driver allows no peer access (P2P); they were measured through the host",
+            )
+        )
+    if setting.level == "full" and len(setting.gpus) > MAX_PEERS + 1:
+        what = "copies of one GPU to all others at once, and from all others"
+        refusals.append(
+            NotMeasured(
+                what=what, reason=f"without NVSwitch a GPU has peer access to {MAX_PEERS} others only"
             )
         )
     for gpu, reason in setting.no_kernels.items():
         refusals.append(NotMeasured(what=f"copies by a kernel on {gpu_place(gpu)}", reason=reason))
+    for gpu, reason in setting.no_local.items():
+        refusals.append(NotMeasured(what=f"d2d_local {gpu_place(gpu)} -> {gpu_place(gpu)}", reason=reason))
     return tuple(refusals)
+
+
+def min_local_bytes(l2_bytes: int) -> int:
+    """Return the bytes that a copy within a GPU's memory must have, so that it is none of its L2 cache."""
+    return max(LOCAL_BYTES, LOCAL_CACHES * l2_bytes)
+
+
+def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
+    """Return all ordered pairs of GPUs, so that the first ones of the list hold each GPU equally often.
+
+    A pair is followed by its other direction. Of many GPUs first those within blocks of MAX_PEERS, then
+    those between two blocks, so that few pairs need their peer access enabled again.
+    """
+    count = len(gpus)
+
+    def order(places: tuple[int, int]) -> tuple[bool, int, int, int, int]:
+        blocks = sorted(place // MAX_PEERS for place in places) if count > MAX_PEERS + 1 else [0, 0]
+        a, b = places
+        return blocks[0] != blocks[1], blocks[0], blocks[1], min(b - a, count - b + a), a
+
+    both = sorted(combinations(range(count), 2), key=order)
+    return [(gpus[x], gpus[y]) for a, b in both for x, y in ((a, b), (b, a))]
 
 
 def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> Job | None:
@@ -139,8 +234,9 @@ def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] 
         return job
     if job.group is None or len(left) < 2:
         return None
-    gpus = [index for copy in left for index in gpus_of(copy)]
-    return msgspec.structs.replace(job, copies=left, group=group_name(job.kind, gpus))
+    gpus = dict.fromkeys(index for copy in left for index in gpus_of(copy))
+    what = job.group.partition(" gpus:")[0]
+    return msgspec.structs.replace(job, copies=left, group=group_name(what, tuple(gpus)))
 
 
 def gpus_of(copy: Copy) -> tuple[int, ...]:
@@ -156,7 +252,7 @@ def gpus_of(copy: Copy) -> tuple[int, ...]:
 def describe(job: Job) -> str:
     """Return what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
     if job.group is not None:
-        return job.group
+        return job.group if job.bytes is None else f"{job.group} {job.bytes} bytes"
     copy = job.copies[0]
     arrow = "<->" if job.kind == "bidirectional" else "->"
     words = [job.kind, f"{copy.source} {arrow} {copy.destination}"]
@@ -180,7 +276,13 @@ def path_of(job: Job) -> Path | None:
 
 
 def _host_copy(
-    kind: CopyKind, gpu: int, setting: Setting, *, pinned: bool = True, node: int | None = None
+    kind: CopyKind,
+    gpu: int,
+    setting: Setting,
+    *,
+    pinned: bool = True,
+    node: int | None = None,
+    method: Method = "copy_engine",
 ) -> Copy:
     place = gpu_place(gpu)
     return Copy(
@@ -188,6 +290,7 @@ def _host_copy(
         source="host" if kind == "h2d" else place,
         destination=place if kind == "h2d" else "host",
         pinned=pinned,
+        method=method,
         numa_node=setting.nodes.get(gpu) if node is None else node,
     )
 
@@ -221,13 +324,16 @@ def _all_at_once(setting: Setting) -> Iterator[Job]:
         yield from (_group(kind, setting.gpus, setting) for kind in _UP_AND_DOWN)
 
 
-def _staged(setting: Setting) -> Iterator[Job]:
-    yield from (_job(_pair_copy("p2p_staged", a, b, setting)) for a, b in permutations(setting.gpus, 2))
+def _staged(setting: Setting, *, direct: bool) -> Iterator[Job]:
+    """Return the copies through the host of the pairs that have, or have not, a direct path."""
+    for a, b in pairs(setting.gpus):
+        if ((a, b) in setting.peers) == direct:
+            yield _job(_pair_copy("p2p_staged", a, b, setting))
 
 
 def _direct(setting: Setting, methods: Sequence[Method]) -> Iterator[Job]:
     for method in methods:
-        for a, b in permutations(setting.gpus, 2):
+        for a, b in pairs(setting.gpus):
             if _allowed(method, a, b, setting):
                 yield _job(_pair_copy("p2p_direct", a, b, setting, method))
 
@@ -242,7 +348,10 @@ def _allowed(method: Method, source: int, destination: int, setting: Setting) ->
 
 def _inside(setting: Setting) -> Iterator[Job]:
     for gpu in setting.gpus:
-        yield _job(Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu)))
+        if gpu not in setting.no_local:
+            copy = Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu))
+            size = min_local_bytes(setting.l2_bytes.get(gpu, 0))
+            yield Job(kind=copy.kind, copies=(copy,), min_bytes=size)
 
 
 def _both_directions_with_host(setting: Setting) -> Iterator[Job]:
@@ -255,25 +364,107 @@ def _pageable(setting: Setting) -> Iterator[Job]:
         yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
 
 
-def _latencies(setting: Setting) -> Iterator[Job]:
-    def latency(copy: Copy) -> Job:
-        return Job(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
-
-    yield from (latency(_host_copy("h2d", gpu, setting)) for gpu in setting.gpus)
-    for a, b in permutations(setting.gpus, 2):
-        if _allowed("kernel_read", a, b, setting):
-            yield latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
-        yield latency(_pair_copy("p2p_staged", a, b, setting))
+def _host_latencies(setting: Setting) -> Iterator[Job]:
+    for gpu in setting.gpus:
+        if gpu not in setting.no_kernels:  # a pointer chase over the link
+            yield _latency(_host_copy("h2d", gpu, setting, method="kernel_read"))
+    yield from (_latency(_host_copy("h2d", gpu, setting)) for gpu in setting.gpus)  # a small engine copy
 
 
-def _pairs_both_directions(setting: Setting) -> Iterator[Job]:
-    for a, b in combinations(setting.gpus, 2):
-        kinds: tuple[CopyKind, ...] = ("p2p_staged",)
-        if (a, b) in setting.peers and (b, a) in setting.peers:
-            kinds = ("p2p_direct", "p2p_staged")
-        for kind in kinds:
+def _latencies(setting: Setting, *, direct: bool) -> Iterator[Job]:
+    for a, b in pairs(setting.gpus):
+        if not direct:
+            yield _latency(_pair_copy("p2p_staged", a, b, setting))
+        elif _allowed("kernel_read", a, b, setting):
+            yield _latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
+
+
+def _latency(copy: Copy) -> Job:
+    return Job(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
+
+
+def _pairs_both_directions(setting: Setting, kind: CopyKind, *, direct: bool) -> Iterator[Job]:
+    """Return both directions at once of the pairs that have, or have not, a direct path."""
+    for a, b in pairs(setting.gpus)[::2]:
+        if ({(a, b), (b, a)} <= setting.peers) == direct:
             copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
             yield Job(kind="bidirectional", copies=copies)
+
+
+def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> Job:
+    """Return copies between GPUs at once: direct ones where all have such a path, else through the host."""
+    direct = all(_allowed("copy_engine", a, b, setting) for a, b in ends)
+    kind: CopyKind = "p2p_direct" if direct else "p2p_staged"
+    gpus = sorted({gpu for pair in ends for gpu in pair})
+    copies = tuple(_pair_copy(kind, a, b, setting) for a, b in ends)
+    return Job(kind=kind, copies=copies, group=group_name(what, gpus))
+
+
+def _fabric(setting: Setting) -> Iterator[Job]:
+    """Return what shows whether all GPUs have their rates at once.
+
+    Each sends to the next one and receives from the one before, as in the collective operations of a
+    training; and each of one half exchanges with one of the other half, which is all that the links between
+    the halves carry.
+    """
+    gpus, half = setting.gpus, len(setting.gpus) // 2
+    if len(gpus) > 2:
+        yield _at_once(RING, list(zip(gpus, (*gpus[1:], gpus[0]), strict=True)), setting)
+    if half > 1:
+        yield _at_once(BISECTION, _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
+
+
+def _matchings(setting: Setting) -> Iterator[Job]:
+    """Return rounds in which each GPU exchanges with one other; together they have all pairs.
+
+    By the circle method: one stays, the others go round.
+    """
+    gpus: list[int | None] = [*setting.gpus, *([None] if len(setting.gpus) % 2 else [])]
+    if len(gpus) < 4:
+        return
+    for number in range(1, len(gpus)):
+        ends = [(a, b) for a, b in zip(gpus, reversed(gpus), strict=True) if a is not None and b is not None]
+        what = f"{MATCHING} {number} of {len(gpus) - 1}"
+        yield _at_once(what, _both_ways(ends[: len(setting.gpus) // 2]), setting)
+        gpus = [gpus[0], gpus[-1], *gpus[1:-1]]
+
+
+def _one_and_all(setting: Setting) -> Iterator[Job]:
+    """Return copies of each GPU to all others at once, and from all others; not of more than have access."""
+    if not 2 < len(setting.gpus) <= MAX_PEERS + 1:
+        return
+    for gpu in setting.gpus:
+        others = [other for other in setting.gpus if other != gpu]
+        place = gpu_place(gpu)
+        yield _at_once(f"{place} to all", [(gpu, other) for other in others], setting)
+        yield _at_once(f"all to {place}", [(other, gpu) for other in others], setting)
+
+
+def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [way for a, b in ends for way in ((a, b), (b, a))]
+
+
+def _both_directions_by_kernels(setting: Setting) -> Iterator[Job]:
+    """Return both directions at once by kernels: of each GPU with the host, and of each pair."""
+    for gpu in setting.gpus:
+        if gpu not in setting.no_kernels:
+            up = _host_copy("h2d", gpu, setting, method="kernel_read")
+            down = _host_copy("d2h", gpu, setting, method="kernel_write")
+            yield from (_job(up), _job(down), Job(kind="bidirectional", copies=(up, down)))
+    for method in _BY_KERNEL:
+        for a, b in pairs(setting.gpus)[::2]:
+            if _allowed(method, a, b, setting) and _allowed(method, b, a, setting):
+                ways = (_pair_copy("p2p_direct", x, y, setting, method) for x, y in ((a, b), (b, a)))
+                yield Job(kind="bidirectional", copies=tuple(ways))
+
+
+def _sized(wanted: Iterable[Job], sizes: Sequence[int]) -> Iterator[Job]:
+    """Yield the jobs with these bytes, one for each size; as they are where there are none."""
+    for job in wanted:
+        if not sizes or job.bytes is not None:
+            yield job
+        else:
+            yield from (msgspec.structs.replace(job, bytes=size, min_bytes=0) for size in sizes)
 
 
 def _far(setting: Setting) -> Iterator[Job]:
@@ -307,6 +498,40 @@ def _largest_group(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
     """Return the rates of all GPUs at once, those left out that failed in it."""
     groups = {sample.group for sample in done if sample.kind == kind and sample.group is not None}
     return max((_rates(done, kind, group) for group in sorted(groups)), key=len, default={})
+
+
+def _unknown_pairs(
+    slowed: Sequence[int], alone: Mapping[int, float], done: Sequence[Sample], kind: CopyKind
+) -> list[tuple[int, int]]:
+    """Return the pairs that are to be copied to at once; of many GPUs those of one GPU, then of the next.
+
+    GPUs are the leaves of a tree. Where `a` shares an uplink with `c`, and `b` shares none with `c`, then `a`
+    and `b` share none, if `c` is as fast as `a`: any uplink of both would be above `c` too.
+    """
+    every = list(combinations(slowed, 2))
+    if len(slowed) <= MAX_PEERS:
+        return every
+    known: dict[frozenset[int], bool] = {}
+    for pair in every:
+        rates = _rates(done, kind, group_name(kind, pair))
+        if len(rates) == 2:
+            carried, both = sum(rates.values()), sum(alone[gpu] for gpu in pair)
+            known[frozenset(pair)] = carried < (1 - CHANGED_SHARE) * both
+
+    def is_apart(a: int, b: int) -> bool:
+        return any(
+            known.get(frozenset((a, c))) is True
+            and known.get(frozenset((b, c))) is False
+            and alone[c] >= (1 - CHANGED_SHARE) * alone[a]
+            for c in slowed
+        )
+
+    left = [
+        (a, b)
+        for a, b in every
+        if frozenset((a, b)) not in known and not is_apart(a, b) and not is_apart(b, a)
+    ]
+    return [pair for pair in left if pair[0] == left[0][0]]
 
 
 def _slower(now: Mapping[int, float], before: Mapping[int, float]) -> list[int]:

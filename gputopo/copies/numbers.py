@@ -10,6 +10,8 @@ from gputopo.values.machine import Machine
 # From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
 # generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
 LARGE_BYTES = 16 * 1024 * 1024
+# Repeats of one copy on a sound machine lie within 1 to 2 % of each other; this is well beyond. Ours.
+AGREE_SHARE = 0.05
 # 1.4826 median deviations are one standard deviation of normal noise.
 DEVIATION = 1.4826
 
@@ -18,13 +20,34 @@ Key = TypeVar("Key")
 
 
 def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Return the samples that ran alone and whose copies were large enough to show the link."""
-    return (sample for sample in samples if sample.group is None and is_large(sample))
+    """Return the samples that ran alone and whose copies were large enough to show the link.
+
+    Of several runs that disagree only one that is below its limit in every run.
+    """
+    return (
+        sample
+        for sample in samples
+        if sample.group is None and is_large(sample) and (runs_agree(sample) or _is_low_in_every_run(sample))
+    )
 
 
 def is_large(sample: Sample) -> bool:
-    """Return whether a sample is a rate of copies that are large, or of a size that is unknown."""
-    return bool(sample.median_gb_per_s) and (sample.bytes is None or sample.bytes >= LARGE_BYTES)
+    """Return whether a sample is a valid rate of copies that are large, or of a size that is unknown."""
+    return (
+        sample.invalid is None
+        and bool(sample.median_gb_per_s)
+        and (sample.bytes is None or sample.bytes >= LARGE_BYTES)
+    )
+
+
+def runs_agree(sample: Sample) -> bool:
+    """Return whether all runs of a tool gave about the same number: within noise of their median."""
+    middle = median(run.value for run in sample.runs) if sample.runs else 0.0
+    return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in sample.runs)
+
+
+def _is_low_in_every_run(sample: Sample) -> bool:
+    return max(run.value for run in sample.runs) < (sample.expected_low_gb_per_s or 0.0)
 
 
 def by_copy_engine(sample: Sample) -> bool:

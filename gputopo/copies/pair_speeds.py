@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 from math import inf
 from typing import NamedTuple
 
-from gputopo.copies.numbers import is_large
-from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample, gpu_of
+from gputopo.copies.numbers import by_copy_engine, is_large, pair_of, rate, runs_agree
+from gputopo.values.bandwidth import Bandwidth, Path, Sample
 
 # Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest
 # step between two kinds of link (one generation, one NVLink of three) is a third. Ours.
@@ -18,29 +18,39 @@ WIDEST_CLASS = 1.5
 # published pairs measured twice differ as much.
 CLEARLY_SLOWER = 1.03
 
-# TensorFlow copies between GPUs by the driver's copies, not by kernels that read the peer.
-_METHODS: tuple[tuple[Method | None, ...], ...] = (
-    ("copy_engine", "driver", None),
-    ("kernel_read", "kernel_write"),
-)
+_PATHS: tuple[Path | None, ...] = ("direct", "staged", None)
 
 Pair = tuple[int, int]
 
 
 class PairSpeed(NamedTuple):
-    """What a pair does in its worse direction by the faster path; `direct` and `staged` in that direction."""
+    """What a pair does in its worse direction by the faster path; `direct` and `staged` in that direction.
+
+    `both`: the sum of both directions at once where nothing else was measured, of which one direction has
+    half at least. `runs`: the numbers of several runs that disagree, of which `gb_per_s` is the median.
+    """
 
     gb_per_s: float
-    path: Path
+    path: Path | None  # None: unknown
     direct: float | None
     staged: float | None
+    both: float | None = None
+    runs: tuple[float, ...] = ()
 
     @property
     def says(self) -> str:
         """Return `measured 11.3 GB/s, direct`, or what direct copies do where it is clearly slower."""
-        words = f"measured {gb(self.gb_per_s)} GB/s, {self.path}"
+        if self.both is not None:
+            words = f"measured {gb(self.both)} GB/s both directions"
+        else:
+            words = f"measured {gb(self.gb_per_s)} GB/s"
+        if self.runs:
+            words += f" ({gb(min(self.runs))} to {gb(max(self.runs))} in {len(self.runs)} runs)"
+        if self.path is not None:
+            words += f", {self.path}"
         if self.path == "staged" and self.direct is not None and self.direct_is_slower:
-            return f"{words}; direct is slower: {gb(self.direct)} GB/s"
+            direct = self.direct if self.both is None else 2 * self.direct
+            return f"{words}; direct is slower: {gb(direct)} GB/s"
         return words
 
     @property
@@ -59,18 +69,22 @@ def gb(value: float) -> str:
 def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     """Return the speed of every pair that was measured in both directions, low index first.
 
-    Of each direction the better of direct and staged, of the two directions the worse. Only copies that ran
-    alone count, of several the fastest large one, of several methods the driver's copies before kernels.
+    Of each direction the better of direct and staged, of the two directions the worse. Where one was not
+    measured alone, half of the sum of both at once. Only valid copies that ran alone count, of several the
+    fastest large one. Copies by kernels count where the driver's copies of no pair were measured.
     """
-    paths: dict[tuple[int, int, Path], float] = {}
-    for source, destination, path, speed in single_paths(bandwidth.samples if bandwidth else ()):
-        paths[source, destination, path] = speed
-    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths}
+    samples = bandwidth.samples if bandwidth else ()
+    paths = _standing(samples)
+    at_once = both_at_once(samples)
+    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths} | at_once.keys()
     found: dict[Pair, PairSpeed] = {}
     for a, b in sorted(pairs):
-        both = [_direction(paths, a, b), _direction(paths, b, a)]
-        if None not in both:
-            found[a, b] = min((one for one in both if one is not None), key=lambda one: one.gb_per_s)
+        each = [_direction(paths, a, b), _direction(paths, b, a)]
+        known = [one for one in each if one is not None]
+        if len(known) == len(each):
+            found[a, b] = min(known, key=lambda one: one.gb_per_s)
+        elif (a, b) in at_once:
+            found[a, b] = at_once[a, b]
     return found
 
 
@@ -89,47 +103,100 @@ def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pa
 
 
 def single_paths(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
-    """Return (source.
+    """Return source, destination, path and GB/s of each direction and path, of the sample that counts."""
+    return [(*key, rate(sample)) for key, sample in _standing(samples).items()]
 
-    Destination, path, GB/s) of each direction and path, of the sample that stands for it.
-    """
+
+def _standing(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
+    """Return the sample that counts of each direction and path: source, destination, path."""
     best: dict[tuple[int, int, Path], Sample] = {}
-    for sample in samples:
-        source, destination = gpu_of(sample.source), gpu_of(sample.destination)
-        if (
-            sample.kind not in ("p2p_direct", "p2p_staged")
-            or sample.group is not None
-            or source is None
-            or destination is None
-            or source == destination
-            or not 0.0 < (sample.median_gb_per_s or 0.0) < inf
-        ):
+    for sample in _between_gpus(samples):
+        path: Path = "direct" if sample.kind == "p2p_direct" else "staged"
+        pair = pair_of(sample)
+        if sample.kind == "bidirectional" or pair is None:
             continue
-        key: tuple[int, int, Path] = (
-            source,
-            destination,
-            "direct" if sample.kind == "p2p_direct" else "staged",
-        )
+        key = (*pair, path)
         if key not in best or _rank(sample) > _rank(best[key]):
             best[key] = sample
-    return [(*key, sample.median_gb_per_s or 0.0) for key, sample in best.items()]
+    return best
 
 
-def _rank(sample: Sample) -> tuple[int, bool, float]:
-    place = next((-number for number, methods in enumerate(_METHODS) if sample.method in methods), -9)
-    return place, is_large(sample), sample.median_gb_per_s or 0.0
+def both_at_once(samples: Sequence[Sample]) -> dict[Pair, PairSpeed]:
+    """Return what each pair does both directions at once by its faster path, low index first.
+
+    Of two numbers, one for each GPU named first, the lower.
+    """
+    best: dict[tuple[int, int, Path | None], Sample] = {}
+    for sample in _between_gpus(samples):
+        pair = pair_of(sample)
+        if sample.kind == "bidirectional" and pair is not None:
+            key = (*pair, sample.path)
+            if key not in best or _rank(sample) > _rank(best[key]):
+                best[key] = sample
+    worse: dict[tuple[int, int, Path | None], Sample] = {}
+    for (a, b, path), sample in best.items():
+        key = (min(a, b), max(a, b), path)
+        if key not in worse or rate(sample) < rate(worse[key]):
+            worse[key] = sample
+    found: dict[Pair, PairSpeed] = {}
+    for (a, b, path), sample in worse.items():
+        sums: dict[Path | None, float] = {
+            one: rate(worse[a, b, one]) for one in _PATHS if (a, b, one) in worse
+        }
+        if rate(sample) == max(sums.values()):
+            halves = {one: both / 2 for one, both in sums.items()}
+            found[a, b] = PairSpeed(
+                rate(sample) / 2,
+                path,
+                halves.get("direct"),
+                halves.get("staged"),
+                rate(sample),
+                _runs(sample),
+            )
+    return found
+
+
+def _between_gpus(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the valid copies between two GPUs that ran alone: of kernels only where there are no others."""
+    found = [
+        sample
+        for sample in samples
+        if sample.kind in ("p2p_direct", "p2p_staged", "bidirectional")
+        and sample.group is None
+        and sample.invalid is None
+        and pair_of(sample) is not None
+        and 0.0 < rate(sample) < inf
+    ]
+    return [sample for sample in found if by_copy_engine(sample)] or found
+
+
+def _rank(sample: Sample) -> tuple[bool, float]:
+    return is_large(sample), rate(sample)
+
+
+def _runs(sample: Sample) -> tuple[float, ...]:
+    """Return the numbers of several runs that disagree."""
+    return () if runs_agree(sample) else tuple(run.value for run in sample.runs)
 
 
 def _direction(
-    paths: Mapping[tuple[int, int, Path], float], source: int, destination: int
+    paths: Mapping[tuple[int, int, Path], Sample], source: int, destination: int
 ) -> PairSpeed | None:
     direct = paths.get((source, destination, "direct"))
     staged = paths.get((source, destination, "staged"))
     if direct is None and staged is None:
         return None
-    if staged is None or (direct is not None and direct >= staged):
-        return PairSpeed(direct or 0.0, "direct", direct, staged)
-    return PairSpeed(staged, "staged", direct, staged)
+    direct_rate = None if direct is None else rate(direct)
+    staged_rate = None if staged is None else rate(staged)
+    path: Path = "staged" if (staged_rate or 0.0) > (direct_rate or 0.0) else "direct"
+    sample = staged if path == "staged" else direct
+    return PairSpeed(
+        max(direct_rate or 0.0, staged_rate or 0.0),
+        path,
+        direct_rate,
+        staged_rate,
+        runs=() if sample is None else _runs(sample),
+    )
 
 
 def _classes(falling: Sequence[float]) -> list[Sequence[float]]:

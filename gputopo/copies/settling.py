@@ -10,13 +10,12 @@ from statistics import median
 
 import msgspec
 
-from gputopo.copies.numbers import is_large, rate
+from gputopo.copies.numbers import AGREE_SHARE, is_large, rate
+from gputopo.copies.physics import fits_cache
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Gpu, Machine
 
-# Repeats of one copy on a sound machine lie within 1 to 2 % of each other; this is well beyond. Ours.
-AGREE_SHARE = 0.05
 # A repeat as far from the median as this many median deviations is no noise (3 sigma, 1.4826 * 3). Ours.
 DEVIATIONS = 4.5
 # One high value among low ones may be a slip of the clock; two that agree are not.
@@ -87,9 +86,15 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     """
     if not any(tool in bandwidth.source for tool in TOOLS_WITHOUT_WARM_UP):
         return ()
-    rates = _local_rates(bandwidth.samples)
-    names = {gpu.index: gpu.name for gpu in machine.gpus}
-    found = (_ramp_up(gpu, rates, names) for gpu in sorted(rates))
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    copies = _local_copies(bandwidth.samples)
+    rates = {gpu: [rate(sample) for sample in own] for gpu, own in copies.items()}
+    # What the L2 cache can serve is no rate at full clocks, even where it is not above the memory's.
+    full = {
+        gpu: max((rate(sample) for sample in own if not fits_cache(sample, gpus.get(gpu))), default=0.0)
+        for gpu, own in copies.items()
+    }
+    found = (_ramp_up(gpu, rates, full, gpus) for gpu in sorted(rates))
     return tuple(one for one in found if one is not None)
 
 
@@ -118,13 +123,13 @@ def _first_counted(values: Sequence[float]) -> int:
     return 0
 
 
-def _local_rates(samples: Iterable[Sample]) -> dict[int, list[float]]:
+def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:
     found: dict[int, list[Sample]] = {}
     for sample in samples:
         gpu = gpu_of(sample.source)
         if sample.kind == "d2d_local" and gpu is not None and is_large(sample):
             found.setdefault(gpu, []).append(sample)
-    return {gpu: [rate(sample) for sample in _of_one_size(own)] for gpu, own in found.items()}
+    return {gpu: _of_one_size(own) for gpu, own in found.items()}
 
 
 def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -136,11 +141,12 @@ def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def _ramp_up(
-    gpu: int, rates: Mapping[int, Sequence[float]], names: Mapping[int, str | None]
+    gpu: int, rates: Mapping[int, Sequence[float]], full_rates: Mapping[int, float], gpus: Mapping[int, Gpu]
 ) -> RampUp | None:
+    names = {index: one.name for index, one in gpus.items()}
     own, name = rates[gpu], names.get(gpu)
-    top = max(own)
-    peers = [max(rates[other]) for other in rates if other != gpu and name and names.get(other) == name]
+    top = full_rates[gpu]
+    peers = [full_rates[other] for other in rates if other != gpu and name and names.get(other) == name]
     reached = max(peers, default=0.0)
     row = expected_gpu(name)
     published = (row.memory_gb_per_s if row else None) or 0.0

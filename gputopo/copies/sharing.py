@@ -23,7 +23,7 @@ from gputopo.copies.numbers import (
     rates,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, one_way_group
 from gputopo.values.machine import Machine
 
 # Two runs of one copy differ by 1 to 2 %, copies that overlap imperfectly by a little more; sharing costs the
@@ -49,28 +49,27 @@ class _Shared(msgspec.Struct, frozen=True):
 def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
     """Find the GPUs that slow one another down, the smaller groups first, each set once.
 
-    A group that copies to and from the host both show stands as h2d. Empty where nothing was copied at the
-    same time, or nothing slowed down.
+    Any two groups are disjoint, or one lies within the other: a PCI tree has no others. A group that copies
+    to and from the host both show has the numbers of h2d. Empty where nothing was copied at the same time, or
+    nothing slowed down.
     """
     samples = tuple(samples)
-    found: dict[Gpus, UplinkGroup] = {}
-    concurrent = False
-    for kind in HOST_KINDS:
-        alone = rates(host_copies(samples, kind, machine))
-        together = _together(samples, kind)
-        concurrent = concurrent or bool(together)
-        for group in shared(alone, together):
-            found.setdefault(group.gpus, _uplink(group, alone, kind, machine))
-    if not concurrent:
+    directions = [_Direction.of(samples, kind, machine) for kind in HOST_KINDS]
+    found = [
+        _uplink(gpus, [one for one in directions if one.kind in kinds], machine)
+        for gpus, kinds in _laminar(directions, machine).items()
+    ]
+    if not any(direction.together for direction in directions):
         for pair, one_direction, both in _slow_bidirectional(samples):
             uplink = UplinkGroup(
                 gpus=tuple(sorted(pair)),
                 from_kind="bidirectional",
                 alone_gb_per_s=one_direction,
                 together_gb_per_s=both,
+                slowed=("bidirectional",),
             )
-            found.setdefault(pair, _with_tree(uplink, machine, None))
-    return tuple(sorted(found.values(), key=lambda group: (len(group.gpus), group.gpus)))
+            found.append(_with_tree(uplink, machine, None))
+    return tuple(sorted(found, key=lambda group: (len(group.gpus), group.gpus)))
 
 
 def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> tuple[_Shared, ...]:
@@ -87,6 +86,16 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
             carries = sum(measured[gpu] for gpu in members)
             groups = [group for group in groups if group.gpus != members] + [_Shared(members, carries)]
     return tuple(groups)
+
+
+def _cross(one: Gpus, other: Gpus) -> bool:
+    return bool(one & other) and not one <= other and not other <= one
+
+
+def carries(gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> float | None:
+    """Return what GPUs get together in the smallest set with all of them that copied at once."""
+    wider = [measured for members, measured in together.items() if gpus <= members]
+    return None if not wider else sum(min(wider, key=len)[gpu] for gpu in gpus)
 
 
 def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[int, float]:
@@ -119,12 +128,12 @@ def fair_rates(alone: Mapping[int, float], groups: Sequence[_Shared]) -> dict[in
     return given
 
 
-def _together(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
+def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
     by_group: dict[str, list[Sample]] = {}
     for sample in samples:
-        if sample.group is not None:
-            by_group.setdefault(sample.group, []).append(sample)
+        if (group := one_way_group(sample)) is not None:
+            by_group.setdefault(group, []).append(sample)
     found: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
         measured: dict[int, float] = {}
@@ -244,14 +253,98 @@ def _slow_bidirectional(samples: Sequence[Sample]) -> list[tuple[Gpus, float, fl
     return found
 
 
-def _uplink(group: _Shared, alone: Mapping[int, float], kind: Kind, machine: Machine) -> UplinkGroup:
+class _Direction(msgspec.Struct, frozen=True):
+    """Copies to or from the host: GB/s of each GPU alone and of each set at once, and their groups."""
+
+    kind: Kind
+    alone: Mapping[int, float]
+    together: Mapping[Gpus, Mapping[int, float]]
+    groups: Mapping[Gpus, float]
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
+        """Return what was measured in one direction."""
+        alone, together = rates(host_copies(samples, kind, machine)), rates_at_once(samples, kind)
+        return cls(kind, alone, together, {one.gpus: one.gb_per_s for one in shared(alone, together)})
+
+    def carries(self, gpus: Gpus) -> float | None:
+        """Return what these GPUs get together in this direction, None where that was not measured."""
+        return self.groups.get(gpus) or carries(gpus, self.together)
+
+
+def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, set[Kind]]:
+    """Return the groups of both directions with the directions that show each.
+
+    The directions share one tree: groups that overlap are one group, and so is one within another where each
+    is seen in one direction only and the link is the same.
+    """
+    found: dict[Gpus, set[Kind]] = {}
+    for direction in directions:
+        for gpus in direction.groups:
+            found.setdefault(gpus, set()).add(direction.kind)
+    while same := next(
+        ((a, b) for a, b in combinations(found, 2) if _is_one_link(a, b, found, directions, machine)), None
+    ):
+        kinds = found.pop(same[0]) | found.pop(same[1])
+        found.setdefault(same[0] | same[1], set()).update(kinds)
+    return found
+
+
+def _is_one_link(
+    a: Gpus,
+    b: Gpus,
+    found: Mapping[Gpus, set[Kind]],
+    directions: Sequence[_Direction],
+    machine: Machine,
+) -> bool:
+    if _cross(a, b):
+        return True
+    inner, outer = sorted((a, b), key=len)
+    if not inner < outer or found[a] & found[b]:
+        return False
+    bridge = _meeting(inner, machine)
+    if bridge is not None and bridge == _meeting(outer, machine):
+        return True
+    # Without a tree: the other GPUs of the outer group are too slow to be slowed in one of the directions,
+    # and the sums of both directions are those of one link.
+    sums = [direction.carries(outer) for direction in directions]
+    low, high = min(one or 0.0 for one in sums), max(one or 0.0 for one in sums)
+    return high <= (1 + LEVEL_SHARE) * low
+
+
+def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> UplinkGroup:
+    """Return a group with the sums of the first of its directions in which all of it was measured."""
+    first = next((one for one in directions if one.carries(gpus) and gpus <= one.alone.keys()), directions[0])
+    carries = first.carries(gpus)
     found = UplinkGroup(
-        gpus=tuple(sorted(group.gpus)),
-        from_kind=kind,
-        alone_gb_per_s=round(sum(alone.get(gpu, 0.0) for gpu in group.gpus), 3),
-        together_gb_per_s=round(group.gb_per_s, 3),
+        gpus=tuple(sorted(gpus)),
+        from_kind=first.kind,
+        alone_gb_per_s=round(sum(first.alone.get(gpu, 0.0) for gpu in gpus), 3),
+        together_gb_per_s=None if carries is None else round(carries, 3),
+        slowed=tuple(direction.kind for direction in directions),
     )
-    return _with_tree(found, machine, set(alone))
+    return _with_tree(found, machine, set(first.alone))
+
+
+def _meeting(gpus: Gpus, machine: Machine) -> str | None:
+    """Return the lowest bridge of the PCI tree that all of these GPUs are behind."""
+    paths = _paths(machine)
+    if any(gpu not in paths for gpu in gpus):
+        return None
+    first, *others = (paths[gpu] for gpu in sorted(gpus))
+    return next((bridge for bridge in first if all(bridge in path for path in others)), None)
+
+
+def _paths(machine: Machine) -> dict[int, list[str]]:
+    """Return the bridges above each GPU whose path to the root is complete, nearest first."""
+    tree = {node.address: node for node in machine.pci}
+    found: dict[int, list[str]] = {}
+    for gpu in machine.gpus:
+        if gpu.pci_address in tree and gpu.pci_address is not None:
+            bridges, whole = bridges_above(tree, gpu.pci_address)
+            if whole:
+                found[gpu.index] = bridges
+    return found
 
 
 def _with_tree(group: UplinkGroup, machine: Machine, measured: set[int] | None) -> UplinkGroup:
@@ -259,16 +352,9 @@ def _with_tree(group: UplinkGroup, machine: Machine, measured: set[int] | None) 
 
     A GPU that was not `measured` (None: all were) may be behind it as well: nothing is known of it.
     """
-    tree = {node.address: node for node in machine.pci}
-    paths: dict[int, list[str]] = {}
-    for gpu in machine.gpus:
-        if gpu.pci_address in tree and gpu.pci_address is not None:
-            bridges, whole = bridges_above(tree, gpu.pci_address)
-            if whole:
-                paths[gpu.index] = bridges
+    paths = _paths(machine)
     if any(gpu not in paths for gpu in group.gpus):
         return group
-    first = paths[group.gpus[0]]
-    common = next((bridge for bridge in first if all(bridge in paths[gpu] for gpu in group.gpus)), None)
+    common = _meeting(frozenset(group.gpus), machine)
     behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in (measured or paths)}
     return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))

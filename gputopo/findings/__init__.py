@@ -28,6 +28,7 @@ from gputopo.findings.rule import (
     Rule,
     Severity,
     Threshold,
+    fails,
     reaches,
     worst_first,
 )
@@ -45,10 +46,12 @@ __all__ = [
     "Threshold",
     "catalogue",
     "driver_broken",
+    "fails",
     "find",
     "find_bandwidth",
     "find_read",
     "reaches",
+    "worst_first",
 ]
 
 CHECKS = (

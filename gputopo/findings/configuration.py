@@ -1,13 +1,13 @@
 """How the GPUs are set up: models, other processes, compute mode, MIG, persistence, CUDA order, NUMA "
 "nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gputopo.findings.load import USE_THRESHOLDS, use_of
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, present
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.index_ranges import index_ranges, parse_cpus
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE, Subject
 
 MEMORY_SHARE = Threshold(
@@ -125,7 +125,12 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
 @check(GPU_BUSY)
 def used(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs use. What draws the screen does not count."""
-    for gpu in present(machine):
+    yield from in_use(present(machine))
+
+
+def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
+    """Yield a fault for each GPU that other programs use."""
+    for gpu in gpus:
         use = use_of(gpu)
         if use is not None:
             says = f"used by another program: {use.by}"

@@ -1,6 +1,6 @@
 """Errors that were counted between two samples of known times: what counters grew by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
@@ -24,9 +24,9 @@ ERRORS_RISING = Rule(
     thresholds=(REPLAYS_A_MINUTE,),
 )
 
-_REPLAYS = "pcie.replay_counter"
-_COUNTED = ("ecc.corrected_volatile", "ecc.uncorrected_volatile", "pcie.aer", _REPLAYS)
-_LOST = ("uncorrected", "fatal")  # in the names of counters of errors that lost data
+REPLAYS = "pcie.replay_counter"
+_COUNTED = ("ecc.corrected_volatile", "ecc.uncorrected_volatile", "pcie.aer", REPLAYS)
+LOST = ("uncorrected", "fatal")  # in the names of counters of errors that lost data
 
 
 @check(ERRORS_RISING)
@@ -36,17 +36,19 @@ def rising(machine: Machine) -> Iterator[Fault]:
     if len(samples) < 2:
         return
     for gpu in present(machine):
-        rises = _rises(samples, gpu.index)
+        rises = growth(samples, gpu.index)
+        if rises.get(REPLAYS, 0) <= REPLAYS_A_MINUTE.value * max(minutes(samples), 1.0):
+            rises.pop(REPLAYS, None)
         if not rises:
             continue
         words = ", ".join(f"{path_in_words(Gpu, name)} by {count}" for name, count in rises.items())
-        lost = any(word in name for name in rises for word in _LOST)
-        severity: Severity = "warning" if lost or _REPLAYS in rises else "info"
+        lost = any(word in name for name in rises for word in LOST)
+        severity: Severity = "warning" if lost or REPLAYS in rises else "info"
         between = {"from": samples[0].time, "to": samples[-1].time}
         yield ERRORS_RISING.fault(gpu, f"rose between samples: {words}", {"rose": rises} | between, severity)
 
 
-def _rises(samples: list[Sample], gpu: int) -> dict[str, int]:
+def growth(samples: Sequence[Sample], gpu: int) -> dict[str, int]:
     """Return by how much each counter rose over the samples; one that falls was reset, and starts again."""
     found: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -56,8 +58,6 @@ def _rises(samples: list[Sample], gpu: int) -> dict[str, int]:
             if count > last.get(name, count):
                 found[name] = found.get(name, 0) + count - last[name]
             last[name] = count
-    if found.get(_REPLAYS, 0) <= REPLAYS_A_MINUTE.value * max(_minutes(samples), 1.0):
-        found.pop(_REPLAYS, None)
     return found
 
 
@@ -70,6 +70,7 @@ def _counts(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
             yield path, value
 
 
-def _minutes(samples: list[Sample]) -> float:
+def minutes(samples: Sequence[Sample]) -> float:
+    """Return the time from the first sample to the last."""
     first, last = seconds(samples[0].time), seconds(samples[-1].time)
     return 0.0 if first is None or last is None else (last - first) / 60

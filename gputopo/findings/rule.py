@@ -17,6 +17,7 @@ Severity = Literal["info", "warning", "error"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
+WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
 P = ParamSpec("P")
@@ -166,6 +167,13 @@ def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def reaches(findings: Iterable[Finding], severity: Severity) -> bool:
     """Return whether any finding is at or above a severity, as `--fail-on` asks."""
     return any(SEVERITIES.index(found.severity) >= SEVERITIES.index(severity) for found in findings)
+
+
+def fails(findings: Sequence[Finding], fail_on: Severity | None) -> bool:
+    """Return whether findings make a command exit with 1: as severe as `--fail-on`, or corrupted data."""
+    if any(found.id == WRONG_DATA_ID for found in findings):
+        return True
+    return fail_on is not None and reaches(findings, fail_on)
 
 
 def named(gpu: Gpu) -> str:

@@ -1,6 +1,7 @@
 """Findings over time: the checks over a History, of a watch or of a log."""
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 
 from gputopo.findings.driver import GPU_LOST, XID, xid_case
 from gputopo.findings.load import BUSY_PERCENT
@@ -147,7 +148,7 @@ def _sagging(machine: Machine, history: History) -> Iterator[Fault]:
     for gpu, seen in _watched(machine, history):
         if seen.mean_mhz is None or seen.clocked < SAG_SAMPLES.value or explained(_reasons(seen)):
             continue
-        if seen.mean_mhz < seen.best_mean_mhz * (1 - SAG_SHARE.value):
+        if seen.mean_mhz < seen.best_mean_mhz * (1 - SAG_SHARE.value) and isfinite(seen.best_mean_mhz):
             yield CLOCKS_SAGGING.fault(
                 gpu,
                 f"core clock fell from {seen.best_mean_mhz:.0f} to {seen.mean_mhz:.0f} MHz under load; no "

@@ -1,5 +1,7 @@
 """Write the pages that follow from the code: `python -m gputopo.pages.generate`. A test compares them."""
 
+import inspect
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
+from gputopo.prediction.programs import Program, program_names, require_program
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
 
@@ -75,6 +78,8 @@ def models() -> str:
     return f"""# models: what --model takes
 
 Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
+`plan` builds such a model once, in a process without GPUs, and stores what it costs; after a change in your
+module it is built again.
 
 {_table(header, rows)}
 Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_cnn_benchmarks), 10 for
@@ -97,13 +102,39 @@ def formats() -> str:
     return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
 
 
+def plan() -> str:
+    """Return the page of plans, with the constants of the programs as they are; its other text as it is."""
+    page = Path(__file__).with_name("plan.md").read_text(encoding="utf-8")
+    above, _, below = page.partition(_CONSTANTS)
+    programs = [require_program(name) for name in program_names()]
+    shown = inspect.cleandoc(Program.__doc__ or "")
+    rows = []
+    for names, meaning in re.findall(
+        r"^(?:- )?((?:`\w+`(?:, | and |))+):? (.+(?:\n +.+)*)", shown, re.MULTILINE
+    ):
+        fields = re.findall(r"\w+", names.replace(" and ", " "))
+        values = (", ".join(_constant(getattr(one, field)) for field in fields) for one in programs)
+        words = re.sub(r"\s+", " ", meaning).rstrip(".;")
+        rows.append((", ".join(f"`{field}`" for field in fields), words, *values))
+    sources = "".join(f"- `{one.name}`: {one.source}.\n" for one in programs)
+    rest = below.partition("\n\n")[2].partition("\n\n")[2]
+    return f"{above}{_table(_HEADER, rows)}\n{sources}\n{rest}"
+
+
+def _constant(value: float | bool) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
+
+
 _INPUTS = "| input | facts read |\n"
+_HEADER = ("constants", "meaning", *(f"`{name}`" for name in program_names()))
+_CONSTANTS = f"| {' | '.join(_HEADER)} |\n"
 GENERATED = {
     "findings": findings,
     "formats": formats,
     "models": models,
     "reductions": reductions,
     "options": options,
+    "plan": plan,
 }
 
 

@@ -2,7 +2,8 @@
 
 `choose` makes a plan; `request` checks what is asked and lists the usable GPUs; `available` leaves out those
 that are hidden or claimed; `subsets` compares all sets of GPUs; `measured_order` orders them by measured
-bandwidth; `placement_rule` places the variables; `reasons` has the messages.
+bandwidth; `how_many` chooses their number; `what_if` compares changed machines; `placement_rule` places the
+variables; `reasons` has the messages.
 """
 
 from gputopo.planner.available import hidden_gpus, plan_here

@@ -5,10 +5,11 @@ hides) and that no other process has claimed (`gputopo.launch.jobs.claims`).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gputopo.planner.choose import plan
 from gputopo.planner.request import Request, ps_gpu
+from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import Plan
@@ -60,7 +61,13 @@ def hidden_gpus(environ: Mapping[str, str], machine: Machine) -> dict[int, str]:
 
 
 def plan_here(
-    machine: Machine, request: Request, environ: Mapping[str, str], claimed: Mapping[int, str]
+    machine: Machine,
+    request: Request,
+    environ: Mapping[str, str],
+    claimed: Mapping[int, str],
+    *,
+    history: Sequence[Figure] = (),
+    keep: int | None = None,
 ) -> Plan:
     """Plan for this machine, without the GPUs that are hidden or `claimed` by others (with by whom).
 
@@ -77,7 +84,7 @@ def plan_here(
     exact = (request.gpus or ()) if request.num_gpus is None else ()
     require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
     try:
-        return plan(machine, request, unavailable={**claimed, **hidden})
+        return plan(machine, request, unavailable={**claimed, **hidden}, history=history, keep=keep)
     except NoPlanError as error:
         if not claimed:
             raise

@@ -77,9 +77,10 @@ class MeasuredOrder(NamedTuple):
             return f"{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}"
         by_class = Counter(self.classes[pair] for pair in sorted(pairs, key=self._speed_key))
         tally = ", ".join(f"{count} about {gb(self._typical(number))}" for number, count in by_class.items())
+        halves = " in one direction" if any(self.speeds[pair].both for pair in pairs) else ""
         return (
             f"slowest pair GPUs {slowest[0]} and {slowest[1]}{where}: {self.speeds[slowest].says}; "
-            f"pairs by measured GB/s: {tally}"
+            f"pairs by measured GB/s{halves}: {tally}"
         )
 
     def _typical(self, number: int) -> float:

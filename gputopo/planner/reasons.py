@@ -56,11 +56,11 @@ def farthest_class(links: Links, gpus: Sequence[int]) -> str:
 
 
 def search_reason(
-    looked_at: int, equal: int, size: int, *, measured: bool = False, troubled: bool = False
+    looked_at: int, equal: int, size: int, *, by: str, good: str, chosen: str, troubled: bool = False
 ) -> str:
-    """Return among how many sets the choice is the best, by what, and how many are exactly as good.
+    """Return among how many sets the choice is the best, `by` what, and how many are exactly as `good`.
 
-    `troubled`: some of the GPUs to choose from are in use or in error.
+    `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error.
     """
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
@@ -69,13 +69,11 @@ def search_reason(
         return f"one GPU of {looked_at} to choose from: no pairs to compare, {which} index was chosen"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
-    order = "measured bandwidth, slowest pair first" if measured else "topology, farthest pair first"
-    if troubled:
-        order = f"fewest GPUs in use or in error, then {order}"
+    order = f"fewest GPUs in use or in error, then {by}" if troubled else by
     best = f"best of all {looked_at} sets of {size} by {order}"
     if equal == 1:
-        return f"{best}; no other set is as {'good' if measured or troubled else 'close'}"
-    return f"{best}; {equal} sets are equal, the lowest indices were chosen"
+        return f"{best}; no other set is as {'good' if troubled else good}"
+    return f"{best}; {equal} sets are equal, {chosen}"
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:

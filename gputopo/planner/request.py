@@ -4,18 +4,21 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from gputopo.findings import find_read
 from gputopo.findings.load import use_of
+from gputopo.prediction.one_gpu.speeds import given_speeds
+from gputopo.prediction.programs import DEFAULT
 from gputopo.reference.kernel_drivers import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal, VariableUpdate
 from gputopo.values.samples import at_samples
+from gputopo.workload.workloads import Workload
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 SPREAD = "gpu:spread"
@@ -25,12 +28,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs and placement that a user requests.
 
     `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is
-    never chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island.
+    never chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island; "auto": as many
+    of these as bring `gain` of their worth (`gputopo.planner.how_many`).
     `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
     VariableUpdate. `all_reduce`: a name of gputopo.values.run.all_reduce, for replicated.
+
+    `program`: a name of gputopo.prediction.programs. `batch_size`: per GPU, None: that of the model.
+    `precision`: as in a RunSpec. `predicts`: whether it trains by steps that can be predicted.
+    `workload`: the costs of a model that no table has, where they are known.
+    `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
     """
 
-    num_gpus: int | None = None
+    num_gpus: int | Literal["auto"] | None = None
+    gain: float | None = None
     gpus: tuple[int, ...] | None = None
     exclude: tuple[int, ...] = ()
     prefer_pix: bool = False
@@ -38,6 +48,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: str = "auto"
     all_reduce: str | None = None
     model: str | None = None
+    program: str = DEFAULT
+    batch_size: int | None = None
+    precision: str = "fp32"
+    predicts: bool = True
+    workload: Workload | None = None
+    single_gpu_images_per_sec: tuple[float, ...] = ()
 
 
 def is_of_one_gpu(request: Request) -> bool:
@@ -64,8 +80,9 @@ def check(request: Request, machine: Machine) -> None:
     """
     _check_variable_update(request)
     _check_all_reduce(request)
+    check_predicting(request)
     holder = ps_gpu(request)
-    if request.num_gpus is not None and request.num_gpus < 1:
+    if isinstance(request.num_gpus, int) and request.num_gpus < 1:
         raise UsageError(f"--num-gpus cannot be {request.num_gpus}", "request 1 GPU or more")
     if request.gpus is not None and not request.gpus:
         raise UsageError("--gpus names no GPU", "name one or more, or leave the option out")
@@ -81,6 +98,19 @@ def check(request: Request, machine: Machine) -> None:
         )
     if holder is not None:
         _check_holder(holder, request, indices)
+    given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
+    if request.batch_size is not None and request.batch_size < 1:
+        raise UsageError(f"--batch-size cannot be {request.batch_size}", "give 1 or more")
+
+
+def check_predicting(request: Request) -> None:
+    """Raise UsageError for options of a prediction that contradict one another, on any device."""
+    if request.gain is not None and request.num_gpus != "auto":
+        raise UsageError("--gain is for --num-gpus auto", "add --num-gpus auto, or leave --gain out")
+    if request.single_gpu_images_per_sec and request.model is None:
+        raise UsageError(
+            "--single-gpu-images-per-sec is for a model, and a program after -- names none", "leave it out"
+        )
 
 
 def usable(

@@ -1,6 +1,6 @@
 """Reference data of GPUs, PCIe links and NVLinks, from the tables that come with gputopo.
 
-Every row of `data/gpus.csv`, `data/links.csv` and `data/nvlinks.csv` names its sources. A GPU without
+Every row of `data/gpus.csv`, `links.csv`, `nvlinks.csv` and `nccl_bus.csv` names its sources. A GPU without
 a row has no reference data: that is reported, and never a pass.
 """
 
@@ -12,6 +12,7 @@ import msgspec
 
 # Drivers older than a GPU report this; then only the PCI id identifies it.
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
+_MODEL_NUMBER = re.compile(r"(?<![A-Z0-9])[A-Z]{0,2}[0-9]{2,4}(?![0-9]|[A-Z]*B\b)")
 
 # The low figures of links.csv are a tenth under what copies usually reach; this is a margin for noise. Ours.
 FITTING_SHARE = 0.95
@@ -23,10 +24,14 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
     `boost_mhz`: the rated core clock; `max_core_mhz`: the maximum that NVML reports, which GeForce GPUs do
     not reach. `max_memory_mhz`: half of the data rate of one pin. `memory_gb_per_s`: as published, in 10^9
-    bytes. `nvlink_by_bridge`: NVLinks only with a bridge between two cards. `p2p_over_pcie`: whether
+    bytes. `fp32_tflops`: peak without tensor cores at the boost clock, in 10^12 operations a second;
+    `tensor_tflops`: peak of dense FP16 products that are added in FP32, None without tensor cores.
+    `nvlink_by_bridge`: NVLinks only with a bridge between two cards. `p2p_over_pcie`: whether
     NVIDIA's driver allows P2P between two of these GPUs over PCIe. `pcie_width_seen`: fewer lanes that
-    servers without a fault give it. `notebook_device_ids`: PCI ids of notebook GPUs with the same name and
-    other numbers. Where boards of one name differ, the row has the lower figure of each clock and rate.
+    servers without a fault give it. `c2c_gb_per_s`: one direction of NVLink-C2C to the CPU's memory.
+    `notebook_device_ids`: PCI ids of notebook GPUs with the same name and other numbers. Where boards of one
+    name differ, the row has the lower figure of each clock and rate; `memory_max_gb_per_s` is the memory rate
+    of the fastest of them.
     """
 
     name: str
@@ -42,17 +47,27 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     memory_type: str | None = None
     memory_bus_bits: int | None = None
     memory_gb_per_s: float | None = None
+    memory_max_gb_per_s: float | None = None
+    fp32_tflops: float | None = None
+    tensor_tflops: float | None = None
     l2_mib: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
     pcie_width_seen: int | None = None
+    c2c_gb_per_s: float | None = None
     power_w: int | None = None
     slowdown_c: int | None = None
     nvlink_generation: int | None = None
     nvlinks: int | None = None
+    pair_nvlinks: tuple[int, ...] = ()
     nvlink_by_bridge: bool | None = None
     p2p_over_pcie: bool | None = None
     note: str | None = None
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is on a board of NVLinks (SXM), which has all lanes of its PCIe link too."""
+        return self.nvlink_by_bridge is False
 
 
 class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +95,7 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 
     The shares of all links between two GPUs that large copies reach: `copy_share` in one direction,
     `copy_low_share` the minimum without a fault, `bidirectional_share` of twice that rate in both directions.
-    `links_per_gpu`: only for models with that many links; None: for all others.
+    `chip`: only for GPUs with that chip; None: for all others.
     """
 
     version: int
@@ -90,9 +105,29 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     bidirectional_share: float
     confidence: str
     source: str
-    links_per_gpu: int | None = None
+    chip: str | None = None
     nccl_gb_per_s: float | None = None
     measured: str | None = None
+    note: str | None = None
+
+
+class BusExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """Bus bandwidth of NCCL in a collective operation of the GPUs of one host, in 10^9 bytes a second.
+
+    For sizes of `from_bytes` and more. `nvls`: with or without reduction in the NVSwitches (NVLink SHARP),
+    None where there is no choice. `links`: what joins the GPUs, where their model does not decide that.
+    """
+
+    gpu: str
+    ranks: int
+    operation: str
+    from_bytes: int
+    low_gb_per_s: float
+    confidence: str
+    source: str
+    bus_gb_per_s: float | None = None
+    nvls: bool | None = None
+    links: str | None = None
     note: str | None = None
 
 
@@ -111,16 +146,42 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
     return found[0] if len(found) == 1 else None
 
 
+def newest_generation(name: str | None, device_id: str | None = None) -> int | None:
+    """Return the PCIe generation of a GPU; of a model without a row the latest of those with its number.
+
+    "Tesla V100-FHHL-16GB" has no row, and no V100 is of a later generation than 3.
+    """
+    row = expected_gpu(name, device_id)
+    if row is not None:
+        return row.pcie_generation
+    numbers = _numbers(name or "")
+    alike = [row.pcie_generation for row in known_gpus() if numbers & _numbers(row.name)]
+    return max(filter(None, alike), default=None)
+
+
+def _numbers(name: str) -> set[str]:
+    """Return the model numbers in a name, such as `V100` or `3090`, and no amount of memory."""
+    return set(_MODEL_NUMBER.findall(name.upper()))
+
+
 def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
     """Return the row of a PCIe link of a generation (1 to 6) and width, or None."""
     return None if generation is None or width is None else _links().get((generation, width))
 
 
-def expected_nvlink(version: int | None, links_per_gpu: int | None = None) -> NvLinkExpectation | None:
-    """Return the row of one NVLink of a version (1 to 5), or None. `links_per_gpu`: of the model, if "
-    "known."""
+def expected_nvlink(version: int | None, chip: str | None = None) -> NvLinkExpectation | None:
+    """Return the row of one NVLink of a version (1 to 5), or None. `chip`: of the GPU, if known."""
     rows = _nvlinks()
-    return rows.get((version, links_per_gpu)) or rows.get((version, None))
+    return rows.get((version, chip)) or rows.get((version, None))
+
+
+def expected_bus(gpu: str, ranks: int, operation: str, size: int) -> list[BusExpectation]:
+    """Return the rows of an operation, one for each method, for the largest of their sizes up to `size`."""
+    found: dict[bool | None, BusExpectation] = {}
+    for row in sorted(known_bus_rates(), key=lambda row: row.from_bytes):
+        if (row.gpu, row.ranks, row.operation) == (gpu, ranks, operation) and row.from_bytes <= size:
+            found[row.nvls] = row
+    return list(found.values())
 
 
 def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
@@ -149,10 +210,11 @@ def _by_name() -> dict[str, GpuExpectation]:
 
 
 def _gpu(row: dict[str, str]) -> GpuExpectation:
-    flags = {name: row[name] == "yes" for name in ("nvlink_by_bridge", "p2p_over_pcie") if row[name]}
+    flags = _flags(row, "nvlink_by_bridge", "p2p_over_pcie")
     lists = {
         "other_names": row["other_names"].split("|") if row["other_names"] else [],
         "notebook_device_ids": row["notebook_device_ids"].split(),
+        "pair_nvlinks": row["pair_nvlinks"].split(),
     }
     return msgspec.convert({**_filled(row), **flags, **lists}, GpuExpectation, strict=False)
 
@@ -164,9 +226,22 @@ def _links() -> dict[tuple[int, int], LinkExpectation]:
 
 
 @functools.cache
-def _nvlinks() -> dict[tuple[int | None, int | None], NvLinkExpectation]:
+def _nvlinks() -> dict[tuple[int | None, str | None], NvLinkExpectation]:
     rows = (msgspec.convert(_filled(row), NvLinkExpectation, strict=False) for row in _rows("nvlinks.csv"))
-    return {(row.version, row.links_per_gpu): row for row in rows}
+    return {(row.version, row.chip): row for row in rows}
+
+
+@functools.cache
+def known_bus_rates() -> tuple[BusExpectation, ...]:
+    """Return all rows of the table of collective operations, in its order."""
+    return tuple(
+        msgspec.convert({**_filled(row), **_flags(row, "nvls")}, BusExpectation, strict=False)
+        for row in _rows("nccl_bus.csv")
+    )
+
+
+def _flags(row: dict[str, str], *names: str) -> dict[str, bool]:
+    return {name: row[name] == "yes" for name in names if row[name]}
 
 
 def _filled(row: dict[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A plan as text to read: what was chosen, why, what else there was, what a launcher must set."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from gputopo.report.layout import (
@@ -14,10 +15,21 @@ from gputopo.report.layout import (
     section,
     width_of,
 )
+from gputopo.report.plan_tables import how_many_lines, how_many_words, unequal_lines, what_if_lines
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import Candidate, Plan, Prediction, Price
 
 _ALTERNATIVES = 5  # the rest is in the JSON
+_RUNNERS_UP = 3
+_SHORTEST_BAR, _WIDEST_BAR = 8, 40
+_NUMBERS = 25  # of a row of steps: images/sec, ms, and what separates columns
+# The parts of a step: what a bar is made of, and what a terminal paints it with.
+_PARTS = {
+    "compute": ("█", "green"),
+    "weights": ("▓", "cyan"),
+    "gradients": ("▒", "yellow"),
+    "variables": ("░", "magenta"),
+}
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
@@ -25,9 +37,18 @@ def plan_view(plan: Plan, width: int) -> list[Line]:
     """Return the choice with its reasons, the next best candidates, what was refused, the environment."""
     space = width - INDENT
     lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), space))
+    if plan.how_many is not None:
+        lines += section("Number of GPUs", how_many_lines(plan.how_many, space))
+    if plan.unequal is not None:
+        lines += section("Unequal GPUs", unequal_lines(plan.unequal, space))
+    if plan.what_if is not None:
+        lines += section("What if", what_if_lines(plan.what_if, plan.model, space))
     lines += section("Why", _listed(plan.choice.reasons, space))
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
-    if others:
+    if others and plan.prediction is not None:
+        steps = _steps((plan.choice, *plan.runners_up[:_RUNNERS_UP]), space)
+        lines += section("Next best", steps)
+    elif others:
         lines += section("Next best", _alternatives(others, space))
     if plan.refused:
         lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), space))
@@ -54,19 +75,107 @@ def placement_in_words(candidate: Candidate) -> str:
     return ", ".join(words)
 
 
+def summary_lines(plan: Plan) -> tuple[str, ...]:
+    """Return how many GPUs with `--num-gpus auto`, and what was predicted in two sentences, if it was."""
+    choice, prediction = plan.choice, plan.prediction
+    count = () if plan.how_many is None else (f"{how_many_words(plan.how_many)}.",)
+    if prediction is None:
+        return count
+    return (
+        *count,
+        f"Predicted for GPU {_gpus(choice.gpus)}, {mode_words(choice)}: images/sec {_speed(choice)}.",
+        f"Limited by: {choice.limited_by}; {_sureness(plan, prediction)}.",
+    )
+
+
 def _choice(plan: Plan) -> list[tuple[str, str]]:
-    choice = plan.choice
+    choice, prediction = plan.choice, plan.prediction
     rows = [("GPUs", _gpus(choice.gpus)), ("Variables", placement_in_words(choice))]
     if choice.images_per_sec is not None:
         rows.append(("Images/sec", _speed(choice)))
+    if prediction is not None:
+        rows.append(("Limited by", choice.limited_by or "compute"))
+        rows.append(("Margin", _sureness(plan, prediction)))
+        rows += [("Option", _price(price)) for price in prediction.prices]
+        rows.append(("From", _basis(choice, prediction)))
     return [*rows, ("Machine", plain(plan.source))]
 
 
 def _speed(candidate: Candidate) -> str:
     speed = f"{candidate.images_per_sec:.0f}"
-    if candidate.images_per_sec_low is None or candidate.images_per_sec_high is None:
-        return speed
-    return f"{speed} ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
+    if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
+        speed += f" ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
+    if candidate.speedup is not None and len(candidate.gpus) > 1:
+        speed += f", {candidate.speedup:.2f} times one GPU"
+    return speed
+
+
+def _sureness(plan: Plan, prediction: Prediction) -> str:
+    runner_up = next(iter(plan.runners_up), None)
+    if runner_up is None:
+        return "no other placement to compare with"
+    if prediction.margin is None:
+        return "the fastest measured by --autotune"
+    other = mode_words(runner_up)
+    if runner_up.gpus != plan.choice.gpus:
+        other += f" on GPUs {_gpus(runner_up.gpus)}"
+    if prediction.tie is None:
+        return f"{prediction.margin:.0%} faster than {other}"
+    return f"a tie with {other} ({prediction.margin:.1%} apart); to settle it: {prediction.tie}"
+
+
+def _price(price: Price) -> str:
+    if not price.share:
+        return f"{price.option} costs no speed"
+    return (
+        f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec without it, "
+        f"on GPUs {_gpus(price.instead)}"
+    )
+
+
+def _basis(choice: Candidate, prediction: Prediction) -> str:
+    speeds = [prediction.single_gpu_images_per_sec[gpu] for gpu in choice.gpus]
+    one = f"{min(speeds):.0f}" if min(speeds) == max(speeds) else f"{min(speeds):.0f} to {max(speeds):.0f}"
+    batch = f"batch {prediction.batch_size} per GPU"
+    return (
+        f"{one} images/sec of one GPU ({prediction.single_gpu_source}), {batch}, "
+        f"constants of {prediction.program}"
+    )
+
+
+def mode_words(candidate: Candidate) -> str:
+    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
+    return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))
+
+
+def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
+    """Return the steps of candidates as bars, as long as they take."""
+    gpus = Column("GPUs", tuple(_gpus(one.gpus) for one in candidates), max_width=width // 5)
+    space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
+    modes = Column("Variables", tuple(map(mode_words, candidates)), max_width=max(space, 8))
+    speeds = Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in candidates), "right")
+    steps = Column("ms", tuple(f"{one.step_ms:.1f}" for one in candidates), "right")
+    left = [modes, speeds, steps]
+    space = min(max(width - gpus.width - width_of(left) - 2, _SHORTEST_BAR), _WIDEST_BAR)
+    longest = max(one.step_ms or 0.0 for one in candidates) or 1.0
+    bars = Column("", tuple(_bar(one, space / longest) for one in candidates))
+    legend = "  ".join(f"{mark} {part}" for part, (mark, _) in _PARTS.items())
+    return [_painted(one) for one in (*aligned(gpus, [*left, bars]), line(legend))]
+
+
+def _bar(candidate: Candidate, per_ms: float) -> str:
+    bar, end = "", 0.0
+    for part, ms in {"compute": candidate.compute_ms or 0.0, **candidate.exposed_ms}.items():
+        end += ms * per_ms
+        bar += _PARTS[part][0] * (round(end) - len(bar))
+    return bar
+
+
+def _painted(spans: Line) -> Line:
+    """Return a line with the marks of bars in their colours."""
+    styles = dict(_PARTS.values())
+    runs = re.compile("|".join([*(f"{mark}+" for mark in styles), f"[^{''.join(styles)}]+"]))
+    return tuple((run, styles.get(run[0], style)) for text, style in spans for run in runs.findall(text))
 
 
 def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.copies.physics import checked
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, gpu_of
@@ -170,9 +171,10 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
             return None
         row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
         document, then, saved_at = row.fetchone()
+    before = schema.decode(then, Machine, origin=str(path))
     return Saved(
-        bandwidth=schema.decode(document, Bandwidth, origin=str(path)),
-        machine=schema.decode(then, Machine, origin=str(path)),
+        bandwidth=checked(schema.decode(document, Bandwidth, origin=str(path)), before),
+        machine=before,
         saved_at=saved_at,
     )
 

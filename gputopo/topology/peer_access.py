@@ -5,6 +5,7 @@ chipset_pcie.c): two different chips are never peers; a pair needs a switch or a
 some CPUs refuse across sockets. What no fact explains is an unknown cause.
 """
 
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -166,6 +167,26 @@ def acs_bridges(machine: Machine) -> tuple[str, ...]:
     return tuple(
         sorted(address for address in below if nodes[address].acs and nodes[address].parent in shared)
     )
+
+
+def redirected_pairs(machine: Machine) -> frozenset[tuple[int, int]]:
+    """Return the pairs of GPUs, low index first, whose traffic ACS redirects through the root complex."""
+    bridges = set(acs_bridges(machine))
+    if not bridges:
+        return frozenset()
+    nodes = {node.address: node for node in machine.pci}
+    above = {
+        gpu.index: bridges_above(nodes, gpu.pci_address)[0]
+        for gpu in machine.gpus
+        if gpu.pci_address in nodes and gpu.pci_address is not None
+    }
+    found = set()
+    for a, b in combinations(sorted(above), 2):
+        common = set(above[a]) & set(above[b])
+        apart = set(above[a]) ^ set(above[b])
+        if common and apart & bridges:
+            found.add((a, b))
+    return frozenset(found)
 
 
 def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:

@@ -11,15 +11,34 @@ What a number counts, per kind:
 - d2d_local and host_memory: every byte twice, since it is read and written in the same memory, as
   NVIDIA's bandwidthTest and STREAM do; of host_memory the source is the memory's node, the destination the
   node of the cores that copy;
-- allreduce: algorithm bandwidth, the bytes of one replica's gradients over the time (nccl-tests,
-  doc/PERFORMANCE.md); `bus_gb_per_s` is beside it;
+- allreduce and the other collective operations: algorithm bandwidth, the bytes of the operation (of an
+  allreduce of gradients: those of one replica) over the time (nccl-tests, doc/PERFORMANCE.md);
+  `bus_gb_per_s` is beside it. Source and destination are both all GPUs that take part: `gpu:0,1,2,3`, `gpus`
+  where the tool lists none, `hosts` where they are of several hosts;
 - latency has microseconds and no bandwidth.
 """
 
 import functools
-from typing import Literal
+from typing import Literal, get_args
+
+import msgspec
 
 from gputopo.values.fields import Value
+
+# Operations of all GPUs of a group together, as NCCL and nccl-tests name them.
+Collective = Literal[
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "alltoall",
+    "sendrecv",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "hypercube",
+]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 Kind = Literal[
     "h2d",
@@ -30,8 +49,10 @@ Kind = Literal[
     "d2d_local",
     "host_memory",
     "latency",
-    "allreduce",
+    Collective,
 ]
+
+HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
 # How the bytes were moved: by a copy engine, by a kernel that reads or writes the other side, by the cores of
 # the host, or by the driver's choice where a tool did not report it.
@@ -41,16 +62,23 @@ Path = Literal["direct", "staged"]
 
 Level = Literal["quick", "full"]
 
+# Why a number is shown and never used (gputopo.copies.physics): it is of a cache and not of the memory; above
+# what any link of the GPU carries; at odds with the other numbers of the same path.
+Invalid = Literal["cache", "above_link", "inconsistent"]
+
 
 class Conditions(Value, frozen=True):
-    """What NVML reported of one GPU inside the timed window: the median of its readings, None where refused.
+    """What NVML reported of one GPU while copies ran: the median of its readings, None where refused.
 
-    `pcie_gen` and `pcie_width` are the link's under load; `link_changes` how often it changed within the
-    windows. `readings` 0: the window was over before one could be taken.
+    `readings`: how many began and ended inside the timed windows. Where there are none, since the windows
+    were shorter than a reading, the values are those of `readings_beside`: begun inside a window, ended after
+    it. `pcie_gen` and `pcie_width` are the link's under load; `link_changes` how often it changed within the
+    windows.
     """
 
     gpu: int
     readings: int = 0
+    readings_beside: int = 0
     pstate: str | None = None
     graphics_mhz: int | None = None
     memory_mhz: int | None = None
@@ -63,13 +91,25 @@ class Conditions(Value, frozen=True):
     throttle_reasons: tuple[str, ...] | None = None
 
 
+class Run(Value, frozen=True):
+    """The number of one of several runs: GB/s, of a latency microseconds. `name`: None for one without."""
+
+    name: str | None
+    value: float
+
+
 class Sample(Value, frozen=True):
     """One measured number with everything that it rests on.
 
-    `group` names a set of copies that ran at the same time; None: it ran alone. `median_*` is over
+    `group` names a set of copies that ran at the same time; None: it ran alone. `with_reverse`: a copy in the
+    other direction ran at the same time, whose bytes are not counted (`bidirectional` counts both); its group
+    has one GPU, or all of them both ways. `median_*` is over
     `repeats_*`, which holds every repeat that counts; `discarded_gb_per_s` those taken during clock
     ramp-up. `spread_percent`: (largest - smallest) / median. `path`: for GPU pairs in `bidirectional` and
-    `latency`. `numa_node`: where the host memory was, None if not bound.
+    `latency`. `numa_node`: where most of the host memory lies, None if not bound; `numa_wanted`: the node
+    that it was asked for, where not all of it lies there. `run`: which run of the tool it is
+    of, where a text holds several. `runs`: the numbers of all runs, of which the median is the lower median
+    (gputopo.copies.physics). `invalid`: why it is not used, None for a number without objection.
     """
 
     kind: Kind
@@ -80,7 +120,9 @@ class Sample(Value, frozen=True):
     method: Method | None = None
     path: Path | None = None
     group: str | None = None
+    with_reverse: bool = False
     numa_node: int | None = None
+    numa_wanted: int | None = None
     median_gb_per_s: float | None = None
     repeats_gb_per_s: tuple[float, ...] = ()
     spread_percent: float | None = None
@@ -95,13 +137,24 @@ class Sample(Value, frozen=True):
     bus_gb_per_s: float | None = None
     algorithm: str | None = None  # of an allreduce: copy, ring, nccl, ...
     model: str | None = None  # of an allreduce: whose gradients
+    ranks: int | None = None  # of a collective operation: how many GPUs, over all hosts
+    hosts: int | None = None  # None: unknown
+    in_place: bool | None = None  # whether a collective wrote into the memory that it read
+    data_type: str | None = None  # of a collective: float, bfloat16, ...
+    reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
+    root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
+    nccl: tuple[str, ...] = ()  # of its log and command: P2P, SHM, NET, NVLS, no NVLS, NCCL_ALGO=Ring, ...
+    run: str | None = None
+    runs: tuple[Run, ...] = ()
+    invalid: Invalid | None = None
 
 
 class Failure(Value, frozen=True):
     """A copy that went wrong; the others went on.
 
-    `reason` is the driver's name of the error (`CUDA_ERROR_...`), `WRONG_DATA`, `TIMED_OUT`, or `NOT_HELD`:
-    the driver did not take all copies of a window while they were held back, so that none could be timed.
+    `reason` is the driver's name of the error (`CUDA_ERROR_...`), or `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
+    call of the driver ended the measuring process; `NOT_HELD`: the driver did not take all copies of a window
+    while they were held back, so that none could be timed.
     """
 
     kind: Kind
@@ -127,7 +180,8 @@ class UplinkGroup(Value, frozen=True):
 
     `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their paths meet in the
     PCI tree, None where the tree shows no such place. `agrees`: whether the tree has these GPUs behind one
-    uplink; None: no tree to compare with. `from_kind`: the copies that showed it.
+    uplink; None: no tree to compare with. `from_kind`: the copies whose sums these are. `slowed`: all kinds
+    of copies that slow down, so that one direction that does not is not in it; empty: `from_kind` alone.
     """
 
     gpus: tuple[int, ...]
@@ -136,6 +190,44 @@ class UplinkGroup(Value, frozen=True):
     together_gb_per_s: float | None = None
     bridge: str | None = None
     agrees: bool | None = None
+    slowed: tuple[Kind, ...] = ()
+
+    @property
+    def directions(self) -> tuple[Kind, ...]:
+        """All kinds of copies that are known to slow down."""
+        return self.slowed or (self.from_kind,)
+
+
+class SoakRate(Value, frozen=True):
+    """Mean rate of one copy over an interval of a soak; it ran beside others (`Soak`)."""
+
+    kind: Kind
+    source: str
+    destination: str
+    gb_per_s: float
+
+
+class SoakInterval(Value, frozen=True):
+    """What was copied up to `end_s`, seconds since the beginning of the soak, and after the interval before.
+
+    `copied_bytes`: by GPU, what it received and sent; within its memory every byte once.
+    """
+
+    end_s: float
+    rates: tuple[SoakRate, ...] = ()
+    copied_bytes: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class Soak(Value, frozen=True):
+    """Copies under load for minutes: the host with all GPUs both ways at once, pairs of GPUs, memory.
+
+    `asked_s`: how long it was to be. The GPUs' counters and readings over its time are the machine's samples.
+    `port_errors`: by how much the AER counters of PCI bridges rose, by PCI address and kind.
+    """
+
+    asked_s: float
+    port_errors: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    intervals: tuple[SoakInterval, ...] = ()
 
 
 class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
@@ -157,6 +249,7 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     driver_version: str | None = None
     cuda_version: str | None = None
     notes: tuple[str, ...] = ()
+    soak: Soak | None = None
 
 
 @functools.lru_cache(maxsize=1024)  # a few places, asked for every sample
@@ -164,6 +257,24 @@ def gpu_of(place: str) -> int | None:
     """Return the index of a place `gpu:3`, None for a place that is no GPU."""
     kind, _, number = place.partition(":")
     return int(number) if kind == "gpu" and number.isdecimal() else None
+
+
+def one_way_group(sample: Sample) -> str | None:
+    """Return the group of a sample whose copies all go in its direction, None where one goes back."""
+    return None if sample.with_reverse else sample.group
+
+
+def is_collective(sample: Sample) -> bool:
+    """Return whether a sample is of a collective operation, and so of no single path."""
+    return sample.kind in COLLECTIVES
+
+
+@functools.lru_cache(maxsize=1024)
+def gpus_of(place: str) -> tuple[int, ...]:
+    """Return the indices of a place `gpu:3` or `gpu:0,1,2`, none for a place that is no GPU."""
+    kind, _, numbers = place.partition(":")
+    found = numbers.split(",")
+    return tuple(map(int, found)) if kind == "gpu" and all(one.isdecimal() for one in found) else ()
 
 
 def node_of(place: str) -> int | None:

@@ -32,7 +32,8 @@ class Option:
 
     `value`: placeholder of the value, by default that of the type. `theme`: heading in the help.
     `default`: the default in words, where it is not that of the field. `min`, `max`, `above`, `below`: range
-    of a number. `const`: value of the field where this option, a flag, is given.
+    of a number; `words`: what may be given instead of one. `const`: value of the field where this option, a
+    flag, is given.
     `read`: returns the value for (flag, text) where the type alone is not enough; raises UsageError or
     InputError. With `sets_fields` it returns values of several fields by name, or of none. `repeated`: it may
     be given several times; the value is a tuple, `read` gets all texts.
@@ -48,6 +49,7 @@ class Option:
     above: float | None = None
     below: float | None = None
     max: float | None = None
+    words: tuple[str, ...] = ()
     const: Any = None
     read: Callable[[str, Any], Any] | None = None
     sets_fields: bool = False
@@ -113,7 +115,8 @@ class Declared:
             return ""
         if get_origin(self.kind) is Literal:
             return self.option.value or "|".join(get_args(self.kind))
-        return self.option.value or {int: "N", float: "X", Path: "FILE"}.get(self.kind, "TEXT")
+        kind = {int: "N", float: "X", Path: "FILE"}.get(self.kind, "TEXT")
+        return self.option.value or "|".join((kind, *self.option.words))
 
     @property
     def default_text(self) -> str:
@@ -152,6 +155,8 @@ class Declared:
         return self._one(str(text)) if plain else text
 
     def _one(self, text: str) -> Any:
+        if text.lower() in self.option.words:
+            return text.lower()
         if self.kind is int:
             return self._integer(text)
         if self.kind is float:

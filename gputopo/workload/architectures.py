@@ -4,6 +4,7 @@
 `gputopo/reference/data`, which `gputopo.workload.workloads` reads.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from gputopo.workload import inception, plain, resnet
 from gputopo.workload.layers import Layers
 from gputopo.workload.sketch import Sketch
 from gputopo.workload.workloads import BlockCost, Table, Workload
+
+_NUMBERS = re.compile(r"\[\s+((?:\d+,?\s+)+)\]")
 
 Loss = Literal["softmax", "sigmoid"]
 DataName = Literal["imagenet", "cifar10", "numbers"]
@@ -162,7 +165,7 @@ def workload_of(architecture: Architecture) -> Workload:
         blocks=tuple(
             BlockCost(
                 name=block.name,
-                parameters=block.parameters,
+                variables=tuple(block.variables),
                 multiply_accumulates=block.multiply_accumulates,
                 features=block.features,
             )
@@ -177,8 +180,10 @@ def table() -> Table:
 
 
 def main() -> None:
-    """Write the file beside the other data."""
-    schema.write(Path(data.__path__[0]) / "workloads.json", table())
+    """Write the file beside the other data, the sizes of a block's variables in one line."""
+    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", schema.encode_pretty(table()))
+    with schema.replacing(Path(data.__path__[0]) / "workloads.json") as stream:
+        stream.write(text.encode())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ Definitions (of one example, as the benchmark tables that gputopo starts from ha
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gputopo.workload.layers import Activation, Layers, Norm, Padding
@@ -51,10 +51,13 @@ class Variable:
 
 @dataclass
 class Block:
-    """What one block of layers costs, per example. `output`: the shape that the last layer in it gave."""
+    """What one block of layers costs, per example.
+
+    `variables`: the numbers of each trainable one, in order. `output`: the shape that the last layer gave.
+    """
 
     name: str
-    parameters: int = 0
+    variables: list[int] = field(default_factory=list)
     multiply_accumulates: int = 0
     features: int = 0
     output: Shape = ()
@@ -210,7 +213,7 @@ class Sketch:
         variable = Variable(name, shape, role, deviation, start)
         self.variables.append(variable)
         if variable.trainable:
-            self._here().parameters += variable.size
+            self._here().variables.append(variable.size)
 
     def _cost(self, out: Shape, multiply_accumulates: int = 0) -> None:
         block = self._here()

@@ -18,13 +18,19 @@ _ELSEWHERE = {"tfbench": "resnet50", "tensorpack": "resnet50"}
 class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
     """One block of layers, per example: what `gputopo.workload.sketch` counts.
 
-    `parameters`: trainable numbers; `features`: numbers of the outputs that training keeps.
+    `variables`: the numbers of each trainable variable, in order; `features`: numbers of the outputs that
+    training keeps.
     """
 
     name: str
-    parameters: int
+    variables: tuple[int, ...]
     multiply_accumulates: int
     features: int
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers."""
+        return sum(self.variables)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ class StrategyStep(GraphStep):
             require(device)
         self._strategy = strategy_of(self._asked, self._devices, self._server or HOST)
         with tf.device(HOST):
-            first = [variable.read_value() for variable in create(model, [HOST], spec.seed)]
+            first = [variable.read_value() for variable in create(model, HOST, spec.seed)]
             still = [variable.read_value() for variable in create_state(model, HOST)]
         with self._strategy.scope():
             self._trained = [

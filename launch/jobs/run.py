@@ -51,11 +51,13 @@ def supervise(
     limits: Limits = LIMITS,
     count_oom_kills: Callable[[], int | None] = oom_kills,
     open_log: Callable[[Path], EventLog] = EventLog,
+    finds_batch: bool = True,
 ) -> Outcome:
     """Run one worker to its end and return what happened; leaves no process of its group behind.
 
     `on_event` gets every event as it is written. `environment`: the worker's, as a whole. `command` makes the
-    worker's command line from the path of the spec and the file descriptor for its events.
+    worker's command line from the path of the spec and the file descriptor for its events. `finds_batch`:
+    smaller batches are tried after out of memory.
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
     try:
@@ -73,7 +75,7 @@ def supervise(
         record.begin(spec)
         if not record.unwritable:
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
-        if record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
+        if finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             batch_search.find(spec, folder, record, running, command)
         events = record.finish()
     code = 0 if record.failure is None else record.failure.exit_code

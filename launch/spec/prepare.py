@@ -16,6 +16,7 @@ from gputopo.planner.request import SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan
 
@@ -69,7 +70,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         devices=tuple(tower_device(tower, choice, machine, backend) for tower in range(count)),
         variable_update=choice.variable_update,
         ps_device=ps_device(choice, backend),
-        all_reduce=choice.all_reduce,
+        all_reduce=_all_reduce(target, requested, count),
         data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
         exchange=_exchange(target, requested.exchange),
         data=_data(requested.data, model),
@@ -156,6 +157,15 @@ def _precision(requested: RunSpec) -> Precision:
     if precision.compute != "fp16" or asked:
         return precision
     return msgspec.structs.replace(precision, loss_scale=FP16_LOSS_SCALE)
+
+
+def _all_reduce(target: Target, requested: RunSpec, count: int) -> str | None:
+    """Return the plan's reduction; where the plan chose one that CPU devices do not have, the nearest."""
+    chosen = target.plan.choice.all_reduce
+    if chosen is None or "all_reduce" in requested.asked:
+        return chosen
+    why_not = parse(chosen).why_not(target.backend, count)
+    return chosen if why_not is None else why_not[1]
 
 
 def _exchange(target: Target, exchange: Exchange) -> Exchange:

@@ -151,10 +151,10 @@ class Precision(_Part, frozen=True):
 class Exchange(_Part, frozen=True):
     """How variables and gradients move beside the plain form of a mode.
 
-    `ps_spread`: a parameter server on all towers' devices, each variable on the one with the fewest bytes so
-    far. `staged`: weights and gradients pass one-step buffers (stale by one). `relaxed`: replicated towers
-    apply the reduced gradients of the step before. `asynchronous`: each tower applies its own gradients to
-    the common variables as soon as it has them. `groups`: towers close to each other, for the hierarchical
+    `ps_spread`: a parameter server on all towers' devices, the variables spread over them by bytes.
+    `staged`: weights and gradients pass one-step buffers (stale by one). `relaxed`: replicated towers apply
+    the reduced gradients of the step before. `asynchronous`: each tower applies its own gradients to the
+    common variables as soon as it has them. `groups`: towers close to each other, for the hierarchical
     reduction. `repacking`: all gradients as so many equal chunks. `small_bytes`, `small_group`: runs of
     gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel in.
     """

@@ -18,7 +18,8 @@ from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
-from gputopo.planner.request import SPREAD
+from gputopo.planner.request import SPREAD, check_predicting
+from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
@@ -54,14 +55,15 @@ def target_of(
     *,
     environ: Mapping[str, str],
     claimed: Mapping[int, str] = {},
+    history: Sequence[Figure] = (),
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
     cpu: bool = False,
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
-    `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`:
-    GPUs that other processes have claimed, with by whom. `cpu`: CPU devices are requested.
+    `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
+    processes have claimed, with by whom. `history`: earlier runs of one GPU. `cpu`: on CPU devices.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
     for a request that cannot be met.
     """
@@ -85,7 +87,7 @@ def target_of(
     if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
-    return Target("gpu", planner.plan_here(machine, request, environ, claimed), machine)
+    return Target("gpu", planner.plan_here(machine, request, environ, claimed, history=history), machine)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:
@@ -95,6 +97,7 @@ def rehearsal_name(sources: Sequence[str]) -> str | None:
 
 
 def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
+    check_predicting(request)
     if require_gpu:
         raise HardwareError(
             f"{why}, and --require-gpu asks for one",
@@ -106,7 +109,12 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
                 f"{option} names GPUs, and there is none: {why}",
                 "--num-gpus N uses N CPU devices; --from FILE rehearses the plan of another machine",
             )
-    devices = CPU_DEVICES if request.num_gpus is None else request.num_gpus
+    if request.single_gpu_images_per_sec:
+        raise UsageError(
+            f"--single-gpu-images-per-sec predicts steps of GPUs, and there is none: {why}",
+            "leave it out; --from FILE rehearses the plan of another machine",
+        )
+    devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
     plan = cpu_plan(
         request.model,
         devices=devices,

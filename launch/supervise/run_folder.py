@@ -200,6 +200,14 @@ class EventLog:
         os.close(self._handle)
 
 
+def new_folder(home: Path, now: datetime, model: str) -> Path:
+    """Make an empty folder for a run: `<timestamp>-<model>-<n>` in `home`. Raises GputopoError."""
+    try:
+        return _numbered(home, now, model, [])
+    except OSError as error:
+        raise _unmade(f"cannot make a run folder in {home}: {error.strerror}", error) from error
+
+
 def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
     _made(home, made)
     stem = f"{now:%Y%m%d-%H%M%S}-{model}"

@@ -18,9 +18,10 @@ from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
+from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
 from gputopo.launch.train.placement.devices import HOST, concurrent_towers
 from gputopo.launch.train.placement.interface import Placement
-from gputopo.launch.train.placement.variables import read_state, write_state
+from gputopo.launch.train.placement.variables import VariableSet, read_state, write_state
 from gputopo.launch.train.precision import LossScale
 from gputopo.launch.train.towers import TowerInput, TowerMath, hits
 from gputopo.launch.train.updating import Updater
@@ -97,7 +98,7 @@ class TrainingStep(GraphStep):
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, source, scale)
         self._updater = Updater(
-            placement,
+            VariableSet(placement.stored, placement.states),
             spec.optimization,
             spec.learning_rate,
             scale,
@@ -109,6 +110,14 @@ class TrainingStep(GraphStep):
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
+
+    @property
+    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
+        """The updater's slots: [place][variable of the model][slot]."""
+        return [
+            slots_of(variables, slots, self.own_slots)
+            for variables, slots in zip(self.placement.places, self._updater.slots, strict=True)
+        ]
 
     def __call__(self, number: int) -> StepOutcome:
         """Run one step and wait for its losses and marks. Raises StopIteration at the end of the input."""
@@ -232,7 +241,11 @@ class TrainingStep(GraphStep):
         delayed: list[list[Tensor]] = []
         for number, own in enumerate(totals, start=place):
             delayed.append([])
-            for index, (variable, total) in enumerate(zip(self.placement.places[number], own, strict=True)):
+            stored = self.placement.stored[number]
+            indices = [
+                index for index, one in enumerate(self.placement.places[number]) for _ in parts_of(one)
+            ]
+            for index, variable, total in zip(indices, stored, own, strict=True):
                 reads = [op for tower in towers for op in readers_of(tower.weights[index], needed)]
                 before = reads if _is_large(variable) else after
                 with tf.device(variable.device), tf.control_dependencies(before):

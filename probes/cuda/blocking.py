@@ -67,7 +67,7 @@ class StreamBlocker:
             self._timer = timer
 
     def block(self, ordinal: int, stream: Stream) -> None:
-        """StreamBlocker a stream of a device (the current one) until the release. Raises CudaError."""
+        """Block a stream of a device (the current one) until the release. Raises CudaError."""
         if ordinal not in self._by_gate:
             try:
                 self._cuda.wait_for_word(stream, self._cuda.device_view(self._word()), self._window)

@@ -1,7 +1,7 @@
 """How CUDA is asked: one call at a time through cuda.bindings, and one exception for all that is refused."""
 
 import contextlib
-from typing import Any, NewType
+from typing import Any, NewType, Protocol
 
 from gputopo.values.errors import HardwareError
 
@@ -45,11 +45,39 @@ def nameless(function: str, error: ValueError) -> CudaError:
     return CudaError(reason, f"{function} failed with a code that is not known: {error}")
 
 
-class CudaCalls:
-    """One call to CUDA. What the bindings do wrong with every call is worked round here."""
+class CallLog(Protocol):
+    """What is notified of each call, so that one that hangs or crashes can be named from outside."""
 
-    def __init__(self, binding: Any) -> None:
+    def begin(self, function: str, ordinal: int | None) -> None:
+        """Note the call that comes next, and the device that is current."""
+        ...
+
+    def end(self) -> None:
+        """Note that it returned."""
+        ...
+
+
+class _NoLog:
+    def begin(self, function: str, ordinal: int | None) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+NO_LOG: CallLog = _NoLog()
+
+
+class CudaCalls:
+    """One call to CUDA. What the bindings do wrong with every call is worked round here.
+
+    `current`: the ordinal of the device that is current.
+    """
+
+    def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
         self._binding = binding
+        self._log = log
+        self.current: int | None = None
 
     def ask(self, function: str, *args: object) -> Any:
         """Call one function: None, its one result, or the tuple of them. Raises CudaError.
@@ -60,12 +88,15 @@ class CudaCalls:
         call = getattr(self._binding, function, None)
         if call is None:
             raise CudaError(ABSENT, f"cuda-bindings has no {function}")
+        self._log.begin(function, self.current)
         try:
             code, *results = call(*args)
         except RuntimeError as error:
             raise CudaError(ABSENT, f"the driver has no {function}: {error}") from error
         except ValueError as error:
             raise nameless(function, error) from error
+        finally:
+            self._log.end()
         if int(code):
             raise CudaError(self._name(code), f"{function}: {self._says(code)}")
         return results[0] if len(results) == 1 else tuple(results) or None
@@ -94,7 +125,7 @@ class MemoryCalls(CudaCalls):
         return int(self.ask("cuMemAlloc", size))
 
     def release(self, address: int) -> None:
-        """Return device memory back."""
+        """Free device memory."""
         self.ask("cuMemFree", address)
 
     def allocate_host(self, size: int, *, mapped: bool = False) -> int:
@@ -102,7 +133,7 @@ class MemoryCalls(CudaCalls):
         return int(self.ask("cuMemHostAlloc", size, _PORTABLE_MAPPED if mapped else _PORTABLE))
 
     def release_host(self, address: int) -> None:
-        """Return page-locked host memory back."""
+        """Free page-locked host memory."""
         self.ask("cuMemFreeHost", address)
 
     def device_view(self, host: int) -> int:

@@ -10,7 +10,7 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES
 # A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
 # 1024); it would wait for ever. A staged chunk is three commands of a stream.
 MAX_CHUNKS = 256
-# Ways that run at once: enough chunks that where the first one ends falls near an end of the others' chunks;
+# Copies at once: enough chunks that where the first one ends falls near an end of the others' chunks;
 # each long enough that the gap between two of them (1 to 2 us) is below 1 % at 25 GB/s and above.
 _CHUNKS_AT_ONCE = 16
 _MIN_AT_ONCE = 4 * BLOCK_BYTES
@@ -47,7 +47,7 @@ def fitting(sizes: Sequence[int], capacities: Sequence[int]) -> list[int]:
 def chunks(size: int, source_bytes: int, target_bytes: int, chunk: int | None = None) -> tuple[Chunk, ...]:
     """Cut `size` bytes into chunks that go round in a buffer of each side, and begin again at 0.
 
-    `chunk`: bytes of each, as many as both buffers hold if None. Rooms and `chunk` are multiples of the
+    `chunk`: bytes of each, as many as both buffers hold if None. Buffers and `chunk` are multiples of the
     pattern's 256 KiB, so that both sides are always at the same place of the pattern. No more than
     MAX_CHUNKS: what is beyond is left out. Raises ValueError for no capacity.
     """
@@ -78,7 +78,7 @@ def chunk_at_once(size: int) -> int:
 
 
 def chunk_staged(size: int, capacity: int) -> int:
-    """Return the bytes of a chunk through the host, in one of two buffers of `capacity` bytes."""
+    """Return the bytes of a chunk through the host, in a buffer of `capacity` bytes."""
     return min(_whole_blocks(max(size // _CHUNKS_STAGED, _MIN_STAGED)), capacity)
 
 

@@ -14,6 +14,8 @@ import msgspec
 
 from gputopo.probes.cuda.calling import (
     ABSENT,
+    NO_LOG,
+    CallLog,
     CudaCalls,
     CudaError,
     MemoryCalls,
@@ -42,7 +44,7 @@ _REMEDIES = {
 class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU: its number in this process, and `pci_address` as `Gpu.pci_address` has it.
 
-    `multiprocessors`: how many the chip has.
+    `multiprocessors`: how many the chip has; `l2_bytes`: its L2 cache, None where it is not reported.
     """
 
     ordinal: int
@@ -51,6 +53,7 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     compute_capability: tuple[int, int]
     multiprocessors: int = 1
+    l2_bytes: int | None = None
 
 
 def read_device(calls: CudaCalls, binding_attributes: object, ordinal: int) -> CudaDevice:
@@ -76,6 +79,7 @@ def read_device(calls: CudaCalls, binding_attributes: object, ordinal: int) -> C
             attribute("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"),
         ),
         multiprocessors=attribute_or_none("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT") or 1,
+        l2_bytes=attribute_or_none("CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE") or None,
     )
 
 
@@ -93,8 +97,8 @@ __all__ = ["Cuda", "CudaDevice", "CudaError", "NoCudaError", "open_cuda"]
 class Cuda(MemoryCalls, StreamCalls, KernelCalls):
     """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer."""
 
-    def __init__(self, binding: Any) -> None:
-        super().__init__(binding)
+    def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
+        super().__init__(binding, log)
         number = int(self.ask("cuDriverGetVersion"))
         self.driver_version = f"{number // 1000}.{number % 1000 // 10}"
         self._contexts: dict[int, Any] = {}
@@ -111,6 +115,7 @@ class Cuda(MemoryCalls, StreamCalls, KernelCalls):
 
     def use(self, ordinal: int) -> None:
         """Make a device the current one; the first time, retain its primary context."""
+        self.current = ordinal
         if ordinal not in self._contexts:
             self._contexts[ordinal] = self.ask("cuDevicePrimaryCtxRetain", self._handle(ordinal))
         self.ask("cuCtxSetCurrent", self._contexts[ordinal])
@@ -156,13 +161,13 @@ class Cuda(MemoryCalls, StreamCalls, KernelCalls):
 
 
 @contextlib.contextmanager
-def open_cuda() -> Iterator[Cuda]:
-    """Start CUDA, and release what was taken at the end.
+def open_cuda(log: CallLog = NO_LOG) -> Iterator[Cuda]:
+    """Start CUDA, and release what was taken at the end. `log` is notified of each call.
 
     Raises NoCudaError: no libcuda.so.1, one too old or odd, no device, or another refusal of cuInit.
     """
     with _settings():
-        cuda = _start()
+        cuda = _start(log)
         try:
             yield cuda
         finally:
@@ -172,12 +177,13 @@ def open_cuda() -> Iterator[Cuda]:
 # What CUDA reads at its start and with the first context of a device. A kernel that is loaded at its first
 # launch, as is usual since CUDA 12, may wait for all streams of its device, the blocked ones too (CUDA C++
 # Programming Guide, Lazy Loading, Concurrent Execution). Where every launch waits for its end, as people set
-# to find errors, one in a blocked stream never comes back. With one hardware queue for all streams, as people
-# set for their training, copies in both directions at once run one after the other.
+# to find errors, one in a blocked stream never comes back. Streams that share a hardware queue run one after
+# the other (CUDA C++ Programming Guide, CUDA Environment Variables): training often sets one queue for all,
+# and the default of 8 is too few for copies between one GPU and 15 others at once.
 _SETTINGS = {
     "CUDA_MODULE_LOADING": "EAGER",
     "CUDA_LAUNCH_BLOCKING": "0",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "8",  # the default
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # the maximum
 }
 # By PCI address, as NVML counts; CUDA's own order puts the fastest first. Not where the user chose devices:
 # numbers in that list count in the user's order, and the same GPUs are to be hidden here as from programs.
@@ -201,23 +207,26 @@ def _settings() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start() -> Cuda:
+def _start(log: CallLog) -> Cuda:
     try:
         from cuda.bindings import driver  # 60 ms, and few commands need it
     except ImportError as error:
         raise NoCudaError(
             "BINDINGS_MISSING", f"cuda.bindings cannot be imported: {error}", "pip install cuda-bindings"
         ) from error
+    log.begin("cuInit", None)
     try:
         (code,) = driver.cuInit(0)
     except RuntimeError as error:
         raise _no_library(error) from error
     except ValueError as error:
         raise _refused(nameless("cuInit", error)) from error
+    finally:
+        log.end()
     try:
         if int(code):
             raise CudaError(str(code.name), f"cuInit: {_words(code)}")
-        cuda = Cuda(driver)
+        cuda = Cuda(driver, log)
     except CudaError as error:
         raise _refused(error) from error
     if not cuda.devices:

@@ -4,20 +4,24 @@ Timed on the devices: one window at a time, all its copies released together, ev
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
+
+import msgspec
 
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.chunks import fitting
+from gputopo.probes.cuda.chunks import common_window, fitting
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
-from gputopo.probes.cuda.host_memory import PINNED_BYTES, bound_to
-from gputopo.probes.cuda.layout import Places, gpus_of, host_nodes, places, transfer
+from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.probes.cuda.layout import Places, gpus_of, host_gpu, host_nodes, places, transfer
 from gputopo.probes.cuda.pattern import seed_of
 from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
 from gputopo.probes.cuda.window import CopyTime, Window, failure, times
+from gputopo.probes.numa import NumaMemory, lies_on, most_of
 from gputopo.values.bandwidth import Failure
 
 __all__ = ["CopyTime", "Engine", "Window"]
@@ -44,10 +48,12 @@ class Engine:
     ) -> None:
         self._cuda = cuda
         self._node_cpus = dict(node_cpus or {})
-        self._gpus = EngineGpus(cuda, ordinals, pinned_bytes, len(self._node_cpus))
+        self._numa = NumaMemory()
+        self._gpus = EngineGpus(cuda, ordinals, pinned_bytes, len(self._node_cpus), self._numa)
         self._blocker = StreamBlocker(cuda, patience_s)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
+        self._notes: dict[str, None] = {}
         self.unreturned: list[Failure] = []
 
     def __enter__(self) -> "Engine":
@@ -62,13 +68,18 @@ class Engine:
             self._blocker.close()
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Why host memory does not lie on the NUMA node it was asked for, or where it lies is unknown."""
+        return tuple(self._notes)
+
+    @property
     def hung(self) -> bool:
         """Whether a copy did not come back; its GPU is not used again."""
         return self._gpus.hung
 
     @property
     def device_bytes(self) -> dict[int, int]:
-        """Bytes of device memory that are allocated on each GPU: at most 1 GiB, less where less was free."""
+        """Bytes of device memory allocated on each GPU: at most 1.3 GiB, less where little is free."""
         return {gpu: card.device_bytes for gpu, card in self._gpus.of.items()}
 
     @property
@@ -98,6 +109,11 @@ class Engine:
         except CudaError as error:
             self._gpus.blame([gpu], error)
             return 0
+
+    def l2_bytes(self, gpu: int) -> int | None:
+        """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
+        card = self._gpus.of.get(gpu)
+        return None if card is None else card.device.l2_bytes
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Return why a GPU cannot copy by a method; None: it can."""
@@ -132,10 +148,11 @@ class Engine:
         wrong: dict[int, CudaError] = {}
         ends: dict[int, list[float]] = {}
         ready: dict[int, Transfer] = {}
-        with bound_to(self._cpus(job.copies)):
+        node = self._node(job.copies)
+        with self._numa.bound(node, None if node is None else self._node_cpus.get(node)):
             try:
                 self._prepare(job, sizes, ready, wrong)
-                self._run(ready, wrong, while_running)
+                released_s = self._run(ready, wrong, while_running)
                 for number, one in ready.items():
                     if number not in wrong:
                         with self._of(number, one.copy, wrong):
@@ -144,13 +161,16 @@ class Engine:
             except BaseException:
                 self._settle(job)
                 raise
-        good = {number: ends[number] for number in ends if number not in wrong}
-        done = times(job, ready, good)
+            good = {number: ends[number] for number in ends if number not in wrong}
+            done = times(job, ready, good)
+            done = {number: self._placed(job.copies[number], one) for number, one in done.items()}
+        first_end = common_window(list(good.values())) if good else 0.0
         return Window(
+            span=None if released_s is None else (released_s, released_s + first_end),
             copies=tuple(
                 CopyTime(failure=failure(job, copy, wrong[number])) if number in wrong else done[number]
                 for number, copy in enumerate(job.copies)
-            )
+            ),
         )
 
     def _prepare(
@@ -160,7 +180,6 @@ class Engine:
         seed = seed_of(self._windows)
         for card in self._gpus.of.values():
             card.begin_window()
-        self._gpus.keep_peers(job.copies)
         if not self.hung:  # giving host memory back waits for every GPU
             with contextlib.suppress(CudaError):
                 self._gpus.host.free_areas(
@@ -170,7 +189,7 @@ class Engine:
         for number, copy in enumerate(job.copies):
             with self._of(number, copy, wrong):
                 self._gpus.require(copy)
-                self._gpus.open_peers(copy)
+                self._gpus.open_peers(copy, job.copies)
                 found[number] = places(job, number, self._gpus.of, self._gpus.host, self._node_cpus)
         counts = [sizes[number] for number in found]
         if job.bytes is None and job.kind != "latency":
@@ -186,8 +205,11 @@ class Engine:
         ready: Mapping[int, Transfer],
         wrong: dict[int, CudaError],
         while_running: Callable[[], None] | None,
-    ) -> None:
-        """Enqueue all copies in blocked streams, release them, and wait for them."""
+    ) -> float | None:
+        """Enqueue all copies in blocked streams, release them, and wait for them.
+
+        Returns when they were released, by time.perf_counter; None where no stream was blocked.
+        """
         held = any(not isinstance(one, PageableTransfer) for one in ready.values())
         if held:
             self._blocker.begin()
@@ -200,6 +222,7 @@ class Engine:
                     one.enqueue(self._blocker)
             if number in wrong:
                 broken.append(one)
+        released_s = time.perf_counter() if held else None
         self._blocker.release()
         if held and self._blocker.gave_up:
             for number in ready:
@@ -216,6 +239,7 @@ class Engine:
             wrong.setdefault(number, error)
             self._gpus.blame(gpus_of(ready[number].copy), error)
         self._drain(broken)
+        return released_s
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
         """Wait for what was enqueued of copies that were then refused.
@@ -273,8 +297,17 @@ class Engine:
             wrong[number] = error
             self._gpus.blame(gpus_of(copy), error)
 
-    def _cpus(self, copies: Sequence[Copy]) -> Sequence[int] | None:
-        """Return the CPUs for the thread: those of the node that all copies have in common."""
+    def _node(self, copies: Sequence[Copy]) -> int | None:
+        """Return the node that all copies have in common, to which the thread is bound."""
         nodes = {copy.numa_node for copy in copies}
-        node = nodes.pop() if len(nodes) == 1 else None
-        return None if node is None else self._node_cpus.get(node)
+        return nodes.pop() if len(nodes) == 1 else None
+
+    def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
+        """Add to a copy with host memory on which node that lies."""
+        if host_gpu(copy) is None or copy.numa_node is None:
+            return done
+        nodes = self._gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)
+        wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node
+        if len(self._node_cpus) > 1 and (wanted is not None or not nodes):
+            self._notes |= dict.fromkeys(self._numa.refusals.values())
+        return msgspec.structs.replace(done, numa_node=most_of(nodes), numa_wanted=wanted)

@@ -9,10 +9,12 @@ from gputopo.probes.cuda.calling import CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.door import Cuda, CudaDevice
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 
-# Together below 1 GiB of a GPU, and each more than any chip's cache (H200: 60 MB). What is received must fit
-# whole, or only the last round over it can be compared: 512 MiB is the largest copy of a sweep.
+# Each more than any chip's cache (B200: 126 MB). What is received must fit whole, or only the last round over
+# it can be compared: 512 MiB is the largest copy of a sweep, 1 GiB takes 1.3 ms over the NVLinks of a B200.
 SOURCE_BYTES = 256 * 2**20
 DESTINATION_BYTES = 512 * 2**20
+MAX_DESTINATION_BYTES = 1024 * 2**20
+_AMPLE_SHARE = 64  # of what is free, from which on more than DESTINATION_BYTES are taken
 _SHARE_OF_FREE = 0.9  # of both, at most: other programs may need memory as well
 SMALL_BYTES = 2 * 2**20 + BLOCK_BYTES  # a chain of pointers, and a block for counters
 CHAIN_BYTES = 2 * 2**20
@@ -62,7 +64,8 @@ class EngineGpu:
         if self.source_bytes:
             return
         free = int(self.cuda.free_and_total()[0] * _SHARE_OF_FREE)
-        source, destination = min(SOURCE_BYTES, free // 3), min(DESTINATION_BYTES, free * 2 // 3)
+        wanted = min(max(DESTINATION_BYTES, free // _AMPLE_SHARE), MAX_DESTINATION_BYTES)
+        source, destination = min(SOURCE_BYTES, free // 3), min(wanted, free * 2 // 3)
         self.small = self.small or self.cuda.allocate(SMALL_BYTES)
         while True:
             source, destination = _whole_blocks(source), _whole_blocks(destination)

@@ -3,13 +3,13 @@
 import contextlib
 import ctypes
 import mmap
-import os
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.numa import NumaMemory
 
 MIB = 2**20
 # What is sent is only read, and may be read again. What is received must fit whole, or only the last round
@@ -21,35 +21,9 @@ PAGEABLE_BYTES = 128 * MIB
 # Page-locked memory in all, unless the engine is given another limit; and the minimum of one area.
 PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
 MIN_AREA_BYTES = 32 * MIB
+# No more areas are cached at once than have so much each: 2.6 ms at the rate of a Gen5 x16 link.
+_CACHED_AREA_BYTES = 192 * MIB
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-
-
-@contextlib.contextmanager
-def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
-    """Bind the calling thread to CPUs and restore it afterwards. Yields whether it is bound.
-
-    It is not where no CPU is given, none of them may be used (a container's cpuset), or the system has no
-    such call. CPUs that may not be used are left out.
-    """
-    before = _allowed()
-    wanted = set(cpus or ()) & before
-    if not wanted:
-        yield False
-        return
-    try:
-        os.sched_setaffinity(0, wanted)
-    except OSError:  # a CPU that went offline in between
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, before)
-
-
-def _allowed() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 class HostArea(Protocol):
@@ -61,7 +35,7 @@ class HostArea(Protocol):
     receive_bytes: int
 
     def close(self) -> None:
-        """Return the memory back. Raises CudaError."""
+        """Free the memory. Raises CudaError."""
 
 
 class PinnedArea:
@@ -82,7 +56,7 @@ class PinnedArea:
         self.receive = self.send + self.send_bytes
 
     def close(self) -> None:
-        """Return the memory back. Raises CudaError."""
+        """Free the memory. Raises CudaError."""
         self._cuda.release_host(self.send)
 
 
@@ -100,7 +74,7 @@ class PageableArea:
         self.receive = self.send + self.send_bytes
 
     def close(self) -> None:
-        """Return the memory back."""
+        """Free the memory."""
         del self._bytes
         self._map.close()
 
@@ -109,13 +83,21 @@ class HostMemory:
     """The allocated areas, by NUMA node (None: wherever the memory comes to lie).
 
     `max_bytes`: limit of page-locked memory, with that of GPUs that hang. `nodes`: how many the machine
-    has: areas on two of them are cached at once, so that alternating copies do not allocate again.
+    has: an area of each is cached while memory allows, so that alternating copies do not allocate again.
     """
 
-    def __init__(self, cuda: Cuda, max_bytes: int = PINNED_BYTES, nodes: int = 1) -> None:
+    def __init__(
+        self,
+        cuda: Cuda,
+        max_bytes: int = PINNED_BYTES,
+        nodes: int = 1,
+        memory: NumaMemory | None = None,
+    ) -> None:
         self._cuda = cuda
         self._max_bytes = max_bytes
-        self._cached_nodes = min(max(nodes, 1), 2)
+        self.numa = memory or NumaMemory()
+        self._cached_nodes = max(min(nodes, max(max_bytes // _CACHED_AREA_BYTES, 2)), 1)
+        self._nodes: dict[HostArea, Mapping[int, int]] = {}
         self._pinned: dict[int | None, PinnedArea] = {}
         self._owners: dict[int | None, int] = {}  # in whose context an area was allocated
         self._asked: dict[int | None, int] = {}  # its share; the system may have given less
@@ -160,7 +142,7 @@ class HostMemory:
             share = self._max_bytes // max(at_once, self._cached_nodes)
             capacity = max(min(share, self._max_bytes - self.pinned_bytes), MIN_AREA_BYTES)
             send = min(SEND_BYTES, capacity // 4)
-            with bound_to(cpus):
+            with self.numa.bound(node, cpus):
                 self._pinned[node] = PinnedArea(self._cuda, send, min(capacity - send, RECEIVE_BYTES))
             self._owners[node], self._asked[node] = ordinal, share
         return self._pinned[node]
@@ -170,6 +152,20 @@ class HostMemory:
         if node not in self._pageable:
             self._pageable[node] = PageableArea()
         return self._pageable[node]
+
+    def nodes(self, node: int | None, *, pinned: bool) -> Mapping[int, int]:
+        """Return how many of the pages looked at lie on each node; empty where unknown.
+
+        Of the memory that was allocated for a node, once it was written to.
+        """
+        areas: Mapping[int | None, HostArea] = self._pinned if pinned else self._pageable
+        area = areas.get(node)
+        if area is None:
+            return {}
+        if area not in self._nodes:
+            self._nodes = {one: found for one, found in self._nodes.items() if one in areas.values()}
+            self._nodes[area] = self.numa.nodes(area.send, area.send_bytes + area.receive_bytes)
+        return self._nodes[area]
 
     def forget(self, ordinal: int) -> None:
         """Take no more of what a device took that answers no more."""

@@ -1,15 +1,16 @@
 """The kernels, as PTX text: patterns written and checked, copies by the cores, pointer chasing.
 
 Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
-chip. ptxas of CUDA 12.9 (V12.9.86) accepts it for sm_50, 52, 60, 61, 70, 75, 80, 86, 89, 90, 100 and 120,
-that of CUDA 13 (V13.5.37) for those from sm_75 on.
+chip. ptxas of CUDA 12.9 (V12.9.86) and of CUDA 13 (V13.5.37) accept it for every chip that they know, sm_50
+to sm_121.
 
 All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase`: one).
 
 - gputopo_fill(dst, words, seed): 64-bit word i becomes splitmix64(seed + (i mod 32768)).
 - gputopo_check(src, words, seed, counter): adds to *counter how many words are not that.
-- gputopo_copy(dst, src, words): eight loads are under way in each thread before the first store, so that the
-  long way to a peer is filled.
+- gputopo_copy(dst, src, words): eight loads of 16 bytes are under way in each thread before the first store,
+  so that the long path to a peer is filled; of 8 bytes where an address is no multiple of 16, and for the odd
+  word.
 - gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last goes to *out.
   Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
 """
@@ -114,43 +115,68 @@ none:
 """,
 )
 
-_DEPTH = 8  # loads under way in each thread
+_DEPTH = 8  # loads of 16 bytes under way in each thread
 _LOADS = "".join(
-    f"    ld.global.u64 %rd{30 + i}, [%rd12];\n    add.u64 %rd12, %rd12, %rd23;\n" for i in range(_DEPTH)
+    f"    ld.global.v2.u64 {{%rd{30 + 2 * i}, %rd{31 + 2 * i}}}, [%rd12];\n    add.u64 %rd12, %rd12, %rd23;\n"
+    for i in range(_DEPTH)
 )
 _STORES = "".join(
-    f"    st.global.u64 [%rd13], %rd{30 + i};\n    add.u64 %rd13, %rd13, %rd23;\n" for i in range(_DEPTH)
+    f"    st.global.v2.u64 [%rd13], {{%rd{30 + 2 * i}, %rd{31 + 2 * i}}};\n    add.u64 %rd13, %rd13, %rd23;\n"
+    for i in range(_DEPTH)
 )
-_ADDRESSES = """
-    shl.b64 %rd12, %rd20, 3;
+
+
+def _addresses(shift: int) -> str:
+    """Write the addresses of element %rd20 of 2^shift bytes: of the source in %rd12, to write to in %rd13."""
+    return f"""
+    shl.b64 %rd12, %rd20, {shift};
     add.u64 %rd13, %rd12, %rd0;
     add.u64 %rd12, %rd12, %rd1;
 """
 
-# %rd23: bytes from one word of a thread to its next; %rd24: words that all threads copy in one round.
+
+# %rd27: pairs of words, 0 where an address is no multiple of 16; %rd28: this thread's first word behind them.
+# %rd23: bytes from one pair of a thread to its next; %rd24: pairs that all threads copy in one round.
 _COPY = _kernel(
     "gputopo_copy",
     ("dst", "src", "words"),
     ("dst", "src"),
     f"""{_GRID}
-    shl.b64 %rd23, %rd21, 3;
+    or.b64 %rd26, %rd0, %rd1;
+    and.b64 %rd26, %rd26, 15;
+    setp.eq.u64 %p1, %rd26, 0;
+    shr.u64 %rd27, %rd2, 1;
+    selp.b64 %rd27, %rd27, 0, %p1;
+    shl.b64 %rd28, %rd27, 1;
+    add.u64 %rd28, %rd28, %rd20;
+    shl.b64 %rd23, %rd21, 4;
     mul.lo.u64 %rd24, %rd21, {_DEPTH};
     mul.lo.u64 %rd25, %rd21, {_DEPTH - 1};
 rounds:
     add.u64 %rd26, %rd20, %rd25;
-    setp.ge.u64 %p1, %rd26, %rd2;
-    @%p1 bra rest;
-{_ADDRESSES}{_LOADS}{_STORES}
+    setp.ge.u64 %p1, %rd26, %rd27;
+    @%p1 bra pairs;
+{_addresses(4)}{_LOADS}{_STORES}
     add.u64 %rd20, %rd20, %rd24;
     bra rounds;
-rest:
-    setp.ge.u64 %p2, %rd20, %rd2;
-    @%p2 bra done;
-{_ADDRESSES}
+pairs:
+    setp.ge.u64 %p2, %rd20, %rd27;
+    @%p2 bra tail;
+{_addresses(4)}
+    ld.global.v2.u64 {{%rd30, %rd31}}, [%rd12];
+    st.global.v2.u64 [%rd13], {{%rd30, %rd31}};
+    add.u64 %rd20, %rd20, %rd21;
+    bra pairs;
+tail:
+    mov.u64 %rd20, %rd28;
+single:
+    setp.ge.u64 %p3, %rd20, %rd2;
+    @%p3 bra done;
+{_addresses(3)}
     ld.global.u64 %rd30, [%rd12];
     st.global.u64 [%rd13], %rd30;
     add.u64 %rd20, %rd20, %rd21;
-    bra rest;
+    bra single;
 done:
 """,
 )
@@ -188,7 +214,7 @@ class KernelCalls(CudaCalls):
         }
 
     def unload_kernels(self, module: Any) -> None:
-        """Return a module back."""
+        """Unload a module."""
         self.ask("cuModuleUnload", module)
 
     def launch(
@@ -200,7 +226,11 @@ class KernelCalls(CudaCalls):
         self.ask("cuLaunchKernel", kernel, blocks, 1, 1, block, 1, 1, 0, stream, parameters, 0)
 
 
-def grid(multiprocessors: int, words: int) -> tuple[int, int]:
-    """Return (blocks, threads of each) that fill the chip, no more than there are words."""
+def grid(multiprocessors: int, words: int, at_once: int = 1) -> tuple[int, int]:
+    """Return (blocks, threads of each) that fill the chip, no more than there are words.
+
+    `at_once`: kernels that run on it at the same time, each of which gets the same share: one that found the
+    chip full would wait for the end of another.
+    """
     wanted = -(-words // _BLOCK)
-    return max(1, min(wanted, multiprocessors * _BLOCKS_PER_MULTIPROCESSOR)), _BLOCK
+    return max(1, min(wanted, multiprocessors * _BLOCKS_PER_MULTIPROCESSOR // at_once)), _BLOCK

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.chunks import Chunk, chunk_at_once, chunk_staged, chunks, messages
-from gputopo.probes.cuda.gpu import EngineGpu
+from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
@@ -16,6 +16,8 @@ from gputopo.values.bandwidth import gpu_of
 # Of one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
 _LATENCY_COPIES = 256
 _LATENCY_COPIES_STAGED = 64
+# Of a staged copy. With two, each copy begins only once the other stream has reported an end, some us later.
+_BOUNCE_BUFFERS = 4
 # Messages below this go several times in one window; one alone would be as short as the event clock's steps.
 _SMALL_BYTES = 2**20
 _SMALL_REPEATS = 16
@@ -125,12 +127,17 @@ def transfer(job: Job, number: int, size: int, seed: int, there: Places) -> Tran
         return _chase(copy, there, seed)
     if copy.kind == "p2p_staged":
         return _staged(job, copy, size, seed, there)
-    return _plain(job, copy, size, seed, there)
+    found = _plain(job, copy, size, seed, there)
+    by_kernels = [acting_gpu(other) for other in job.copies if other.method != "copy_engine"]
+    found.kernels_at_once = max(by_kernels.count(acting_gpu(copy)), 1)
+    return found
 
 
 def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
     if copy.method != "kernel_read":
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "a latency is that of reading; a write is not waited for")
+    if there.origin.on_host and there.origin.capacity < CHAIN_BYTES:
+        raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", "too little host memory for a chain of pointers")
     found = Chase(copy, there.acting, (there.origin, there.target), (Chunk(0, 0, 8),), seed)
     found.repeats = STEPS
     return found
@@ -138,16 +145,17 @@ def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
 
 def _staged(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfer:
     assert there.through is not None
-    half, second = _part(there.through.capacity, (1, 2))
-    bounce = (there.through.address, there.through.address + second)
+    count = min(_BOUNCE_BUFFERS, there.through.capacity // BLOCK_BYTES)
+    each, _ = _part(there.through.capacity, (0, count))
+    bounce = tuple(there.through.address + place * each for place in range(count))
     capacities = there.origin.capacity, there.target.capacity
     latency = job.kind == "latency"
     if latency:
-        cut = messages(size, min(*capacities, half), _LATENCY_COPIES_STAGED)
+        cut = messages(size, min(*capacities, each), _LATENCY_COPIES_STAGED)
     else:
-        cut = chunks(size, *capacities, chunk_staged(size, half))
+        cut = chunks(size, *capacities, chunk_staged(size, each))
     spans = there.origin, there.target
-    found = StagedTransfer(copy, there.acting, spans, cut, seed, bounce, overlap=not latency)
+    found = StagedTransfer(copy, there.acting, spans, cut, seed, bounce[:1] if latency else bounce)
     found.repeats = len(cut) if latency else 1
     return found
 
@@ -159,6 +167,8 @@ def _plain(job: Job, copy: Copy, size: int, seed: int, there: Places) -> Transfe
         raise CudaError(
             "CUDA_ERROR_NOT_SUPPORTED", "copies of pageable memory wait in the call, so no two run at once"
         )
+    if pageable and copy.method != "copy_engine":  # a kernel that touches it ends the context of its GPU
+        raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "kernels copy page-locked host memory only")
     kind = PageableTransfer if pageable else Transfer
     repeats = 1
     if job.kind == "latency":

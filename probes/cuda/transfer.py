@@ -26,7 +26,8 @@ STEPS = 4096  # about 3 to 10 ms over PCIe
 class Transfer:
     """A copy from one span to another in one stream of the GPU that acts.
 
-    `repeats`: how many messages or steps the chunks are, which are then timed together.
+    `repeats`: how many messages or steps the chunks are, which are then timed together. `kernels_at_once`:
+    how many copies of the window are done by kernels of the GPU that acts.
     """
 
     staged = False
@@ -45,6 +46,7 @@ class Transfer:
         self.chunks = chunks
         self.seed = seed
         self.repeats = 1
+        self.kernels_at_once = 1
         self.marks: list[Event] = []
         self.start: Event | None = None
         self.last: Event | None = None
@@ -85,7 +87,7 @@ class Transfer:
         clear(self.target, self.written_bytes, waiter)
 
     def enqueue(self, blocker: StreamBlocker) -> None:
-        """Return all to the stream, behind the hold. Raises CudaError."""
+        """Enqueue all in the stream, blocked until the release. Raises CudaError."""
         ((card, stream),) = self.streams
         cuda = card.cuda
         card.use()
@@ -100,18 +102,18 @@ class Transfer:
             self._mark(card, stream)
 
     def move(self, chunk: Chunk, stream: Stream) -> None:
-        """Return one chunk to the stream. Raises CudaError."""
+        """Enqueue one chunk. Raises CudaError."""
         cuda, kind, method = self.acting.cuda, self.copy.kind, self.copy.method
         source, target = self.origin.address + chunk.source, self.target.address + chunk.target
-        if kind == "h2d":
+        if method in ("kernel_read", "kernel_write"):  # page-locked host memory has one address for all GPUs
+            words = chunk.size // 8
+            assert self.acting.kernels is not None
+            threads = grid(self.acting.device.multiprocessors, words, self.kernels_at_once)
+            cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
+        elif kind == "h2d":
             cuda.upload(target, source, chunk.size, stream)
         elif kind == "d2h":
             cuda.download(target, source, chunk.size, stream)
-        elif method in ("kernel_read", "kernel_write"):
-            words = chunk.size // 8
-            assert self.acting.kernels is not None
-            threads = grid(self.acting.device.multiprocessors, words)
-            cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
         elif kind == "d2d_local":
             cuda.copy_inside(target, source, chunk.size, stream)
         else:
@@ -135,10 +137,10 @@ class Transfer:
 
 
 class StagedTransfer(Transfer):
-    """From one GPU to another through two chunks of page-locked host memory, by two streams alternately.
+    """From one GPU to another through buffers of page-locked host memory, by a stream of either.
 
-    The time is the destination's own, between its events. `overlap`: a chunk leaves the source while the one
-    before it arrives; without, each waits for the other.
+    The time is the destination's own, between its events. `bounce`: the addresses of the buffers; with one,
+    no chunk leaves the source before the one before it has arrived.
     """
 
     staged = True
@@ -150,12 +152,10 @@ class StagedTransfer(Transfer):
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
-        bounce: tuple[int, int],
-        overlap: bool = True,
+        bounce: tuple[int, ...],
     ) -> None:
         super().__init__(copy, acting, spans, chunks, seed)
         self._bounce = bounce
-        self._slots = 2 if overlap else 1
         self._full: Event | None = None  # when the last chunk had left the source
 
     @cached_property
@@ -170,7 +170,7 @@ class StagedTransfer(Transfer):
         return [event for event in (self._full, self.last) if event is not None]
 
     def enqueue(self, blocker: StreamBlocker) -> None:
-        """Return all to both streams, each behind the hold. Raises CudaError."""
+        """Enqueue all in both streams, blocked until the release. Raises CudaError."""
         (source, out), (target, into) = self.streams
         cuda = source.cuda
         source.use()
@@ -180,10 +180,11 @@ class StagedTransfer(Transfer):
         self.start = target.event()
         cuda.record(self.start, into)
         for index, chunk in enumerate(self.chunks):
-            host = self._bounce[index % self._slots]
+            slots = len(self._bounce)
+            host = self._bounce[index % slots]
             self._full = full = source.event()
-            if index >= self._slots:
-                cuda.wait_for_event(out, self.marks[index - self._slots])
+            if index >= slots:
+                cuda.wait_for_event(out, self.marks[index - slots])
             cuda.download(host, self.origin.address + chunk.source, chunk.size, out)
             cuda.record(full, out)
             target.use()
@@ -219,17 +220,23 @@ class PageableTransfer(Transfer):
 
 
 class Chase(Transfer):
-    """The acting GPU follows a chain in the memory of the copy's source."""
+    """The acting GPU follows a chain of pointers in the memory of the copy's source: a GPU, or the host."""
+
+    @property
+    def _base(self) -> int:
+        return self.origin.address if self.origin.on_host else self.origin.card.small
 
     @property
     def _out(self) -> int:
         return self.acting.small + CHAIN_BYTES + 8
 
     def prepare(self, waiter: Waiter) -> None:
-        """Lay the chain once, and clear the result. Raises CudaError."""
+        """Lay the chain, once on a GPU, and clear the result. Raises CudaError."""
         assert self.streams  # made now, as those of other copies
         owner = self.origin.card
-        if not owner.has_chain:
+        if self.origin.on_host:
+            ctypes.memmove(self._base, chain(self._base).tobytes(), CHAIN_BYTES)
+        elif not owner.has_chain:
             _lay(owner, waiter)
             owner.has_chain = True
         stream, event = self.acting.stream(0), self.acting.event()
@@ -237,14 +244,14 @@ class Chase(Transfer):
         waiter.stream(stream, event, 8)
 
     def enqueue(self, blocker: StreamBlocker) -> None:
-        """Return the kernel to the stream, behind the hold. Raises CudaError."""
+        """Enqueue the kernel, blocked until the release. Raises CudaError."""
         ((card, stream),) = self.streams
         assert card.kernels is not None
         card.use()
         blocker.block(card.ordinal, stream)
         self.start = card.event()
         card.cuda.record(self.start, stream)
-        words = (self.origin.card.small + _STRIDE * _order()[0], STEPS, self._out)
+        words = (self._base + _STRIDE * _order()[0], STEPS, self._out)
         card.cuda.launch(card.kernels["gputopo_chase"], stream, words, (1, 1))
         self._mark(card, stream)
 
@@ -256,7 +263,7 @@ class Chase(Transfer):
         card.cuda.download(scratch, self._out, 8, stream)
         waiter.stream(stream, event, 8)
         found = ctypes.c_uint64.from_address(scratch).value
-        if found != self.origin.card.small + _STRIDE * _order()[STEPS % _NODES]:
+        if found != self._base + _STRIDE * _order()[STEPS % _NODES]:
             raise CudaError(WRONG_DATA, f"after {STEPS} steps through a chain of pointers the last is wrong")
 
 
@@ -268,6 +275,7 @@ def _order() -> tuple[int, ...]:
     return tuple(nodes)
 
 
+@functools.lru_cache(maxsize=4)  # host memory is written anew for each window
 def chain(base: int) -> "array[int]":
     """Return the 2 MiB of a chain that lies at `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))

@@ -19,20 +19,28 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     `bytes` and `seconds`: of the whole copy, of one message where it went several times. `gb_per_s` (10^9
     bytes; 0 for a latency): over the time that all copies ran together; what is read and written in one
     memory counts twice; a staged copy of many chunks is counted between the arrivals of its first and its
-    last one. `microseconds`: of one access or one small copy, for a latency only.
+    last one. `microseconds`: of one access or one small copy, for a latency only. `numa_node`: where most of
+    the host memory lies, None where unknown; `numa_wanted`: the node it was asked for, where not all lies
+    there.
     """
 
     bytes: int = 0
     seconds: float = 0.0
     gb_per_s: float = 0.0
     microseconds: float | None = None
+    numa_node: int | None = None
+    numa_wanted: int | None = None
     failure: Failure | None = None
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One repeat of a job: its copies in the job's order."""
+    """One repeat of a job: its copies in the job's order.
+
+    `span`: from when to when all of them ran, by time.perf_counter; None where they did not in one stretch.
+    """
 
     copies: tuple[CopyTime, ...]
+    span: tuple[float, float] | None = None
 
 
 def times(

@@ -1,11 +1,14 @@
-"""State of the GPUs while copies run: NVML readings inside the timed window."""
+"""State of the GPUs while copies run: NVML readings, and whether they lay inside the timed window."""
 
 import contextlib
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, Self
+
+import msgspec
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
@@ -20,6 +23,8 @@ RISING_BELOW = 0.92
 _RESTS_S = 1.0
 # A reading of one GPU takes NVML up to some milliseconds of a core, so there is a pause between two.
 _PAUSE_S = 0.003
+_DURATIONS = 15  # of the last readings; their median is what the next one is expected to take
+_CLOCK_S = 20e-6  # the streams begin so much before or after the host has noted their release
 
 
 class Sampler(Protocol):
@@ -34,14 +39,25 @@ class Sampler(Protocol):
         ...
 
 
+class Reading(NamedTuple):
+    """What NVML reported of a GPU, and whether all copies of the window ran from its begin to its end."""
+
+    sample: GpuSample
+    inside: bool = True
+
+
 class WindowReadings(NamedTuple):
     """The readings of one timed window: by GPU, in the order they were taken."""
 
-    by_gpu: Mapping[int, tuple[GpuSample, ...]] = {}
+    by_gpu: Mapping[int, tuple[Reading, ...]] = {}
 
     def of(self, gpu: int) -> tuple[GpuSample, ...]:
-        """Return the readings of one GPU."""
-        return self.by_gpu.get(gpu, ())
+        """Return what was read of one GPU, inside the window or beside it."""
+        return tuple(reading.sample for reading in self.by_gpu.get(gpu, ()))
+
+    def only(self, gpu: int, *, inside: bool) -> tuple[GpuSample, ...]:
+        """Return what was read of one GPU inside the window, or beside it."""
+        return tuple(one.sample for one in self.by_gpu.get(gpu, ()) if one.inside == inside)
 
 
 class Meter:
@@ -64,6 +80,8 @@ class Meter:
         self._full: dict[int, GpuSample] = {}  # the reading of each GPU at its highest clocks
         self._asked_s: dict[int, float] = {}
         self.reason: str | None = None
+        self._durations: deque[float] = deque(maxlen=_DURATIONS)
+        self._first = 0  # the GPU that is read first in the next window
         for gpu in gpus:
             try:
                 sampler = open_sampler(gpu)
@@ -79,10 +97,23 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def window(self, gpus: Sequence[int]) -> "Window":
-        """Begin the readings of one timed window of these GPUs."""
+    def window(self, gpus: Sequence[int], *, counts: bool = True) -> "Window":
+        """Begin the readings of one timed window of these GPUs.
+
+        `counts`: whether its numbers count; a short one then reads one GPU, the next one another. Else every
+        GPU is read, however long that takes.
+        """
         self._asked_s |= dict.fromkeys(gpus, self.now())
-        return Window({gpu: self._samplers[gpu] for gpu in gpus if gpu in self._samplers}, self.now)
+        read = [gpu for gpu in gpus if gpu in self._samplers]
+        first = self._first % len(read) if read else 0
+        self._first += 1
+        samplers = {gpu: self._samplers[gpu] for gpu in (*read[first:], *read[:first])}
+        return Window(samplers, self.now, self._durations, 1 if counts else len(samplers))
+
+    @property
+    def reading_s(self) -> float:
+        """How long a reading of one GPU takes; 0 where none was taken yet."""
+        return statistics.median(self._durations) if self._durations else 0.0
 
     def was_idle(self, gpus: Sequence[int]) -> bool:
         """Return whether one of the GPUs was idle so long that it may have lowered its clocks."""
@@ -91,78 +122,115 @@ class Meter:
 
     def learn(self, readings: "WindowReadings") -> None:
         """Store the clocks of the GPUs at the end of a window, where they are the highest so far."""
-        for gpu, taken in readings.by_gpu.items():
-            if taken and (gpu not in self._full or not _is_slower(taken[-1], self._full[gpu])):
-                self._full[gpu] = taken[-1]
+        for gpu, last in _last(readings):
+            if gpu not in self._full or not _is_slower(last, self._full[gpu]):
+                self._full[gpu] = last
 
     def in_ramp_up(self, readings: "WindowReadings") -> bool:
         """Return whether a GPU was slower at the end of a window than it was seen before."""
-        return any(
-            gpu in self._full and _is_slower(taken[-1], self._full[gpu])
-            for gpu, taken in readings.by_gpu.items()
-            if taken
-        )
+        return any(gpu in self._full and _is_slower(last, self._full[gpu]) for gpu, last in _last(readings))
 
     def accept(self, readings: "WindowReadings") -> None:
         """Accept the clocks of a window as the highest there are: something else throttles the GPUs."""
-        self._full |= {gpu: taken[-1] for gpu, taken in readings.by_gpu.items() if taken}
+        self._full |= dict(_last(readings))
 
 
 class Window:
-    """Collects the readings of one timed window: `take` is called again and again while the copies run."""
+    """Collects the readings of one timed window: `take` is called again and again while the copies run.
 
-    def __init__(self, samplers: Mapping[int, Sampler], now: Callable[[], float]) -> None:
+    A call reads `at_once` GPUs: of one only, the end of the copies is soon seen. `durations` learns how long
+    readings take.
+    """
+
+    def __init__(
+        self,
+        samplers: Mapping[int, Sampler],
+        now: Callable[[], float],
+        durations: deque[float],
+        at_once: int = 1,
+    ) -> None:
         self._samplers = samplers
         self._now = now
+        self._durations = durations
+        self._at_once = at_once
+        self._round = list(samplers)
         self._next_s: float | None = None
-        self._taken: dict[int, list[GpuSample]] = {gpu: [] for gpu in samplers}
+        self._taken: dict[int, list[tuple[float, float, GpuSample]]] = {gpu: [] for gpu in samplers}
 
     def take(self) -> None:
-        """Read each GPU once, unless the last reading was just now."""
-        if not self._samplers or (self._next_s is not None and self._now() < self._next_s):
-            return
-        for gpu, sampler in self._samplers.items():
-            self._taken[gpu] += sampler.sample()
-        self._next_s = self._now() + _PAUSE_S
+        """Read the next GPU, or all of them; after a round of all, not before a pause."""
+        if not self._round:
+            if self._next_s is not None and self._now() < self._next_s:
+                return
+            self._round = list(self._samplers)
+        for gpu in self._round[: self._at_once]:
+            begun = self._now()
+            samples = self._samplers[gpu].sample()
+            ended = self._now()
+            self._durations.append(ended - begun)
+            self._taken[gpu] += [(begun, ended, sample) for sample in samples]
+            self._next_s = ended + _PAUSE_S
+        del self._round[: self._at_once]
 
-    @property
-    def readings(self) -> WindowReadings:
-        """What was read so far."""
-        return WindowReadings({gpu: tuple(taken) for gpu, taken in self._taken.items()})
+    def readings(self, span: tuple[float, float] | None) -> WindowReadings:
+        """Return what was read. `span`: when all copies ran, None: not in one stretch, or unknown."""
+        first, last = (span[0] - _CLOCK_S, span[1] + _CLOCK_S) if span else (0.0, -1.0)
+        return WindowReadings(
+            {
+                gpu: tuple(
+                    Reading(sample, inside=first <= begun and ended <= last) for begun, ended, sample in taken
+                )
+                for gpu, taken in self._taken.items()
+            }
+        )
 
 
 def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[Conditions, ...]:
-    """Return the conditions of each GPU over the windows that count: medians of all readings in them.
+    """Return the conditions of each GPU over the windows that count: medians of the readings inside them.
 
-    Reasons of throttling are all that were seen in any reading. A change of the link counts within a window
-    only: between two windows a link may rest.
+    Where none lay inside, of those beside them. Reasons of throttling are all that were seen in any of these.
+    A change of the link counts within a window only: between two windows a link may rest.
     """
-    return tuple(_of_gpu(gpu, [window.of(gpu) for window in windows]) for gpu in gpus)
+    return tuple(_conditions(gpu, windows) for gpu in gpus)
+
+
+def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
+    inside, beside = ([window.only(gpu, inside=where) for window in windows] for where in (True, False))
+    found = _of_gpu(gpu, inside if any(map(_answered, inside)) else beside)
+    return msgspec.structs.replace(
+        found,
+        readings=sum(len(_answered(window)) for window in inside),
+        readings_beside=sum(len(_answered(window)) for window in beside),
+    )
+
+
+def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
+    return [sample for sample in samples if sample != GpuSample(gpu=sample.gpu)]
+
+
+def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
+    """Return the last reading of each GPU that was read."""
+    return [(gpu, taken[-1].sample) for gpu, taken in readings.by_gpu.items() if taken]
 
 
 def still_rising(windows: Sequence[WindowReadings]) -> int:
     """Return how many windows at the beginning were taken during clock ramp-up.
 
-    Clocks ramp up in a window whose first reading shows a slower P-state, lower clocks or an older link
-    generation than it has in the last window. Only the beginning is looked at: clocks that fall later on are
-    part of the result.
+    Clocks ramp up in a window whose first reading of a GPU shows a slower P-state, lower clocks or an older
+    link generation than the last reading of that GPU. Only the beginning is looked at: clocks that fall later
+    on are part of the result.
     """
-    sampled = [window for window in windows if any(window.by_gpu.values())]
-    if not sampled:
-        return 0
-    full = sampled[-1]
     rising = 0
-    for window in windows[:-1]:
-        if not any(_below(window.of(gpu)[:1], full.of(gpu)) for gpu in full.by_gpu):
-            break
-        rising += 1
+    for gpu in {gpu for window in windows for gpu in window.by_gpu}:
+        read = [(number, taken) for number, window in enumerate(windows) if (taken := window.of(gpu))]
+        for number, taken in read[:-1]:
+            if not _below(taken[0], read[-1][1][-1]):
+                break
+            rising = max(rising, number + 1)
     return rising
 
 
-def _below(first: Sequence[GpuSample], full: Sequence[GpuSample]) -> bool:
-    if not first or not full:
-        return False
-    then, now = first[0], full[-1]
+def _below(then: GpuSample, now: GpuSample) -> bool:
     return _under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)
 
 
@@ -186,7 +254,7 @@ def _number(pstate: str | None) -> int:
 
 
 def _of_gpu(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
-    readings = [sample for window in windows for sample in window if sample != GpuSample(gpu=sample.gpu)]
+    readings = [sample for window in windows for sample in _answered(window)]
     masks = [sample.throttle_mask for sample in readings if sample.throttle_mask is not None]
     mask = None
     if masks:
@@ -196,7 +264,6 @@ def _of_gpu(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
     pstates = [sample.pstate for sample in readings if sample.pstate is not None]
     return Conditions(
         gpu=gpu,
-        readings=len(readings),
         pstate=max(pstates, key=lambda state: (pstates.count(state), _number(state))) if pstates else None,
         graphics_mhz=_median(sample.graphics_mhz for sample in readings),
         memory_mhz=_median(sample.memory_mhz for sample in readings),

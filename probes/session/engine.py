@@ -29,6 +29,16 @@ class CopyTime(Protocol):
         ...
 
     @property
+    def numa_node(self) -> int | None:
+        """The node where most of the host memory lies; None where unknown."""
+        ...
+
+    @property
+    def numa_wanted(self) -> int | None:
+        """The node that the host memory was asked for, where not all of it lies there."""
+        ...
+
+    @property
     def failure(self) -> Failure | None:
         """What went wrong; the numbers are void then."""
         ...
@@ -42,12 +52,22 @@ class Window(Protocol):
         """What each copy came to."""
         ...
 
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """From when to when all copies ran, by time.perf_counter; None where they did not in one stretch."""
+        ...
+
 
 class Engine(Protocol):
     """Runs single windows of copies. GPUs are named by their index in the machine.
 
     Nothing raises for what the hardware does: in `measure` that is a Failure of its copy.
     """
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return what limits the numbers."""
+        ...
 
     @property
     def unreturned(self) -> Sequence[Failure]:
@@ -69,6 +89,10 @@ class Engine(Protocol):
 
     def free_bytes(self, gpu: int) -> int:
         """Return the free device memory, 0 where the GPU does not answer."""
+        ...
+
+    def l2_bytes(self, gpu: int) -> int | None:
+        """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
         ...
 
     def supports(self, gpu: int, method: str) -> str | None:

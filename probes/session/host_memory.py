@@ -5,19 +5,21 @@ memory's node, which is where Linux then puts them. memmove runs outside of Pyth
 blocks past the caches, so the bytes are those of STREAM's copy: each read once and written once.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from gputopo.probes.files import read_text
+from gputopo.probes.numa import NumaMemory, lies_on, most_of
 from gputopo.probes.threads import at_once
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.index_ranges import parse_cpus
@@ -61,6 +63,7 @@ def measure_host_memory(
     repeats: int = REPEATS,
     max_bytes: int = MAX_BYTES,
     now: Callable[[], float] = time.perf_counter,
+    memory: NumaMemory | None = None,
 ) -> HostMemory:
     """Measure each node's memory from its own cores, and from those of the node farthest from it.
 
@@ -69,16 +72,18 @@ def measure_host_memory(
     sizes of the caches and the limits of memory. Never raises for a machine that does not let itself be
     measured.
     """
+    memory = (memory or NumaMemory(root)) if len(host.numa_nodes or ()) > 1 else None
     placings, not_measured = placings_of(host, os.sched_getaffinity(0))
     size, notes = buffer_bytes(root, max_bytes)
     samples: list[Sample] = []
     failures: list[Failure] = []
     for placing in placings:
         try:
-            seconds = _copy_seconds(placing, size, repeats, now)
-        except OSError as error:
+            seconds = _copy_seconds(placing, size, repeats, now, memory)
+        except (OSError, _ElsewhereError) as error:
             what = f"host memory of node:{placing.memory_node} from the cores of node:{placing.cores_node}"
-            not_measured = (*not_measured, NotMeasured(what=what, reason=error.strerror or str(error)))
+            reason = getattr(error, "strerror", None) or str(error)
+            not_measured = (*not_measured, NotMeasured(what=what, reason=reason))
         except _WrongDataError as error:
             failures.append(_failure(placing, str(error)))
         else:
@@ -150,6 +155,10 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     return sum(size for (level, _), size in found.items() if level == last)
 
 
+class _ElsewhereError(Exception):
+    """The memory lies on another node than it was asked for."""
+
+
 class _WrongDataError(Exception):
     """What arrived is not what was sent."""
 
@@ -185,13 +194,23 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return min(found) if found else None
 
 
-def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], float]) -> tuple[float, ...]:
-    """Return the seconds of each repeat, the first one, which is not counted, left out. Raises OSError."""
+def _copy_seconds(
+    placing: Placing, size: int, repeats: int, now: Callable[[], float], memory: NumaMemory | None
+) -> tuple[float, ...]:
+    """Return the seconds of each repeat, the first one, which is not counted, left out.
+
+    Raises OSError, _ElsewhereError, _WrongDataError.
+    """
     threads = max(min(len(placing.cores_cpus), MAX_THREADS), 1)
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
     with _mapped(share * threads) as source, _mapped(share * threads) as destination:
         places = [(source + i * share, destination + i * share) for i in range(threads)]
-        _together([partial(_fill, at, share) for at in places], placing.memory_cpus)
+        lies: list[Mapping[int, int]] = []
+        fill = [partial(_fill, at, share, placing.memory_node, memory, lies) for at in places]
+        _together(fill, placing.memory_cpus)
+        nodes = sum(map(Counter, lies), Counter[int]())
+        if not lies_on(nodes, placing.memory_node):
+            raise _ElsewhereError(f"the system put it on node {most_of(nodes)}")
         taken: list[float] = []
         for repeat in range(repeats + 1):
             for at, _ in places:
@@ -202,7 +221,7 @@ def _copy_seconds(placing: Placing, size: int, repeats: int, now: Callable[[], f
     return tuple(seconds * size / (share * threads) for seconds in taken[1:])
 
 
-@contextmanager
+@contextlib.contextmanager
 def _mapped(size: int) -> Iterator[int]:
     """Return the address of fresh memory that nobody has touched yet. Raises OSError where there is none."""
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
@@ -234,16 +253,23 @@ def _together(
     return results
 
 
-def _fill(at: tuple[int, int], size: int) -> tuple[float, float]:
-    """Touch both buffers for the first time; the source gets bytes that repeat only after a page."""
+def _fill(
+    at: tuple[int, int], size: int, node: int, memory: NumaMemory | None, lies: list[Mapping[int, int]]
+) -> tuple[float, float]:
+    """Touch both buffers for the first time, on a node; the source gets bytes that repeat only after a page.
+
+    `lies` is given on which nodes the pages of each lie then.
+    """
     source, destination = at
-    ctypes.memmove(source, os.urandom(_PATTERN_BYTES), min(_PATTERN_BYTES, size))
-    filled = _PATTERN_BYTES
-    while filled < size:
-        more = min(filled, size - filled)
-        ctypes.memmove(source + filled, source, more)
-        filled += more
-    ctypes.memset(destination, 0, size)
+    with memory.bound(node, None) if memory else contextlib.nullcontext():
+        ctypes.memmove(source, os.urandom(_PATTERN_BYTES), min(_PATTERN_BYTES, size))
+        filled = _PATTERN_BYTES
+        while filled < size:
+            more = min(filled, size - filled)
+            ctypes.memmove(source + filled, source, more)
+            filled += more
+        ctypes.memset(destination, 0, size)
+        lies += [memory.nodes(address, size) for address in at] if memory else []
     return (0.0, 0.0)
 
 

@@ -8,11 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gputopo.copies.budget import QUICK_SECONDS
 from gputopo.copies.expected import with_expectations
-from gputopo.copies.jobs import Request, Setting, gpu_place
+from gputopo.copies.jobs import LOCAL_CACHES, Request, Setting, gpu_place
+from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
-from gputopo.probes.cuda.calling import NoCudaError
+from gputopo.probes.cuda.calling import NO_LOG, CallLog, NoCudaError
 from gputopo.probes.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler
 from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, selected_gpus
@@ -25,24 +28,37 @@ from gputopo.probes.session.host_memory import (
     measure_host_memory,
 )
 from gputopo.probes.session.ramp_up import ramp_up
-from gputopo.probes.session.session import INTERRUPTED, OnProgress, Progress, Results, Session
-from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured
+from gputopo.probes.session.session import (
+    INTERRUPTED,
+    Earlier,
+    End,
+    News,
+    OnNews,
+    Progress,
+    Results,
+    Session,
+)
+from gputopo.probes.session.soak import Soaking
+from gputopo.reference.expectations import expected_gpu, known_gpus
+from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
 
-__all__ = ["Doors", "NoGpuMeasuredError", "Progress", "measure"]
+__all__ = ["Doors", "NoGpuMeasuredError", "Progress", "bandwidth_of", "check", "measure", "run_session"]
 
 _QUICK_HOST_BYTES = 256 * MIB
 _QUICK_HOST_REPEATS = 5
 # The engine takes 768 MiB of a GPU, and never more than nine tenths of what is free.
 _AMPLE_BYTES = 860 * MIB
+_WRITTEN_SHARE = 0.9 * 2 / 3  # of what is free, for what is received
 # Page-locked memory for all GPUs. A quick session is to stay well under 1.5 GiB, host memory's own measuring,
 # pageable memory and Python included; a full one holds 512 MiB for what is received on each of two nodes.
 _QUICK_PINNED_BYTES = 768 * MIB
 _FULL_PINNED_BYTES = 1280 * MIB
 _SHARE_OF_AVAILABLE = 0.25
 _KERNEL = "kernel_read"
+ALL_COPIES = "all copies of the GPUs"
 
 
 class NoGpuMeasuredError(HardwareError):
@@ -54,15 +70,16 @@ class NoGpuMeasuredError(HardwareError):
 
 
 @contextlib.contextmanager
-def _open_cuda() -> Iterator[Any]:
+def live_cuda(log: CallLog = NO_LOG) -> Iterator[Any]:
+    """Open CUDA for the time of a `with` block; `log` is notified of each call."""
     from gputopo.probes.cuda.door import open_cuda  # CUDA's bindings take 60 ms
 
-    with open_cuda() as cuda:
+    with open_cuda(log) as cuda:
         yield cuda
 
 
 @contextlib.contextmanager
-def _open_engine(
+def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[Engine]:
     from gputopo.probes.cuda.engine import Engine as CudaEngine
@@ -75,10 +92,10 @@ def _open_engine(
 class Doors:
     """What a session reaches the machine through; the tests put doubles here."""
 
-    open_cuda: Callable[[], AbstractContextManager[Any]] = _open_cuda
+    open_cuda: Callable[[], AbstractContextManager[Any]] = live_cuda
     open_engine: Callable[
         [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[Engine]
-    ] = _open_engine
+    ] = live_engine
     open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu])
     host_memory: Callable[[Machine, Request], HostMemory] = lambda machine, request: _host_memory(
         machine, request
@@ -89,9 +106,13 @@ class Doors:
 
 
 def measure(
-    machine: Machine, request: Request, progress: OnProgress | None = None, *, doors: Doors | None = None
+    machine: Machine,
+    request: Request,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    doors: Doors | None = None,
 ) -> Bandwidth:
-    """Measure this machine's links; `machine` is what was read of it, and is not changed.
+    """Measure this machine's links in this process; `machine` is what was read of it, and is not changed.
 
     Each number has beside it what is expected of it, and the groups that share an uplink are found.
 
@@ -100,50 +121,98 @@ def measure(
     or CUDA cannot be used; UsageError for a GPU or a NUMA node that the machine does not have.
     """
     doors = doors or Doors()
-    gpus = selected_gpus(machine, request.gpus)
-    _check_node(machine, request.numa)
+
+    def on_news(news: News) -> None:
+        if progress is not None and isinstance(news, Progress):
+            progress(news)
+
+    check(machine, request)
     begun, measured_at = doors.now(), doors.epoch()
     results = Results()
+    refusal = run_session(machine, request, results, doors, on_news, begun)
+    return bandwidth_of(machine, request, results, refusal, measured_at, doors.now() - begun)
+
+
+def check(machine: Machine, request: Request) -> None:
+    """Raise UsageError for a GPU or a NUMA node that the machine does not have."""
+    selected_gpus(machine, request.gpus)
+    _check_node(machine, request.numa)
+
+
+def run_session(
+    machine: Machine,
+    request: Request,
+    results: Results,
+    doors: Doors,
+    on_news: OnNews,
+    begun: float,
+    earlier: Earlier | None = None,
+) -> tuple[str, str] | None:
+    """Measure into `results`. Return message and remedy where not one GPU could be measured.
+
+    `earlier`: go on where another session was ended. A keyboard interrupt ends this one.
+    """
     refusal: tuple[str, str] | None = None
-    on_progress = progress or (lambda _: None)
     try:
-        on_progress(Progress(done=0, total=1, seconds_left=None, now="host memory"))
-        _add_host_memory(results, doors.host_memory(machine, request))
-        on_progress(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
-        refusal = _measure_gpus(machine, request, gpus, on_progress, doors, begun, results)
+        if earlier is None and request.soak_s is None:
+            on_news(Progress(done=0, total=1, seconds_left=None, now="host memory"))
+            _add_host_memory(results, doors.host_memory(machine, request))
+        on_news(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
+        refusal = _measure_gpus(machine, request, on_news, doors, begun, results, earlier or Earlier())
     except KeyboardInterrupt:
         results.complete = False
-        results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=INTERRUPTED))
-    bandwidth = Bandwidth(
+        results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=INTERRUPTED))
+    return refusal
+
+
+def bandwidth_of(
+    machine: Machine,
+    request: Request,
+    results: Results,
+    refusal: tuple[str, str] | None,
+    measured_at: float,
+    duration_s: float,
+) -> Bandwidth:
+    """Return the results of a session with what is expected of them. Raises NoGpuMeasuredError."""
+    measured = Bandwidth(
         source="live",
         samples=tuple(results.samples),
         failures=tuple(results.failures),
         not_measured=tuple(results.not_measured),
-        uplink_groups=uplink_groups(results.samples, machine),
-        level=request.level,
+        level=request.level if request.soak_s is None else None,
+        soak=_soak(request, results),
         complete=results.complete,
         measured_at=measured_at,
-        duration_s=doors.now() - begun,
+        duration_s=duration_s,
         driver_version=machine.driver.version,
         cuda_version=results.cuda_version or machine.driver.cuda_version,
         notes=tuple(results.notes),
     )
-    bandwidth = with_expectations(bandwidth, machine)
+    bandwidth = checked(measured, machine)
+    groups = uplink_groups(bandwidth.samples, machine)
+    bandwidth = with_expectations(msgspec.structs.replace(bandwidth, uplink_groups=groups), machine)
     if refusal is not None:
         raise NoGpuMeasuredError(*refusal, bandwidth)
     return bandwidth
 
 
+def _soak(request: Request, results: Results) -> Soak | None:
+    if request.soak_s is None:
+        return None
+    return Soak(asked_s=request.soak_s, intervals=tuple(results.soak))
+
+
 def _measure_gpus(
     machine: Machine,
     request: Request,
-    gpus: Sequence[int],
-    on_progress: OnProgress,
+    on_news: OnNews,
     doors: Doors,
     begun: float,
     results: Results,
+    earlier: Earlier,
 ) -> tuple[str, str] | None:
     """Measure the GPUs into `results`. Returns message and remedy where not one could be."""
+    gpus = [gpu for gpu in selected_gpus(machine, request.gpus) if gpu not in earlier.given_up]
     try:
         with doors.open_cuda() as cuda:
             results.cuda_version = cuda.driver_version
@@ -163,9 +232,9 @@ def _measure_gpus(
                 ) as engine,
                 Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
             ):
-                return _run(machine, request, matched, engine, meter, on_progress, doors, begun, results)
+                return _run(machine, request, matched, engine, meter, on_news, doors, begun, results, earlier)
     except NoCudaError as error:
-        results.not_measured.append(NotMeasured(what="all copies of the GPUs", reason=error.says))
+        results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=error.says))
         return error.says, error.remedy
 
 
@@ -175,10 +244,11 @@ def _run(
     matched: Matched,
     engine: Engine,
     meter: Meter,
-    on_progress: OnProgress,
+    on_news: OnNews,
     doors: Doors,
     begun: float,
     results: Results,
+    earlier: Earlier,
 ) -> tuple[str, str] | None:
     """Measure the GPUs that CUDA shows. Returns message and remedy where it can use none of them."""
     if meter.reason is not None:
@@ -189,24 +259,31 @@ def _run(
         results.not_measured.append(NotMeasured(what=gpu_place(gpu), reason=reason))
     if not setting.gpus:
         return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
+    on_news(setting)
     deadline = begun + QUICK_SECONDS if request.level == "quick" else None
     session = Session(
         engine,
         meter,
         setting,
         deadline_s=deadline,
-        on_progress=on_progress,
+        on_news=on_news,
         now=doors.now,
         results=results,
+        earlier=earlier,
     )
-    on_progress(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
+    on_news(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
     try:
         said = ramp_up(engine, meter, setting, doors.now)
         if said:
             results.notes.append(said)
-        session.run()
+        if request.soak_s is None:
+            session.run()
+        else:
+            Soaking(engine, setting, request.soak_s, on_news=on_news, results=results, now=doors.now).run()
     finally:
         results.failures += engine.unreturned
+        results.notes += engine.notes
+    on_news(End())
     return None
 
 
@@ -234,8 +311,8 @@ def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(
-                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: large copies go round in"
-                " less, and only their last round is compared"
+                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: its copies are smaller, so"
+                " that their start cost counts for more"
             )
     return given_up
 
@@ -243,6 +320,7 @@ def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results
 def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: Engine) -> Setting:
     nodes = near_nodes(machine, gpus, request.numa)
     reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
+    caches = {gpu: engine.l2_bytes(gpu) or _l2_bytes(machine, gpu) for gpu in gpus}
     return Setting(
         gpus=tuple(gpus),
         level=request.level,
@@ -250,6 +328,28 @@ def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: En
         far_nodes=far_nodes(machine, nodes) if request.numa is None else {},
         peers=frozenset((a, b) for a in gpus for b in gpus if a != b and engine.peer_access(a, b)),
         no_kernels={gpu: reason for gpu, reason in reasons.items() if reason is not None},
+        no_local={gpu: why for gpu in gpus if (why := _in_cache(caches[gpu], engine.free_bytes(gpu)))},
+        l2_bytes=caches,
+        sizes=request.sizes,
+        loops=request.loops,
+    )
+
+
+def _l2_bytes(machine: Machine, gpu: int) -> int:
+    """Return the L2 cache of a GPU by its model; of an unknown one the largest that there is."""
+    model = next((one for one in machine.gpus if one.index == gpu), None)
+    row = expected_gpu(model.name, model.pci_device_id) if model else None
+    mib = row.l2_mib if row else None
+    return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
+
+
+def _in_cache(l2_bytes: int, free: int) -> str | None:
+    """Return why a copy within a GPU's memory would be one of its cache; None: enough memory is free."""
+    if free * _WRITTEN_SHARE >= LOCAL_CACHES * l2_bytes:
+        return None
+    return (
+        f"only {free // MIB} MiB of its memory are free: a copy of so little is one of the L2 cache"
+        f" ({l2_bytes / MIB:.3g} MiB)"
     )
 
 

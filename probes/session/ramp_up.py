@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from gputopo.copies.budget import QUICK_EFFORTS, Speeds, sizes
+from gputopo.copies.budget import Effort, Speeds, sizes
 from gputopo.copies.copies import Copy, CopyKind, Job
 from gputopo.copies.jobs import Setting, gpu_place, gpus_of, group_name
 from gputopo.copies.settling import settle
@@ -16,6 +16,7 @@ MIN_S = 0.25
 MAX_S = 1.5
 _AGREEING = 4  # windows in a row whose rates agree
 _MAX_WINDOWS = 400
+_EFFORT = Effort(0.0, 1)
 
 
 def ramp_up(
@@ -51,18 +52,18 @@ def _windows(
     values: list[float] = []
     readings: list[WindowReadings] = []
     begun = now()
-    counts = sizes(job, Speeds(), QUICK_EFFORTS[0])
+    counts = sizes(job, Speeds(), _EFFORT)
     copies = tuple(zip(job.copies, counts, strict=True))
     gpus = tuple(gpu for copy in job.copies for gpu in gpus_of(copy))
     while copies and len(values) < _MAX_WINDOWS:
-        window_readings = meter.window(gpus)
+        window_readings = meter.window(gpus, counts=False)
         trial = Job(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
         window = engine.measure(trial, [size for _, size in copies], window_readings.take)
         working = [time.failure is None for time in window.copies]
         if all(working):
             values.append(sum(time.gb_per_s for time in window.copies))
-            readings.append(window_readings.readings)
-            meter.learn(window_readings.readings)
+            readings.append(window_readings.readings(window.span))
+            meter.learn(readings[-1])
         copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
         if passed > MAX_S or (passed > MIN_S and _stays(values)):

@@ -48,7 +48,7 @@ def measure_job(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: 
         wrong = _failed_copies(job, taken.windows[-1])
         if not wrong:
             return Outcome(samples_of(job, taken.windows, taken.readings), tuple(failures), tuple(failed))
-        failures += [_failure(job, copy, failure) for copy, failure in wrong]
+        failures += [failure_of(job, copy, failure) for copy, failure in wrong]
         failed += [copy for copy, _ in wrong]
         left = without(job, frozenset(), [copy for copy, _ in wrong])
         if left is None or left == job:
@@ -85,11 +85,11 @@ def _repeats(job: Job, engine: Engine, meter: Meter, speeds: Speeds, effort: Eff
     counts = sizes(job, speeds, effort)
     wanted = repeats_of(job, speeds, effort)
     taken = _Taken([], [])
-    while len(taken.windows) < wanted + EXTRA_REPEATS:
-        readings = meter.window(gpus)
-        taken.windows.append(engine.measure(job, counts, readings.take))
-        taken.readings.append(readings.readings)
-        meter.learn(readings.readings)
+    while len(taken.windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
+        asked = meter.window(gpus)
+        taken.windows.append(engine.measure(job, counts, asked.take))
+        taken.readings.append(asked.readings(taken.windows[-1].span))
+        meter.learn(taken.readings[-1])
         if _failed_copies(job, taken.windows[-1]) or not _more(job, taken, wanted):
             break
     if not _failed_copies(job, taken.windows[-1]):
@@ -104,12 +104,13 @@ def _apart(job: Job, engine: Engine, meter: Meter, speeds: Speeds, gpus: Sequenc
         return engine.measure(job, counts, None)
     begun = meter.now()
     while True:
-        readings = meter.window(gpus)
-        window = engine.measure(job, counts, readings.take)
-        if _failed_copies(job, window) or not meter.in_ramp_up(readings.readings):
+        asked = meter.window(gpus, counts=False)
+        window = engine.measure(job, counts, asked.take)
+        readings = asked.readings(window.span)
+        if _failed_copies(job, window) or not meter.in_ramp_up(readings):
             return window
         if meter.now() - begun > MAX_RAMP_UP_S:
-            meter.accept(readings.readings)
+            meter.accept(readings)
             return window
 
 
@@ -136,7 +137,7 @@ def _failed_copies(job: Job, window: Window) -> list[tuple[Copy, Failure]]:
     return [(copy, time.failure) for copy, time in pairs if time.failure is not None]
 
 
-def _failure(job: Job, copy: Copy, failure: Failure) -> Failure:
+def failure_of(job: Job, copy: Copy, failure: Failure) -> Failure:
     """Name the failure by the job it happened in: a copy of `bidirectional` is called that."""
     return Failure(
         kind=job.kind,
@@ -169,6 +170,7 @@ def _sample(
     counted = values[first:]
     middle = statistics.median(counted)
     gpus = dict.fromkeys(gpu for copy in copies for gpu in gpus_of(copy))
+    lies = windows[-1].copies[part[0]]
     sample = Sample(
         kind=job.kind,
         source=copies[0].source,
@@ -178,7 +180,9 @@ def _sample(
         method=copies[0].method,
         path=path_of(job),
         group=job.group,
-        numa_node=copies[0].numa_node,
+        with_reverse=_with_reverse(job, copies[0]),
+        numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
+        numa_wanted=lies.numa_wanted,
         spread_percent=100 * (max(counted) - min(counted)) / middle if middle else None,
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
         conditions=conditions(gpus, readings[first:]) if any(window.by_gpu for window in readings) else (),
@@ -198,6 +202,12 @@ def _sample(
         repeats_gb_per_s=tuple(counted),
         discarded_gb_per_s=tuple(values[:first]),
     )
+
+
+def _with_reverse(job: Job, copy: Copy) -> bool:
+    """Return whether a copy of the other direction runs at the same time, whose bytes do not count."""
+    ways = {(other.source, other.destination) for other in job.copies}
+    return job.group is not None and (copy.destination, copy.source) in ways
 
 
 def _spread(values: Sequence[float]) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds
+from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds, peer_seconds, peers_of
 from gputopo.copies.copies import Job
 from gputopo.copies.jobs import (
     Setting,
@@ -20,10 +20,12 @@ from gputopo.copies.jobs import (
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.repeats import measure_job
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
 
-# After so many jobs the effort is chosen again; in between the estimate runs down with the clock.
+# After so many jobs the effort is chosen again, and not before a part of the remaining ones is over: each
+# choice looks at all of them. In between the estimate runs down with the clock.
 _CHOOSE_EVERY = 16
+_CHOOSE_PART = 24
 NO_TIME = "time"
 INTERRUPTED = "interrupted"
 _REFUSED_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -40,7 +42,25 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-OnProgress = Callable[[Progress], None]
+class End(msgspec.Struct, frozen=True):
+    """All is measured; what follows is closing."""
+
+
+News = Progress | Setting | Job | End  # a job: it begins
+OnNews = Callable[[News], None]
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known from a session that a driver call ended.
+
+    `done`: the jobs that are not to be begun again. `given_up`: GPUs that are not used, with the reason;
+    `no_readings`: why NVML is not asked.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    done: frozenset[Job] = frozenset()
+    given_up: Mapping[int, str] = {}
+    no_readings: str | None = None
 
 
 class Results:
@@ -51,6 +71,7 @@ class Results:
         self.failures: list[Failure] = []
         self.not_measured: list[NotMeasured] = []
         self.notes: list[str] = []
+        self.soak: list[SoakInterval] = []
         self.complete = True
         self.cuda_version: str | None = None
 
@@ -59,7 +80,7 @@ class Session:
     """One measuring session over an engine. `run` measures; what came out is in `results`.
 
     `deadline_s`: when, by `now`, nothing further is begun; None: no limit. `given_up`: GPUs of which nothing
-    further is asked, with the reason.
+    further is asked, with the reason. `earlier`: what is not to be done again.
     """
 
     def __init__(
@@ -70,27 +91,35 @@ class Session:
         *,
         deadline_s: float | None = None,
         given_up: Mapping[int, str] | None = None,
-        on_progress: OnProgress | None = None,
+        on_news: OnNews = lambda news: None,
         now: Callable[[], float] = time.perf_counter,
         results: Results | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self._engine, self._meter, self._setting = engine, meter, setting
         self._deadline_s, self._now = deadline_s, now
-        self._on_progress = on_progress or (lambda progress: None)
+        self._on_news = on_news
+        self._earlier = earlier or Earlier()
         self._given_up = dict(given_up or {})
         self._speeds, self._pace = Speeds(), Pace()
         self._distrusted: set[str] = set()  # places where wrong data arrived
+        self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[Job] = []
-        self._tried: set[str] = set()
+        self._tried = {job.group for job in self._earlier.done if job.group is not None}
         self._done = 0
         self._estimate_s = 0.0
+        self._chosen_at = 0
         self._effort: Effort | None = None
         self.results = results or Results()
 
     def run(self) -> Results:
         """Measure all jobs. A keyboard interrupt ends it with what there is; it is not raised again."""
-        self._queue = list(jobs(self._setting))
-        self.results.not_measured += not_possible(self._setting)
+        self._queue = [job for job in jobs(self._setting) if job not in self._earlier.done]
+        if self._earlier.done:
+            if not any(job.group is not None for job in self._queue):
+                self._add_next()
+        else:
+            self.results.not_measured += not_possible(self._setting)
         try:
             while self._queue:
                 self._step()
@@ -107,13 +136,18 @@ class Session:
         possible = self._possible(job)
         if possible is not None:
             self._report(describe(possible))
+            self._on_news(possible)
             self._measure(possible)
         self._queue.pop(0)
         self._done += 1
         if job.group is not None and not (self._queue and self._queue[0].group is not None):
-            more = next_jobs(self.results.samples, self._setting, frozenset(self._tried))
-            self._queue[:0] = more
-            self._effort = None
+            self._add_next()
+
+    def _add_next(self) -> None:
+        """Put what the results call for before all that is left."""
+        done = (*self._earlier.samples, *self.results.samples)
+        self._queue[:0] = next_jobs(done, self._setting, frozenset(self._tried))
+        self._effort = None
 
     def _possible(self, job: Job) -> Job | None:
         """Return what can be measured of a job; where that is nothing, note why."""
@@ -125,16 +159,17 @@ class Session:
         if _follows_pointers(left, self._distrusted):
             self._leave_out([left], _WRONG_POINTERS)
             return None
-        if self._left_s() < self._pace.factor * job_seconds(left, self._speeds, self._chosen()):
+        if self._left_s() < self._pace.factor * self._seconds_of(left):
             self._leave_out([left], NO_TIME)
             return None
         return left
 
     def _measure(self, job: Job) -> None:
-        estimated = job_seconds(job, self._speeds, self._chosen())
+        estimated = self._seconds_of(job)
         begun = self._now()
         outcome = measure_job(job, self._engine, self._meter, self._speeds, self._chosen())
         self._pace.learn(estimated, self._now() - begun)
+        self._enabled |= peers_of(job)
         self.results.samples += outcome.samples
         self.results.failures += outcome.failures
         for copy, failure in zip(outcome.failed, outcome.failures, strict=True):
@@ -155,12 +190,24 @@ class Session:
                 self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
 
     def _choose(self) -> None:
-        if self._effort is not None and self._done % _CHOOSE_EVERY:
+        pause = max(_CHOOSE_EVERY, len(self._queue) // _CHOOSE_PART)
+        if self._effort is not None and self._done - self._chosen_at < pause:
             return
+        self._chosen_at = self._done
         self._effort, self._estimate_s = choose_effort(
-            self._queue, self._speeds, self._setting.level, self._left_s(), self._pace.factor
+            self._queue,
+            self._speeds,
+            self._setting.level,
+            self._left_s(),
+            self._pace.factor,
+            enabled=self._enabled,
+            reading_s=self._meter.reading_s,
+            loops=self._setting.loops,
         )
         self._estimated_at = self._now()
+
+    def _seconds_of(self, job: Job) -> float:
+        return job_seconds(job, self._speeds, self._chosen()) + peer_seconds([job], self._enabled)
 
     def _chosen(self) -> Effort:
         assert self._effort is not None
@@ -172,13 +219,14 @@ class Session:
     def _report(self, what: str) -> None:
         left = max(0.0, min(self._estimate_s - (self._now() - self._estimated_at), self._left_s()))
         total = self._done + len(self._queue)
-        self._on_progress(Progress(done=self._done, total=total, seconds_left=left, now=what))
+        self._on_news(Progress(done=self._done, total=total, seconds_left=left, now=what))
 
     def _leave_out(self, left_out: list[Job], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
 
 
 def _follows_pointers(job: Job, distrusted: set[str]) -> bool:
-    """Return whether a latency is measured along pointers in the memory of a GPU that got wrong data."""
+    """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
     copy = job.copies[0]
-    return job.kind == "latency" and copy.method == "kernel_read" and copy.source in distrusted
+    place = copy.destination if copy.source == "host" else copy.source
+    return job.kind == "latency" and copy.method == "kernel_read" and place in distrusted

@@ -22,6 +22,7 @@ from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from tests.captures import samples
+from tests.kit.dialects import nccl_tests
 
 CAPTURES = Path(__file__).parents[3] / "shared"
 LIMIT_S = 0.1  # the goal of every parse
@@ -65,6 +66,10 @@ class Outcome:
 def texts(folder: Path = CAPTURES) -> dict[str, bytes]:
     """Return the captures to damage, by name."""
     found = {name: text.encode() for name, text in samples.ALL.items()}
+    for name, era in nccl_tests.ERAS.items():
+        written = nccl_tests.measure(random.Random(1), era, "all_reduce")
+        printed = nccl_tests.as_json(written) if era.json else nccl_tests.text(written, era)
+        found[f"nccl-tests {name}"] = printed.encode()
     found["recording"] = schema.encode(recording.read_bundled("dgx1-p100"))
     for path in sorted(folder.glob("captures/*/*")) + sorted(folder.glob("thermal/*.throughput.log")):
         if path.name != "index.csv":

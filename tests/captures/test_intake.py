@@ -2,6 +2,7 @@
 
 import html
 import itertools
+import json
 from collections.abc import Callable
 
 import pytest
@@ -77,6 +78,11 @@ MARKS: dict[str, Callable[[int, str], str]] = {
     "MATLAB": lambda _, line: f"% {line}",
     "comment": lambda _, line: f"# {line}",
     "colours": lambda _, line: f"\x1b[1;32m{line}\x1b[0m",
+    "zero-width spaces": lambda _, line: f"\u200b{line}",
+    "line breaks of HTML": lambda _, line: f"{line}<br>",
+    "a time in brackets": lambda at, line: f"[2026-01-02 03:04:{at % 60:02d}] {line}",
+    "a time of day": lambda at, line: f"03:04:{at % 60:02d}.123 {line}",
+    "a list of Ansible": lambda _, line: "        " + json.dumps(line, ensure_ascii=False) + ",",
     "title of a terminal": lambda _, line: f"\x1b]0;a terminal\x07{line}",
 }
 
@@ -129,6 +135,16 @@ def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
         detect.read_text(mixed, origin="log")
     assert "grep '^node1:'" in error.value.hint
+
+
+def test_lines_of_several_hosts_from_bandwidth_programs_are_runs_and_all_are_counted() -> None:
+    run = "Running device_local_copy.\nmemcpy local GPU(column) bandwidth (GB/s)\n{}\n 0    {}\n"
+    hosts = {"node1": run.format("     0", "1116.30"), "node2": run.format("     0", "1216.30") + "odd\n"}
+    mixed = "".join(f"{host}: {line}\n" for host, text in hosts.items() for line in text.splitlines())
+    machine = detect.read_bytes(mixed.encode(), origin="log")
+    assert machine.bandwidth is not None
+    assert [sample.run for sample in machine.bandwidth.samples] == ["node1", "node2"]
+    assert [(one.line, one.text) for one in machine.unread] == [(9, "odd")]
 
 
 # A Markdown table is prose as much as data, so beside another capture it is not looked for.

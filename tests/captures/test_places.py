@@ -78,3 +78,9 @@ def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice()
         gpus, index_of = places.gpus_in_pci_order({0: Device("A", "0:9:0.0"), 1: Device("B", second)})
         assert index_of == {0: 0, 1: 1}
         assert [gpu.name for gpu in gpus] == ["A", "B"]
+
+
+def test_gpus_that_work_together_are_renumbered_together() -> None:
+    assert places.in_text("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
+    assert places.in_text("gpu:0,1,3", {0: 5, 1: 2}) is None
+    assert places.in_text("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.cli.run import training
+from gputopo.cli.run import autotune, training
+from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
@@ -62,7 +63,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        monkeypatch.setattr(training, "worker_command", command)
+        for module in (autotune, training):
+            monkeypatch.setattr(module, "worker_command", command)
 
     return behaves
 
@@ -70,7 +72,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 @pytest.fixture(scope="session")
 def tree_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Writes the tree of a scenario, once for all tests: none writes to it."""
-    return cache(lambda name: write_tree(SCENARIOS[name], tmp_path_factory.mktemp(name)))
+    return cache(lambda name: write_tree(selected(name), tmp_path_factory.mktemp("tree")))
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def on_scenario(
 
         def begin(name: str) -> None:
             monkeypatch.setenv("GPUTOPO_ROOT", str(tree_of(name)))
-            doubles.enter_context(installed(FakeNvml(SCENARIOS[name])))
+            doubles.enter_context(installed(FakeNvml(selected(name))))
 
         yield begin
 

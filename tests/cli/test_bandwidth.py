@@ -7,10 +7,11 @@ import pytest
 
 from gputopo.cli import bandwidth as command
 from gputopo.cli.bandwidth import BandwidthOptions
+from gputopo.probes.session import watched
 from gputopo.report.bandwidth.view import BandwidthReport, report_of
 from gputopo.runs import history
 from gputopo.values import schema
-from gputopo.values.bandwidth import Bandwidth, Failure
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
 from gputopo.values.machine import Machine
 from tests.cli.conftest import Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -50,7 +51,7 @@ def refused(call: Call, *arguments: object) -> str:
 
 def test_a_file_is_read_and_judged_and_shown(call: Call, recorded: Path) -> None:
     done = call("bandwidth", "--from", recorded)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (1, "")  # one of its copies corrupted data
     for words in ("Between GPUs, GB/s", "Heat map", "p2p.direct_slower_than_staged", "0.73 against 0.77"):
         assert words in done.out
 
@@ -82,6 +83,23 @@ def test_findings_make_exit_code_1_where_that_is_asked_for(call: Call, recorded:
     assert call("bandwidth", "--from", recorded, "--fail-on", "warning").code == 0
 
 
+def test_corrupted_data_makes_exit_code_1_without_being_asked_for(
+    call: Call, recorded: Path, measured: Measure, on_scenario: OnScenario
+) -> None:
+    wrong = Failure(
+        kind="h2d", source="host", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
+    )
+    for failures, code in (((wrong,), 1), ((msgspec.structs.replace(wrong, reason="TIMED_OUT"),), 0)):
+        bandwidth = msgspec.structs.replace(bandwidth_of(4), failures=failures)
+        recorded.write_text(schema.encode_pretty(report_of(machine_with(4), bandwidth, ())))
+        assert call("bandwidth", "--from", recorded).code == code
+        assert call("bandwidth", "--from", recorded, "--json").code == code
+        assert call("inspect", "--from", recorded).code == code
+    on_scenario("four")
+    measured(Bandwidth(source="live", failures=(wrong,)))  # no number at all
+    assert call("bandwidth").code == 1
+
+
 def test_markdown_can_be_pasted(call: Call, recorded: Path) -> None:
     done = call("bandwidth", "--from", recorded, "--format", "markdown")
     assert done.out.startswith("### Bandwidth\n")
@@ -102,6 +120,12 @@ def test_a_capture_without_any_bandwidth_is_refused_with_what_to_give(call: Call
         (["--from", "x", "--gpus", "0"], "--gpus"),
         (["--from", "x", "--numa", "0"], "--numa"),
         (["--from", "x", "--quick"], "--quick"),
+        (["--from", "x", "--soak", "10"], "--soak"),
+        (["--soak", "0"], "--soak"),
+        (["--soak", "10", "--full"], "--full"),
+        (["--soak", "10", "--size", "64MiB"], "--size"),
+        (["--soak", "10", "--loops", "3"], "--loops"),
+        (["--soak", "10", "--save"], "--save"),
         (["--model", "alexnet"], "gputopo bench-reduction --model NAME"),
         (["--all-reduce", "copy"], "gputopo bench-reduction --model NAME"),
         (["--allreduce"], "gputopo bench-reduction --model NAME"),
@@ -119,6 +143,18 @@ def test_options_that_cannot_be_are_refused_in_two_lines(
     arguments: list[str], words: str, call: Call
 ) -> None:
     assert words in refused(call, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("64MiB", (64 << 20,)), ("1G,4K,4KiB", (4096, 1 << 30)), ("1024", (1024,))]
+)
+def test_sizes_are_bytes_with_a_unit(text: str, sizes: tuple[int, ...]) -> None:
+    assert command.parse_sizes("--size", text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "64MB", "1023", "17GiB", "64MiB,", "-1", "1e6"])
+def test_a_size_that_cannot_be_is_refused(text: str, call: Call) -> None:
+    assert "--size cannot be" in refused(call, "--size", text)
 
 
 def test_the_matrices_are_shown_to_those_who_ask(call: Call) -> None:
@@ -141,13 +177,27 @@ def test_an_interrupted_session_prints_what_there_is_and_is_not_filed(
     call: Call, on_scenario: OnScenario, measured: Measure, own_home: Path
 ) -> None:
     on_scenario("four")
-    measured(msgspec.structs.replace(bandwidth_of(4), complete=False))
+    left_out = NotMeasured(what="d2h gpu:1 -> host", reason="interrupted")
+    measured(msgspec.structs.replace(bandwidth_of(4), complete=False, not_measured=(left_out,)))
     done = call("bandwidth", "--save", "--json")
     assert done.code == 130
     assert json.loads(done.out)["complete"] is False
     assert "interrupted" in done.err
     assert "not saved" in done.err
     assert not own_home.exists()
+
+
+def test_gpus_in_use_are_reported_before_they_are_put_under_load(
+    call: Call, on_scenario: OnScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_scenario("four+busy_process@1")
+    monkeypatch.setattr(watched, "measure_watched", lambda *_, **__: bandwidth_of(4))
+    done = call("bandwidth", "--json")
+    assert "GPU 1 is in use by" in done.err
+    assert done.err.count("in use") == 1
+    busy = [one for one in json.loads(done.out)["findings"] if one["id"] == "gpu.busy"]
+    assert [one["subject"] for one in busy] == ["gpu:1"]
+    assert "in use" not in call("bandwidth", "--gpus", "0,2", "--json").err
 
 
 def test_a_capture_that_ends_early_is_no_interruption_of_ours(call: Call, tmp_path: Path) -> None:
@@ -168,27 +218,23 @@ def test_a_session_that_reached_no_gpu_is_not_filed(
     call: Call, on_scenario: OnScenario, measured: Measure, own_home: Path
 ) -> None:
     on_scenario("four")
-    measured(msgspec.structs.replace(bandwidth_of(4), samples=()))
+    measured(msgspec.structs.replace(bandwidth_of(4), samples=(), failures=()))
     done = call("bandwidth", "--save")
     assert done.code == 3
     assert "not saved: no GPU was measured" in done.err
     assert not own_home.exists()
 
 
-def test_a_copy_that_did_not_come_back_ends_the_process_after_the_report(
-    call: Call, on_scenario: OnScenario, measured: Measure, monkeypatch: pytest.MonkeyPatch
+def test_a_driver_that_ends_the_measurement_makes_exit_code_3(
+    call: Call, on_scenario: OnScenario, measured: Measure
 ) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(command, "_end", ended.append)
     on_scenario("four")
-    hung = Failure(kind="h2d", source="host", destination="gpu:1", reason="TIMED_OUT", says="no end")
-    measured(msgspec.structs.replace(bandwidth_of(4), failures=(hung,)))
+    left_out = NotMeasured(what="d2h gpu:1 -> host", reason="cuMemAlloc of GPU 1 did not return")
+    measured(msgspec.structs.replace(bandwidth_of(4), complete=False, not_measured=(left_out,)))
     done = call("bandwidth")
-    assert "TIMED_OUT: no end" in done.out
-    assert ended == [done.code]
-    measured(bandwidth_of(4))
-    call("bandwidth")
-    assert len(ended) == 1
+    assert done.code == 3
+    assert "the driver ended the measurement" in done.err
+    assert "d2h gpu:1 -> host" in done.out
 
 
 def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reported(
@@ -200,7 +246,7 @@ def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reporte
     samples = tuple(
         pair(a, b, 40.0 if {a, b} == {1, 3} else 10.0) for a in range(4) for b in range(4) if a != b
     )
-    measured(msgspec.structs.replace(bandwidth_of(4), samples=samples))
+    measured(msgspec.structs.replace(bandwidth_of(4), samples=samples, failures=()))
     saved = call("bandwidth", "--save")
     assert saved.code == 0
     assert "saved in" in saved.err
@@ -249,7 +295,7 @@ def test_only_changes_are_reported_and_a_loss_makes_exit_code_1(
     call: Call, on_scenario: OnScenario, measured: Measure
 ) -> None:
     on_scenario("four")
-    old = bandwidth_of(4)
+    old = msgspec.structs.replace(bandwidth_of(4), failures=())
     measured(old)
     call("bandwidth", "--save")
     same = call("bandwidth", "--baseline", "--fail-on", "warning")
@@ -282,6 +328,18 @@ def test_a_copy_that_fails_now_is_as_bad_as_an_error(
     assert "Fails now" in done.out
 
 
+def test_data_that_was_corrupted_then_and_now_is_no_change_and_fails_all_the_same(
+    call: Call, on_scenario: OnScenario, measured: Measure
+) -> None:
+    on_scenario("four")
+    measured(bandwidth_of(4))
+    call("bandwidth", "--save")
+    done = call("bandwidth", "--baseline")
+    assert done.code == 1
+    assert "nothing changed beyond noise" in done.out
+    assert "corrupted data" in done.err
+
+
 def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_path: Path) -> None:
     whole, fewer = tmp_path / "whole.json", tmp_path / "fewer.json"
     machine = machine_with(4)
@@ -310,7 +368,7 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
 
 
 def test_a_capture_is_filed_under_its_machine(call: Call, recorded: Path, own_home: Path) -> None:
-    assert call("bandwidth", "--from", recorded, "--save").code == 0
+    assert call("bandwidth", "--from", recorded, "--save").code == 1  # as without --save: corrupted data
     found = history.latest(own_home / "history.sqlite", machine_with(4))
     assert found is not None
     assert found.bandwidth.measured_at == bandwidth_of(4).measured_at

@@ -58,3 +58,77 @@ def test_a_capture_that_stops_early_is_no_baseline(program: str, call: Call, tmp
 def test_a_capture_that_is_whole_does_not_end_early(program: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "whole.txt").write_text(WHOLE[program][0])
     assert "ends early" not in call("bandwidth", "--from", tmp_path / "whole.txt").out
+
+
+BOTH = [
+    [750.0, 48.5, 48.4, 96.9],
+    [48.5, 750.0, 96.9, 17.0],
+    [48.4, 96.9, 750.0, 48.5],
+    [96.8, 17.1, 48.5, 750.0],
+]
+
+
+def test_a_file_of_both_directions_only_is_planned_by_it(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "both.txt"
+    file.write_text(p2p.matrix("Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)", BOTH))
+    done = call("plan", "--from", file, "--model", "alexnet", "--num-gpus", "2")
+    assert done.code == 0
+    assert "GPUs 0 and 3: measured 96.8 GB/s both directions, direct" in done.out
+
+
+def test_two_runs_of_one_gpu_are_shown_with_their_range(call: Call, tmp_path: Path) -> None:
+    rates = {"Host to Device": 26800.0, "Device to Host": 26300.0}
+    text = bandwidthtest.quick("NVIDIA L40S", rates)
+    file = tmp_path / "before-and-after.txt"
+    file.write_text(text + text.replace("26800", "13100"))
+    done = call("bandwidth", "--from", file)
+    assert "13.1-26.8" in done.out
+    assert "bandwidth.several_runs" in done.out
+
+
+def test_a_number_that_is_not_used_has_a_mark(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "small.txt"
+    file.write_text(bandwidthtest.quick("NVIDIA L40S", {"Device to Device": 4_300_000.0}))
+    done = call("bandwidth", "--from", file)
+    assert "4300?" in done.out
+    assert "?: not used" in " ".join(done.out.split())
+
+
+def nccl_run(*, wrong: int = 0) -> str:
+    ranks = [f"#  Rank  {n} Group  0 Pid 9 on box device  {n} [0000:0{n + 1}:00] NVIDIA L40S" for n in (0, 1)]
+    row = f" 1073741824  268435456  float  sum  -1  51130.00  21.00  21.00  {wrong}"
+    return "\n".join(
+        [
+            "# Collective test starting: all_reduce_perf",
+            "# nThread 1 nGpus 2 minBytes 1073741824 maxBytes 1073741824 step: 2(factor) warmup iters: 5",
+            *ranks,
+            f"{row}  51130.00  21.00  21.00  0",
+            f"# Out of bounds values : {wrong and 1} {'FAILED' if wrong else 'OK'}",
+            "# Avg bus bandwidth    : 21 ",
+            "",
+        ]
+    )
+
+
+@pytest.mark.parametrize("command", ["bandwidth", "inspect", "plan"])
+def test_collective_operations_are_read_by_every_command(command: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "nccl.txt").write_text(nccl_run())
+    model = ("--model", "alexnet") if command == "plan" else ()
+    done = call(command, *model, "--from", tmp_path / "nccl.txt")
+    assert done.code == 0
+    assert "nccl-tests" in done.out
+    assert ("all-reduce" in done.out) is (command == "bandwidth")
+
+
+def test_wrong_results_of_nccl_are_an_error(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "nccl.txt").write_text(nccl_run(wrong=37))
+    done = call("bandwidth", "--from", tmp_path / "nccl.txt")
+    assert done.code == 1
+    assert "bandwidth.wrong_data" in done.out
+    assert "37 wrong elements at 1073741824 bytes" in done.out
+
+
+def test_collective_operations_replace_no_saved_result(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "nccl.txt").write_text(nccl_run())
+    done = call("bandwidth", "--from", tmp_path / "nccl.txt", "--save")
+    assert "not saved: collective operations show no single path" in done.err

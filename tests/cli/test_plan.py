@@ -3,10 +3,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gputopo.launch.jobs import model_costs
 from gputopo.values import schema
+from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan
+from gputopo.workload import workloads
 from tests.cli.conftest import Call
 
 CAPTURES = Path(__file__).parents[3] / "shared/captures/topo"
@@ -16,8 +20,8 @@ def test_two_gpus_of_7gforce_are_0_and_1_and_the_plan_states_why(call: Call) -> 
     done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix")
     assert (done.code, done.err) == (0, "")
     assert "Plan for alexnet" in done.out
-    assert "GPUs       0,1" in done.out
-    assert "variables on gpu:0" in done.out
+    assert "GPUs        0,1" in done.out
+    assert "Images/sec" in done.out
     for heading in ("Why", "Next best", "Environment"):
         assert f"\n{heading}\n" in done.out
     assert "PIX" in done.out.partition("Why")[2].partition("Next best")[0]
@@ -50,6 +54,49 @@ def test_env_is_plain_lines_by_uuid_where_it_is_known(call: Call, on_scenario: C
     assert [word[:4] for word in values["CUDA_VISIBLE_DEVICES"].split(",")] == ["GPU-", "GPU-"]
     # docker --env-file and $(...) take quotes as part of the value, so there must be none
     assert all(shlex.quote(value) == value for value in values.values())
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the models that are built, in place of a child: each as resnet50."""
+    names: list[str] = []
+
+    def build(name: str, *_: object) -> workloads.Workload:
+        names.append(name)
+        if name == "keras:Nothing":
+            raise UsageError("keras.applications has no model 'Nothing'", "there are: ResNet50")
+        if name == "keras:Fails":
+            raise InputError("the model 'keras:Fails' cannot be built here: no TensorFlow", "install it")
+        return msgspec.structs.replace(workloads.require("resnet50"), name=name)
+
+    monkeypatch.setattr(model_costs, "_built", build)
+    return names
+
+
+def test_a_model_without_a_table_is_built_once_and_planned_by_its_costs(call: Call, built: list[str]) -> None:
+    asked = ("plan", "--from", "dgx1-p100", "--model", "keras:ResNet50", "--batch-size", 64, "--num-gpus", 4)
+    first, second = call(*asked), call(*asked)
+    assert built == ["keras:ResNet50"]
+    assert first.err == "gputopo: building keras:ResNet50 once to count what it costs\n"
+    assert (second.code, second.err, second.out) == (0, "", first.out)
+    assert "images/sec of one GPU (published: tf_cnn_benchmarks" in first.out
+
+
+def test_a_model_that_cannot_be_built_here_is_planned_without_seconds(call: Call, built: list[str]) -> None:
+    done = call("plan", "--from", "dgx1-p100", "--model", "keras:Fails", "--num-gpus", 2)
+    assert built == ["keras:Fails"]
+    assert done.code == 0
+    assert "gputopo: the model 'keras:Fails' cannot be built here: no TensorFlow\n" in done.err
+    assert "Images/sec" not in done.out
+
+
+def test_a_model_that_keras_does_not_have_is_refused(call: Call, built: list[str]) -> None:
+    done = call("plan", "--from", "dgx1-p100", "--model", "keras:Nothing", "--num-gpus", 2)
+    assert built == ["keras:Nothing"]
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-2:] == [
+        "gputopo: keras.applications has no model 'Nothing'", "  there are: ResNet50"
+    ]  # fmt: skip
 
 
 def test_json_and_another_format_are_refused_together(call: Call) -> None:
@@ -108,3 +155,91 @@ def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
     nothing = call("plan", "--model", "alexnet")
     assert nothing.code == 3
     assert "CUDA_VISIBLE_DEVICES hides all GPUs" in nothing.err
+
+
+def test_the_candidates_of_a_group_have_their_images_per_sec(call: Call) -> None:
+    """As published groups are compared: by variable update, device of the variables and reduction."""
+    done = call(
+        "plan", "--from", "7gforce", "--model", "alexnet", "--batch-size", 256, "--gpus", "0,5",
+        "--single-gpu-images-per-sec", 1500, "--program", "tf_cnn_benchmarks-2017", "--candidates", "all",
+        "--json",
+    )  # fmt: skip
+    plan = schema.decode(done.out, Plan, origin="stdout")
+    found = {(one.variable_update, one.ps_device, one.all_reduce): one for one in plan.candidates}
+    for mode in (
+        ("parameter_server", "cpu", None),
+        ("parameter_server", "gpu:0", None),
+        ("parameter_server", "gpu:5", None),
+        ("parameter_server", "gpu:spread", None),
+        ("replicated", None, "pscpu"),
+        ("replicated", None, "nccl"),
+        ("replicated", None, "ring"),
+        ("independent", None, None),
+    ):
+        assert found[mode].gpus == (0, 5)
+        assert 0 < (found[mode].images_per_sec or 0) <= 3000
+    assert plan.prediction is not None
+    assert (plan.prediction.program, plan.prediction.batch_size) == ("tf_cnn_benchmarks-2017", 256)
+    assert plan.prediction.single_gpu_images_per_sec == {0: 1500.0, 5: 1500.0}
+
+
+def test_as_many_candidates_as_asked_for_are_listed(call: Call) -> None:
+    options = ("plan", "--from", "dgx1-v100", "--model", "resnet50", "--num-gpus", 2, "--json")
+    for count in (1, 3):
+        done = call(*options, "--candidates", count)
+        assert len(schema.decode(done.out, Plan, origin="stdout").candidates) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--program", "keras"), "there is no program 'keras'\n  did you mean keras-2017?"),
+        (("--batch-size", "0"), "--batch-size cannot be 0\n  give 1 or more"),
+        (
+            ("--single-gpu-images-per-sec", "0"),
+            "--single-gpu-images-per-sec cannot be '0'\n"
+            "  give images/sec above 0: one number, or one for each GPU",
+        ),
+        (("--candidates", "none"), "--candidates cannot be 'none'\n  give a number from 1, or all"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_two_lines(options: tuple[str, ...], error: str, call: Call) -> None:
+    done = call("plan", "--from", "7gforce", "--model", "alexnet", *options)
+    assert (done.code, done.out, done.err) == (2, "", f"gputopo: {error}\n")
+
+
+def test_what_if_shows_before_and_after_and_what_it_rests_on(call: Call) -> None:
+    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2)
+    done = call(*words, "--what-if", "all: x16", "--what-if", "gpu6: x8")
+    assert done.code == 0
+    part = done.out.partition("\nWhat if\n")[2].partition("\n\n")[0]
+    assert "all GPUs into x16 slots; GPU 6 into an x8 slot" in part
+    assert all(label in part for label in ("Before", "After", "Rests on"))
+    found = schema.decode(call(*words, "--what-if", "all: x16", "--json").out, Plan, origin="stdout").what_if
+    assert found is not None
+    assert (found.changes, found.asked) == (("all: x16",), True)
+    assert found.share > 0
+
+
+def test_what_if_alone_finds_the_change_that_pays_most(call: Call) -> None:
+    words = ("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", 2)
+    for alone in (("--what-if",), ("--what-if", "--json")):
+        assert call(*words, *alone).code == 0
+    found = schema.decode(call(*words, "--what-if", "--json").out, Plan, origin="stdout").what_if
+    assert found is not None
+    assert not found.asked
+    assert "with alexnet; " in " ".join(call(*words, "--what-if").out.split())
+
+
+def test_a_change_that_is_not_known_is_refused_in_two_lines(call: Call) -> None:
+    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--what-if", "faster")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == "gputopo: --what-if does not know 'faster'"
+    assert len(done.err.splitlines()) == 2
+
+
+def test_the_number_of_gpus_is_shown_with_what_others_would_do(call: Call) -> None:
+    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "auto", "--gain", "0.1")
+    part = done.out.partition("\nNumber of GPUs\n")[2].partition("\n\n")[0]
+    assert "GPUs  images/sec  speedup  gain" in part
+    assert [row.split()[0] for row in part.splitlines()[-4:]] == ["1", "2", "4", "7"]

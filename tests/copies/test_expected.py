@@ -98,20 +98,57 @@ def capture(name: str) -> Machine:
         ("H200", 55.3, "Gen5 x16"),
     ],
 )
-def test_an_untold_link_is_inferred_from_the_number_and_marked_so(name: str, rate: float, first: str) -> None:
+def test_where_no_link_is_reported_the_widest_of_the_model_is_expected_and_the_rate_names_others(
+    name: str, rate: float, first: str
+) -> None:
     (found,) = expected(capture(name), sample("h2d", "host", "gpu:0", rate, pinned=True))
+    widest = {"GeForce GTX 1080 Ti": row(3, 16), "H200": row(5, 16)}.get(name, row(3, 16))
+    assert found.expected_gb_per_s == widest.copy_to_device_gb_per_s
+    assert found.expected_low_gb_per_s is None  # boards give cards fewer lanes
+    source = found.expected_source or ""
+    assert f"{link_name(widest)}, the widest that {name} supports (gpus.csv); its slot is unknown" in source
+    assert ("the rate fits" in source) == (first != link_name(widest))
+    assert first in source
+
+
+def test_the_link_of_an_unknown_model_is_inferred_from_the_number_and_marked_so() -> None:
+    (found,) = expected(capture("Unheard Of"), sample("h2d", "host", "gpu:0", 6.2345, pinned=True))
     assert found.expected_gb_per_s is None  # a number is no expectation of itself
-    assert found.expected_source is not None
-    assert "inferred" in found.expected_source
-    assert f"what {first} carries" in found.expected_source
+    assert found.expected_source == (
+        "link not reported; inferred from the rate: Gen5 x2 (or Gen4 x4, Gen3 x8, Gen2 x16)"
+    )
+
+
+@pytest.mark.parametrize("name", ["GH200 480GB", "NVIDIA GB200"])
+def test_copies_faster_than_pcie_are_of_another_link(name: str) -> None:
+    (found,) = expected(capture(name), sample("h2d", "host", "gpu:0", 359.0, pinned=True))
+    assert found.expected_gb_per_s is None
 
 
 def test_the_other_links_that_fit_are_reported_and_none_that_the_card_cannot_have() -> None:
     names = [link_name(link) for link in links_for(0.7635, Gpu(index=0, name="GeForce GTX 1070"))]
     assert names == ["Gen3 x1", "Gen2 x2", "Gen1 x4"]
-    assert link_name(links_for(3.3, None)[0]) == "Gen5 x1"
-    assert all(link.generation <= 3 for link in links_for(3.3, Gpu(index=0, name="GeForce GTX 1070")))
-    assert links_for(359.0, None) == ()  # NVLink-C2C of a GH200 is no PCIe
+    assert link_name(links_for(3.3)[0]) == "Gen5 x1"
+    assert links_for(359.0) == ()  # NVLink-C2C of a GH200 is no PCIe
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [
+        ("GeForce GTX 1070", 3),
+        ("Tesla V100-PCIE-16GB", 3),
+        ("NVIDIA Tesla V100-PCIE-16GB", 3),
+        ("Tesla V100-FHHL-16GB", 3),  # in no row
+        ("NVIDIA A100-PG509-200", 4),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", 4),
+        ("NVIDIA H100 80GB HBM2e", 5),
+        ("NVIDIA Future 9000", 5),
+    ],
+)
+def test_no_link_is_later_than_the_model(name: str, generation: int) -> None:
+    for rate in (0.7, 3.3, 6.3, 12.4, 13.4):
+        found = links_for(rate, Gpu(index=0, name=name))
+        assert max(link.generation for link in found) <= generation, rate
 
 
 @pytest.mark.parametrize(
@@ -140,6 +177,7 @@ def test_local_copies_are_compared_with_the_memory_of_the_model() -> None:
     assert found.expected_low_gb_per_s < 353.5
     (unknown,) = expected(capture("Unheard Of"), sample("d2d_local", "gpu:0", "gpu:0", 353.5))
     assert unknown.expected_gb_per_s is None
+    assert unknown.expected_source == "no reference data for Unheard Of"
 
 
 def test_an_instance_of_a_card_is_not_compared_with_the_whole_card() -> None:
@@ -166,7 +204,10 @@ def test_pairs_over_pcie_expect_what_their_links_should_carry_where_nothing_was_
     machine = gpu(1, pcie={"width_now": 8})(sound())
     found = one(machine, "p2p_staged", "gpu:0", "gpu:1")
     assert found.expected_gb_per_s == row(3, 8).copy_to_device_gb_per_s
-    assert one(every_gpu(pcie=Pcie())(sound()), "p2p_staged", "gpu:0", "gpu:1").expected_gb_per_s is None
+    widest = one(every_gpu(pcie=Pcie())(sound()), "p2p_staged", "gpu:0", "gpu:1")
+    assert widest.expected_gb_per_s == row(3, 16).copy_to_host_gb_per_s
+    assert widest.expected_low_gb_per_s is None
+    assert "its slot is unknown" in (widest.expected_source or "")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +234,7 @@ def test_nvlinks_expect_what_was_measured_of_that_version_and_count(
 
 
 def test_a_bridge_of_the_smaller_ampere_chip_has_its_own_row() -> None:
-    small, large = expected_nvlink(3, 4), expected_nvlink(3, 12)
+    small, large = expected_nvlink(3, "GA102"), expected_nvlink(3, "GA100")
     assert small is not None
     assert large is not None
     assert small.link_gb_per_s < large.link_gb_per_s

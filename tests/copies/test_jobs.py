@@ -1,12 +1,17 @@
 from collections import Counter
 from itertools import combinations, permutations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import (
+    LOCAL_BYTES,
+    MATCHING,
+    MAX_PEERS,
+    RING,
     Setting,
     describe,
     gpus_of,
@@ -14,6 +19,7 @@ from gputopo.copies.jobs import (
     jobs,
     next_jobs,
     not_possible,
+    pairs,
     path_of,
     without,
 )
@@ -74,8 +80,44 @@ def test_no_job_is_given_twice() -> None:
 
 def test_what_counts_most_comes_first() -> None:
     order = [describe(job).partition(" ")[0] for job in jobs(EIGHT)]
-    assert order.index("p2p_staged") < order.index("p2p_direct") < order.index("latency")
+    firsts = [order.index(kind) for kind in ("h2d", "d2d_local", "p2p_direct", "latency", "p2p_staged")]
+    assert firsts == sorted(firsts)
     assert jobs(EIGHT)[-1].copies[0].method == "kernel_write"
+
+
+def test_the_path_that_a_pair_has_comes_before_the_one_that_it_does_not_need() -> None:
+    some = Setting(gpus=(0, 1, 2), peers=frozenset({(0, 1), (1, 0)}))
+    order = [describe(job) for job in jobs(some)]
+    assert order.index("p2p_staged gpu:0 -> gpu:2") < order.index("latency host -> gpu:0")
+    assert order.index("p2p_direct gpu:0 -> gpu:1") < order.index("latency host -> gpu:0")
+    assert order.index("p2p_staged gpu:0 -> gpu:1") > order.index("bidirectional gpu:0 <-> gpu:1 direct")
+
+
+@given(st.integers(2, 9), st.integers(1, 8))
+def test_the_first_pairs_hold_each_gpu_equally_often(count: int, rounds: int) -> None:
+    order = pairs(range(count))
+    assert set(order) == set(permutations(range(count), 2))
+    seen = Counter(gpu for pair in order[: 2 * count * rounds] for gpu in pair)
+    assert max(seen.values()) - min(seen.values()) <= 2
+
+
+def test_sixteen_gpus_change_their_peers_seldom() -> None:
+    peers: dict[int, list[int]] = {gpu: [] for gpu in range(16)}  # as the driver has them, the oldest first
+    enabled = 0
+    for a, b in pairs(range(16)):
+        if b in peers[a]:
+            peers[a].remove(b)
+        else:
+            enabled += 1
+        peers[a] = [*peers[a], b][-MAX_PEERS:]
+    assert enabled == 16 * 15
+
+
+def test_copies_within_memory_are_larger_than_the_caches() -> None:
+    large = Setting(gpus=(0, 1, 2), l2_bytes={0: 2 << 20, 1: 126 << 20}, no_local={2: "too little is free"})
+    found = {job.copies[0].source: job.min_bytes for job in jobs(large) if job.kind == "d2d_local"}
+    assert found == {"gpu:0": LOCAL_BYTES, "gpu:1": 4 * (126 << 20)}
+    assert any(one.reason == "too little is free" for one in not_possible(large))
 
 
 def test_one_gpu_has_no_groups_and_no_pairs() -> None:
@@ -101,7 +143,7 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
 
 def test_both_directions_of_a_pair_are_one_job_with_its_path() -> None:
     found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
-    assert [gpus_of(job.copies[0]) for job in found] == list(combinations(range(8), 2))
+    assert sorted(gpus_of(job.copies[0]) for job in found) == list(combinations(range(8), 2))
     assert all(gpus_of(job.copies[1]) == gpus_of(job.copies[0])[::-1] for job in found)
 
 
@@ -134,6 +176,23 @@ def test_what_is_asked_for_finds_the_shared_uplinks(groups: list[tuple[set[int],
     assert {frozenset(group.gpus) for group in found} == {frozenset(gpus) for gpus, _ in groups}
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [(set(range(first, first + 2)), 12.5) for first in range(0, 16, 2)],
+        [(set(range(8)), 12.5), (set(range(8, 16)), 12.5)],
+        [({0, 5, 9, 14}, 20.0), ({1, 2}, 13.0)],
+        [({0, 1}, 13.0), ({2, 3}, 13.0), ({0, 1, 2, 3}, 20.0), (set(range(4, 16)), 15.0)],
+    ],
+)
+def test_of_sixteen_gpus_few_pairs_show_the_shared_uplinks(groups: list[tuple[set[int], float]]) -> None:
+    done = measured(Setting(gpus=tuple(range(16))), groups)
+    assert {frozenset(group.gpus) for group in uplink_groups(done, Machine(source="live"))} == {
+        frozenset(gpus) for gpus, _ in groups
+    }
+    assert len({sample.group for sample in done} - {None}) < 100
+
+
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.floats(0.3, 5.0))
 def test_the_questions_come_to_an_end_and_are_bounded(uplink_of: list[int], width: float) -> None:
     setting = Setting(gpus=tuple(range(len(uplink_of))))
@@ -159,6 +218,74 @@ def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
     asked = next_jobs(done, three)
     assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
     assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
+
+
+def ends(job: Job) -> list[tuple[int, ...]]:
+    return [gpus_of(copy) for copy in job.copies]
+
+
+@pytest.mark.parametrize("count", [4, 5, 8])
+def test_rounds_of_pairs_have_every_pair_once_in_both_directions(count: int) -> None:
+    gpus = tuple(range(count))
+    full = Setting(gpus=gpus, level="full", peers=frozenset(permutations(gpus, 2)))
+    rounds = [job for job in jobs(full) if (job.group or "").startswith(MATCHING)]
+    assert len(rounds) == count - 1 + count % 2
+    for one in rounds:
+        assert Counter(gpu for pair in ends(one) for gpu in pair) == dict.fromkeys(
+            {gpu for pair in ends(one) for gpu in pair}, 2
+        )
+    assert sorted(pair for one in rounds for pair in ends(one)) == sorted(permutations(gpus, 2))
+    assert not [job for job in jobs(EIGHT) if (job.group or "").startswith(MATCHING)]
+
+
+def test_all_gpus_at_once_are_a_ring_and_two_halves() -> None:
+    found = {job.group: job for job in jobs(EIGHT) if job.kind == "p2p_direct" and job.group}
+    assert list(found) == ["ring gpus:0,1,2,3,4,5,6,7", "bisection gpus:0,1,2,3,4,5,6,7"]
+    ring, halves = map(ends, found.values())
+    assert ring == [(gpu, (gpu + 1) % 8) for gpu in range(8)]
+    assert sorted(halves) == sorted((a, (a + 4) % 8) for a in range(8))
+
+
+def test_gpus_at_once_go_through_the_host_where_a_pair_has_no_direct_path() -> None:
+    some = Setting(gpus=(0, 1, 2), peers=frozenset({(0, 1), (1, 0)}))
+    assert [job.kind for job in jobs(some) if (job.group or "").startswith(RING)] == ["p2p_staged"]
+    assert not [job for job in jobs(Setting(gpus=(0, 1), peers=EIGHT.peers)) if "ring" in (job.group or "")]
+
+
+def test_one_to_all_and_all_to_one_are_for_as_many_gpus_as_have_peer_access() -> None:
+    def groups(count: int) -> set[str]:
+        gpus = tuple(range(count))
+        full = Setting(gpus=gpus, level="full", peers=frozenset(permutations(gpus, 2)))
+        return {(job.group or "").partition(" gpus:")[0] for job in jobs(full)}
+
+    assert {"gpu:2 to all", "all to gpu:2"} < groups(3)
+    assert "gpu:2 to all" not in groups(10)
+    ten = Setting(gpus=tuple(range(10)), level="full", peers=frozenset(permutations(range(10), 2)))
+    assert any("to all others at once" in one.what for one in not_possible(ten))
+
+
+def test_a_chosen_size_stands_for_the_one_by_speed_and_for_the_sweep() -> None:
+    two = Setting(gpus=(0, 1), level="full", peers=EIGHT.peers, sizes=(1 << 20, 1 << 29))
+    assert {job.bytes for job in jobs(two) if job.kind != "latency"} == {1 << 20, 1 << 29}
+    words = [describe(job) for job in jobs(two)]
+    assert len(set(words)) == len(words)
+
+
+def test_full_has_both_directions_by_kernels() -> None:
+    two = Setting(gpus=(0, 1), level="full", peers=EIGHT.peers, no_kernels={1: "too old"})
+    words = {describe(job) for job in jobs(two)}
+    assert "bidirectional host <-> gpu:0 kernel_read" in words
+    assert "bidirectional host <-> gpu:1 kernel_read" not in words
+    assert not any("<-> gpu:1" in one and "kernel" in one for one in words)
+    both = {describe(job) for job in jobs(msgspec.structs.replace(two, no_kernels={}))}
+    assert {f"bidirectional gpu:0 <-> gpu:1 direct {by}" for by in ("kernel_read", "kernel_write")} < both
+
+
+def test_a_ring_without_a_gpu_keeps_its_name() -> None:
+    ring = next(job for job in jobs(EIGHT) if (job.group or "").startswith(RING))
+    left = without(ring, {"gpu:2"})
+    assert left is not None
+    assert left.group == "ring gpus:0,1,3,4,5,6,7"
 
 
 def test_a_group_without_a_gpu_has_the_name_of_the_others() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb, pair_speeds, speed_classes, unmeasured
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Path, Run, Sample
 from tests.invented_bandwidths import pair
 
 
@@ -47,10 +47,40 @@ def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_st
     assert speeds(*others[::-1], engine, back)[0, 1].gb_per_s == 10.0
 
 
-def test_of_several_large_copies_the_fastest_stands_and_a_kernel_where_there_is_nothing_else() -> None:
+def test_of_several_large_copies_the_fastest_stands_and_kernels_only_where_there_is_nothing_else() -> None:
     assert speeds(pair(0, 1, 9.0), pair(0, 1, 10.0), pair(1, 0, 12.0))[0, 1].gb_per_s == 10.0
-    kernel = msgspec.structs.replace(pair(0, 1, 7.0), method="kernel_write")
-    assert speeds(kernel, pair(1, 0, 12.0))[0, 1].gb_per_s == 7.0
+    out, back = (
+        msgspec.structs.replace(one, method="kernel_write") for one in (pair(0, 1, 7.0), pair(1, 0, 8.0))
+    )
+    assert speeds(out, back)[0, 1].gb_per_s == 7.0
+    assert (0, 1) not in speeds(out, back, pair(1, 2, 12.0), pair(2, 1, 12.0))
+
+
+def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
+    """Return the sum of both directions at once."""
+    return Sample(
+        kind="bidirectional", source=f"gpu:{a}", destination=f"gpu:{b}", path=path, median_gb_per_s=speed
+    )
+
+
+def test_half_of_both_directions_counts_where_one_was_not_measured_alone() -> None:
+    found = speeds(both(0, 1, 97.0), both(1, 0, 96.8), both(0, 1, 15.5, "staged"))
+    assert found[0, 1].gb_per_s == 48.4
+    assert found[0, 1].says == "measured 96.8 GB/s both directions, direct"
+    assert speeds(both(0, 1, 97.0), pair(0, 1, 30.0), pair(1, 0, 31.0))[0, 1].says.startswith("measured 30.0")
+    assert speeds(both(0, 1, 97.0, None))[0, 1].says == "measured 97.0 GB/s both directions"
+    slower = speeds(both(0, 1, 10.0), both(0, 1, 14.0, "staged"))[0, 1].says
+    assert slower == "measured 14.0 GB/s both directions, staged; direct is slower: 10.0 GB/s"
+
+
+def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_their_median() -> None:
+    cannot_be = msgspec.structs.replace(pair(0, 1, 400.0), invalid="above_link")
+    assert speeds(cannot_be, pair(0, 1, 24.0), pair(1, 0, 25.0))[0, 1].gb_per_s == 24.0
+    runs = tuple(Run(name=str(number), value=value) for number, value in enumerate((24.6, 25.0, 72.7)))
+    several = msgspec.structs.replace(pair(0, 1, 25.0), runs=runs)
+    assert speeds(several, pair(1, 0, 26.0))[0, 1].says == (
+        "measured 25.0 GB/s (24.6 to 72.7 in 3 runs), direct"
+    )
 
 
 def test_nothing_was_measured_without_a_bandwidth() -> None:

@@ -152,6 +152,98 @@ def test_any_partition_into_switches_is_found(cuts: list[int], shares: list[floa
     assert found(samples, start) == sets_of(uplinks)
 
 
+@given(
+    cuts=st.lists(st.integers(0, 7), min_size=0, max_size=6),
+    widths=st.lists(st.sampled_from([1.0, 1.0, 0.5, 0.25, 0.06]), min_size=8, max_size=8),
+    share=st.floats(0.3, 1.0),
+    back=st.floats(0.9, 1.15),
+    noise=st.floats(0.0, 0.08),
+    seed=st.integers(0, 10**6),
+    sets=st.sets(st.sampled_from(["pairs", "left out"])),
+)
+def test_groups_are_nested_or_disjoint_in_any_tree_and_noise(
+    cuts: list[int],
+    widths: list[float],
+    share: float,
+    back: float,
+    noise: float,
+    seed: int,
+    sets: set[str],
+) -> None:
+    alone = {gpu: X16 * width for gpu, width in enumerate(widths)}
+    uplinks: Uplinks = {}
+    parts = [frozenset(range(8))]
+    for cut in cuts:  # each cut parts a group of GPUs in two, down to pairs
+        part = next(part for part in parts if cut in part)
+        for half in (
+            frozenset(gpu for gpu in part if gpu < cut),
+            frozenset(gpu for gpu in part if gpu >= cut),
+        ):
+            if 1 < len(half) < len(part):
+                uplinks[half] = share * X16 * len(half) ** 0.5
+                parts = [half, *parts]
+    measured = [
+        *whole(8),
+        *(pairs(8) if "pairs" in sets else []),
+        *(left_out(8) if "left out" in sets else []),
+    ]
+    samples = session(8, uplinks, measured, alone, noise, seed)
+    other = {gpu: rate * back for gpu, rate in alone.items()}
+    samples += session(8, uplinks, measured, other, noise, seed + 1, kind="d2h")
+    groups = [set(group.gpus) for group in uplink_groups(samples, bare(8))]
+    for one, other_group in combinations(groups, 2):
+        assert one != other_group
+        assert not one & other_group or one < other_group or other_group < one
+
+
+@pytest.mark.parametrize("uplink", [12.3, 24.6])
+@pytest.mark.parametrize("narrow", [6.4, 3.2])
+@pytest.mark.parametrize("tree", [True, False])
+@pytest.mark.parametrize("sets", ["pairs", "left out"])
+def test_one_narrow_card_behind_a_bridge_makes_no_second_group(
+    uplink: float, narrow: float, tree: bool, sets: str
+) -> None:
+    alone, back = dict.fromkeys(range(4), X16), dict.fromkeys(range(4), X16 * 1.06)
+    alone[3], back[3] = narrow, narrow * 1.06
+    measured = [*whole(4), *(pairs(4) if sets == "pairs" else left_out(4))]
+    link: Uplinks = {frozenset(range(4)): uplink}
+    samples = session(4, link, measured, alone, 0.01)
+    samples += session(4, {frozenset(range(4)): uplink * 1.06}, measured, back, 0.01, 2, kind="d2h")
+    groups = uplink_groups(samples, sound(4) if tree else bare(4))
+    assert len(groups) == 1
+    assert {0, 1, 2} <= set(groups[0].gpus)
+    assert groups[0].slowed == ("h2d", "d2h")
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_a_card_that_is_slowed_in_one_direction_only_is_of_the_same_group(tree: bool) -> None:
+    measured = whole(4)
+    alone = {0: 12.3, 1: 12.3, 2: 12.3, 3: 6.1}
+    samples = session(4, {frozenset(range(4)): 24.6}, measured, alone)  # GPU 3 is not slowed
+    samples += session(4, {frozenset(range(4)): 24.6}, measured, alone | {3: 9.0}, kind="d2h")
+    (group,) = uplink_groups(samples, sound(4) if tree else bare(4))
+    assert (group.gpus, group.slowed) == ((0, 1, 2, 3), ("h2d", "d2h"))
+    assert group.alone_gb_per_s == pytest.approx(43.0)
+    assert group.together_gb_per_s == pytest.approx(24.6)
+
+
+def test_a_card_that_could_not_be_measured_in_one_direction_takes_no_number_away() -> None:
+    link: Uplinks = {frozenset(range(4)): 12.3}
+    three = [one for one in session(4, link, [(0, 1, 2)]) if one.destination != "gpu:3"]
+    (group,) = uplink_groups([*three, *session(4, link, whole(4), kind="d2h")], sound(4))
+    assert (group.gpus, group.from_kind, group.slowed) == ((0, 1, 2, 3), "d2h", ("h2d", "d2h"))
+    assert group.together_gb_per_s == pytest.approx(12.3)
+    assert group.agrees is True
+
+
+def test_a_narrow_link_of_two_within_a_wider_one_of_four_stays_a_group() -> None:
+    sets = [*pairs(4), *whole(4)]
+    samples = [*session(4, {frozenset((0, 1)): 8.0}, sets), *session(4, NESTED, sets, kind="d2h")]
+    groups = uplink_groups(samples, bare(4))
+    assert [group.gpus for group in groups] == [(0, 1), (2, 3), (0, 1, 2, 3)]
+    assert [group.slowed for group in groups] == [("h2d", "d2h"), ("d2h",), ("d2h",)]
+
+
 def test_a_group_has_the_sums_of_alone_and_together() -> None:
     samples = session(8, TWO_BY_FOUR, [*left_out(8), *whole(8)])
     first, second = uplink_groups(samples, bare(8))
@@ -178,14 +270,14 @@ def test_both_directions_of_one_group_are_reported_once() -> None:
     sets = [*pairs(3), *whole(3)]
     samples = [*session(3, CHIPSET, sets), *session(3, CHIPSET, sets, kind="d2h")]
     (group,) = uplink_groups(samples, bare(3))
-    assert group.from_kind == "h2d"
+    assert (group.from_kind, group.slowed) == ("h2d", ("h2d", "d2h"))
 
 
 def test_a_group_that_only_copies_to_the_host_show_is_found() -> None:
     sets = [*pairs(3), *whole(3)]
     samples = [*session(3, {}, sets), *session(3, CHIPSET, sets, kind="d2h")]
     (group,) = uplink_groups(samples, bare(3))
-    assert (group.gpus, group.from_kind) == ((1, 2), "d2h")
+    assert (group.gpus, group.from_kind, group.slowed) == ((1, 2), "d2h", ("d2h",))
 
 
 def test_an_uneven_division_within_a_group_is_no_smaller_group() -> None:

@@ -62,7 +62,7 @@ class FakeNvml:
     def spoil(
         self, call: str, fault: Callable[[], None], gpu: int | None = None, after_calls: int = 0
     ) -> None:
-        """Let a call `hang` or `crash`, for one GPU or all, once it has answered so often."""
+        """Let a call `hang`, `crash` or take its time, for one GPU or all, after so many good answers."""
         good = [after_calls]
 
         def meet(name: str, index: int | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.collect import _user, read_machine
+from gputopo.probes.collect import _user, read_machine, read_tree
 from gputopo.probes.facts import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
@@ -164,6 +164,21 @@ def test_a_gpu_that_only_the_kernel_module_lists_is_mentioned(tmp_path: Path) ->
     machine = read(replace(four, gpus=four.gpus[:3]), tmp_path)
     reasons = {path: why for path, why in machine.missing.items() if path.startswith("pci[")}
     assert reasons == {"pci[0000:47:00.0].gpu": "NOT_COUNTED_BY_NVML (kernel driver nvidia)"}
+
+
+def test_of_a_copied_tree_the_gpus_that_only_the_kernel_module_lists_are_found(tmp_path: Path) -> None:
+    """As in hwloc's trees of POWER9, whose buses have neither vendors nor links."""
+    addresses = ["0004:05:00.0", "0004:06:00.0", "0035:04:00.0", "10000:01:00.0"]
+    files: dict[str, object] = {
+        f"proc/driver/nvidia/gpus/{address}/numa_status": "Node: 255" for address in addresses
+    }
+    files |= {f"sys/bus/pci/devices/{address}/class": "0x030200" for address in addresses[:3]}
+    write_files(tmp_path, files)
+    machine = read_tree(tmp_path)
+    assert [gpu.pci_address for gpu in machine.gpus] == addresses
+    assert len(machine.links) == 6
+    assert machine.missing["links[0-1].hop"]
+    assert not any(path.startswith("pci[") for path in machine.missing)
 
 
 @pytest.mark.parametrize(

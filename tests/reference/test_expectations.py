@@ -3,7 +3,15 @@ from importlib import resources
 
 import pytest
 
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_link, known_gpus
+from gputopo.reference.expectations import (
+    GpuExpectation,
+    expected_gpu,
+    expected_link,
+    expected_nvlink,
+    known_bus_rates,
+    known_gpus,
+)
+from gputopo.values.bandwidth import COLLECTIVES
 
 ROWS = known_gpus()
 # Lengths of a row are rounded, and makers publish rounded bandwidths (H200: 2.4 % under its clock's).
@@ -20,6 +28,14 @@ def test_the_memory_clock_and_bus_give_the_published_bandwidth() -> None:
 
 def test_most_rows_can_be_checked_by_their_bandwidth() -> None:
     assert sum(row.max_memory_mhz is not None and row.memory_gb_per_s is not None for row in ROWS) >= 110
+
+
+def test_every_card_has_a_peak_rate_and_those_with_tensor_cores_that_of_these() -> None:
+    assert all(row.fp32_tflops for row in ROWS)
+    for row in ROWS:
+        small = row.name.startswith(("GeForce GTX 16", "T4", "T6", "T1"))  # Turing chips without tensor cores
+        older = row.architecture in ("Kepler", "Maxwell", "Pascal")
+        assert (row.tensor_tflops is None) == (small or older), row.name
 
 
 def test_every_card_has_a_source_and_is_the_only_row_of_its_names() -> None:
@@ -40,6 +56,8 @@ def check_range(row: GpuExpectation) -> None:
     for value, low, high in (
         (row.boost_mhz, 500, 4000),
         (row.l2_mib, 0.25, 200),
+        (row.fp32_tflops, 0.5, 130),
+        (row.tensor_tflops, 1.9 * (row.fp32_tflops or 1), 35 * (row.fp32_tflops or 1)),
         (row.max_core_mhz, row.boost_mhz or 500, 4000),
         (row.max_memory_mhz, 500, 20_000),
         (row.slowdown_c, 80, 105),
@@ -50,9 +68,14 @@ def check_range(row: GpuExpectation) -> None:
         assert value is None or low <= value <= high, (row.name, value)
     assert (row.pcie_generation is None) == (row.pcie_width is None), row.name
     assert (row.nvlinks is None) == (row.nvlink_by_bridge is None), row.name
+    assert (row.nvlinks is None) == (not row.pair_nvlinks), row.name
+    assert list(row.pair_nvlinks) == sorted({*row.pair_nvlinks}), row.name
+    assert all(1 <= count <= (row.nvlinks or 0) for count in row.pair_nvlinks), row.name
 
 
-@pytest.mark.parametrize(("file", "fewest"), [("gpus.csv", 130), ("links.csv", 30), ("nvlinks.csv", 5)])
+@pytest.mark.parametrize(
+    ("file", "fewest"), [("gpus.csv", 130), ("links.csv", 30), ("nvlinks.csv", 5), ("nccl_bus.csv", 30)]
+)
 def test_every_line_of_a_table_has_a_source(file: str, fewest: int) -> None:
     lines = resources.files("gputopo.reference.data").joinpath(file).read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader(lines))
@@ -291,3 +314,60 @@ def test_no_copy_is_expected_faster_than_its_link() -> None:
 @pytest.mark.parametrize(("generation", "width"), [(None, 16), (3, None), (3, 5), (0, 16), (9, 16)])
 def test_a_link_that_is_in_no_row_has_no_expectation(generation: int | None, width: int | None) -> None:
     assert expected_link(generation, width) is None
+
+
+def test_the_fastest_boards_of_a_name_have_a_higher_rate_than_its_row() -> None:
+    rows = [row for row in ROWS if row.memory_max_gb_per_s is not None]
+    assert rows
+    assert all((row.memory_gb_per_s or 0) < (row.memory_max_gb_per_s or 0) for row in rows)
+
+
+def test_nvlink_c2c_is_known_of_the_gpus_with_a_grace_cpu() -> None:
+    assert {row.name for row in ROWS if row.c2c_gb_per_s} == {
+        "GH200 480GB",
+        "GH200 144G HBM3e",
+        "GB200",
+        "GB300",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "gb_per_s"),
+    [
+        # Both directions together, as NVIDIA publishes them.
+        ("Tesla P100-SXM2-16GB", 4, 160),
+        ("Tesla V100-SXM2-16GB", 6, 300),
+        ("Tesla V100-SXM3-32GB", 6, 300),
+        ("NVIDIA GeForce RTX 2080 Ti", 2, 100),
+        ("NVIDIA GeForce RTX 3090", 4, 112.5),
+        ("NVIDIA RTX A6000", 4, 112.5),
+        ("NVIDIA A30", 4, 200),
+        ("NVIDIA A100-SXM4-80GB", 12, 600),
+        ("NVIDIA A100 80GB PCIe", 12, 600),
+        ("NVIDIA A800-SXM4-80GB", 8, 400),
+        ("NVIDIA H100 80GB HBM3", 18, 900),
+        ("NVIDIA H100 PCIe", 12, 600),
+        ("NVIDIA H100 NVL", 12, 600),
+        ("NVIDIA H800", 8, 400),
+        ("NVIDIA H20", 18, 900),
+        ("NVIDIA H200", 18, 900),
+        ("NVIDIA H200 NVL", 18, 900),
+        ("NVIDIA B200", 18, 1800),
+    ],
+)
+def test_the_nvlinks_of_a_model_add_up_to_its_published_rate(name: str, links: int, gb_per_s: float) -> None:
+    gpu = expected_gpu(name)
+    assert gpu is not None
+    assert gpu.nvlinks == links
+    row = expected_nvlink(gpu.nvlink_generation, gpu.chip)
+    assert row is not None
+    assert 2 * links * row.link_gb_per_s == gb_per_s
+
+
+def test_every_bus_rate_is_of_a_known_gpu_and_above_its_lower_limit() -> None:
+    names = {row.name for row in known_gpus()}
+    for row in known_bus_rates():
+        assert row.gpu in names
+        assert row.operation in COLLECTIVES
+        assert 0 < row.low_gb_per_s <= (row.bus_gb_per_s or row.low_gb_per_s)
+        assert row.confidence in ("measured", "scaled", "threshold")

@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 
 from gputopo.report.layout import text_of
-from gputopo.report.plan import environment_lines, placement_in_words, plan_view
-from gputopo.values.run.plan import Candidate, Plan, Refusal
+from gputopo.report.plan import environment_lines, placement_in_words, plan_view, summary_lines
+from gputopo.values.run.plan import Candidate, Plan, Prediction, Price, Refusal
 
 CHOICE = Candidate(
     gpus=(0, 1), ps_device="gpu:0", reasons=("GPUs 0 and 1 are PIX apart", "lowest of 9 equal sets")
@@ -83,4 +84,99 @@ def test_a_plan_of_sixteen_gpus_fits(width: int) -> None:
     whole = Candidate(gpus=tuple(range(16)), ps_device="cpu", reasons=("far " * 40,))
     other = Candidate(gpus=tuple(range(16)), ps_device="gpu:15", reasons=("near " * 40,))
     plan = Plan(choice=whole, candidates=(whole, other), refused=(Refusal(reason="no " * 60),))
+    assert max(map(len, shown(plan, width).splitlines())) <= width
+
+
+def predicted(ps: str, ms: float, gpus: tuple[int, ...] = (0, 1)) -> Candidate:
+    """Return a candidate whose step is 50 ms of compute and else as much weights as gradients."""
+    exposed = {"weights": (ms - 50) / 2, "gradients": (ms - 50) / 2, "variables": 0.0}
+    return Candidate(
+        gpus=gpus,
+        ps_device=ps,
+        images_per_sec=100_000 / ms,
+        images_per_sec_low=80_000 / ms,
+        images_per_sec_high=120_000 / ms,
+        speedup=1.5,
+        step_ms=ms,
+        compute_ms=50.0,
+        exposed_ms=exposed,
+        limited_by="link of GPU 0, sending",
+        reasons=("far",),
+    )
+
+
+def prediction(**fields: object) -> Prediction:
+    return msgspec.structs.replace(
+        Prediction(
+            program="gputopo",
+            batch_size=50,
+            single_gpu_images_per_sec={0: 1000.0, 1: 1000.0},
+            single_gpu_source="given",
+            margin=0.2,
+        ),
+        **fields,
+    )
+
+
+PREDICTED = Plan(
+    choice=predicted("gpu:0", 80.0),
+    candidates=(predicted("gpu:0", 80.0), predicted("cpu", 100.0), predicted("gpu:spread", 200.0)),
+    prediction=prediction(),
+)
+
+
+def test_a_predicted_plan_shows_its_range_its_limit_and_its_margin() -> None:
+    text = shown(PREDICTED)
+    assert "Images/sec  1250 (1000 to 1500), 1.50 times one GPU\n" in text
+    assert "Limited by  link of GPU 0, sending\n" in text
+    assert "Margin      20% faster than parameter_server cpu\n" in text
+    assert "1000 images/sec of one GPU (given), batch 50 per GPU, constants of" in text
+
+
+def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
+    lines = shown(PREDICTED).partition("Next best\n")[2].splitlines()
+    bars = [line.split()[-1] for line in lines[1:4]]
+    assert [len(bar) for bar in bars] == sorted(len(bar) for bar in bars)
+    for bar, ms in zip(bars, (80, 100, 200), strict=True):
+        assert bar == "█" * bar.count("█") + "▓" * bar.count("▓") + "▒" * bar.count("▒")
+        assert bar.count("█") == pytest.approx(50 * len(bar) / ms, abs=1)
+    assert lines[4].split() == ["█", "compute", "▓", "weights", "▒", "gradients", "░", "variables"]
+
+
+def test_a_bar_has_a_colour_for_each_part() -> None:
+    spans = [span for line in plan_view(PREDICTED, 80) for span in line]
+    styles = {text[0]: style for text, style in spans if text.startswith(("█", "▓", "▒"))}
+    assert len(set(styles.values()) - {""}) == len(styles) == 3
+
+
+def test_a_tie_and_what_options_cost_are_shown() -> None:
+    prices = (
+        Price(option="--ps cpu", share=0.081, images_per_sec=2000.0, instead=(2, 3)),
+        Price(option="--prefer-pix", share=0.0, images_per_sec=1250.0, instead=(0, 1)),
+    )
+    plan = msgspec.structs.replace(
+        PREDICTED, prediction=prediction(margin=0.012, tie="one run", prices=prices)
+    )
+    text = " ".join(shown(plan).split())
+    assert "a tie with parameter_server cpu (1.2% apart); to settle it: one run" in text
+    assert "--ps cpu costs 8%: 2000 images/sec without it, on GPUs 2,3" in text
+    assert "--prefer-pix costs no speed" in text
+
+
+def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
+    first, second = summary_lines(PREDICTED)
+    assert first == (
+        "Predicted for GPU 0,1, parameter_server gpu:0: images/sec 1250 (1000 to 1500), 1.50 times one GPU."
+    )
+    assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu."
+    assert summary_lines(Plan(choice=CHOICE)) == ()
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
+    gpus = tuple(range(0, 32, 2))
+    first, second = predicted("gpu:spread", 80.0, gpus), predicted("gpu:30", 100.0, gpus)
+    speeds = dict.fromkeys(gpus, 1000.0)
+    basis = prediction(single_gpu_images_per_sec=speeds, single_gpu_source="published: " * 9)
+    plan = Plan(choice=first, candidates=(first, second), prediction=basis)
     assert max(map(len, shown(plan, width).splitlines())) <= width

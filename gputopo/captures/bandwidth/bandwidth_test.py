@@ -1,18 +1,18 @@
 """The text of the CUDA samples' `bandwidthTest` (quick, range, shmoo, csv) and of the blog's `bandwidthtest`.
 
-One text may hold the outputs of several runs. A run prints the number of its device among those that it
-sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the GPU comes from the command line above
-it, or by `single_device.numbers`, and `notes` state what was assumed. Its local copy counts every byte
-twice, as ours does. Of several devices it prints only the sum over them, which is no speed: NotMeasured.
-A run whose first line is there is whole with its last, `Result = ...`; a part of one that was pasted is whole
-where each heading has its numbers.
+One text may hold the outputs of several runs; a repeated direction and size begins another. A run prints the
+number of its device among those that it sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the
+GPU comes from the command line above it, or by `single_device.numbers`, and `notes` state what was assumed.
+Its local copy counts every byte twice, as ours does. Of several devices it prints only the sum over them,
+which is no speed: NotMeasured. A run whose first line is there is whole with its last, `Result = ...`; a part
+of one that was pasted is whole where each heading has its numbers.
 """
 
 import re
 from dataclasses import dataclass, field
 
 from gputopo.captures import places
-from gputopo.captures.bandwidth import single_device
+from gputopo.captures.bandwidth import runs, single_device
 from gputopo.captures.bandwidth.matrix_rows import Read, positive, understood_of
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
@@ -31,7 +31,7 @@ _KINDS: dict[str, Kind] = {
     "D2H": "d2h",
     "D2D": "d2d_local",
 }
-_START = re.compile(r"\[CUDA Bandwidth Test\] - Starting")
+_START = re.compile(r"CUDA Bandwidth Test\] - Starting")
 _DEVICE = re.compile(r"Device (\d{1,4}): (\S.{0,119})$", re.ASCII)
 _BLOG_DEVICE = re.compile(r"Device: ([^,]{1,120})$")
 _WAY = "(Host to Device|Device to Host|Device to Device)"
@@ -48,7 +48,9 @@ _BLOG_SIZE = re.compile(r"^Transfer size \(MB\): (\d{1,6})$", re.ASCII)
 _BLOG_MEMORY = re.compile(r"^(Pageable|Pinned) transfers$")
 _BLOG_ROW = re.compile(rf"^{_WAY} bandwidth \(GB/s\): (\S+)$")
 _VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES=\"?(\d{1,4})\"?(?![\d,])", re.ASCII)
-_NUMBERED = re.compile(r"(?:gpu|device)[ _-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII)
+_NUMBERED = re.compile(  # gpu01 and gpu1.rack.net are hosts
+    r"(?:gpu|device|bandwidth_?test)[ _-]?(0|[1-9]\d{0,2})(?!\d|\.[a-z][\w-]*\.)", re.IGNORECASE | re.ASCII
+)
 _PROSE = re.compile(
     r"^(?:Running on\.\.\.|(?:Quick|Range|Shmoo) Mode|\.+"
     r"|!+Cumulative Bandwidth to be computed from all the devices !+"
@@ -76,6 +78,7 @@ class _Run:
     label: int | None  # a number in another line above
     devices: dict[int, str] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)  # of GPU 0
+    lines: list[int] = field(default_factory=list)  # of the samples
     not_measured: list[NotMeasured] = field(default_factory=list)
     kind: Kind | None = None
     device_count: int = 1
@@ -106,9 +109,11 @@ def read(text: str, *, origin: str) -> Read:
     """Read the runs of a text, with the numbers of the lines that were understood."""
     del origin  # nothing in such a text is refused: a line that cannot be is not understood
     reader = _Reader()
-    understood = understood_of(text, lambda _, line: reader.add(line))
+    understood = understood_of(text, reader.add)
     complete = all(run.whole for run in reader.runs)
-    return Read(_machine([run for run in reader.runs if run.has_results], reader.notes, complete), understood)
+    found = [run for run in reader.runs if run.has_results]
+    machine, headings = _machine(text, found, reader.notes, complete)
+    return Read(machine, understood | headings)
 
 
 class _Reader:
@@ -117,12 +122,14 @@ class _Reader:
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.notes: list[str] = []
+        self.line = 0
         self.visible: int | None = None
         self.exported = False  # else it holds for one run
         self.label: int | None = None
 
-    def add(self, line: str) -> bool:
+    def add(self, number: int, line: str) -> bool:
         """Take one line; False where it is not understood."""
+        self.line = number
         if _START.search(line):
             self._begin()
             self.runs[-1].started = True
@@ -229,22 +236,43 @@ class _Reader:
             return True
         zero = places.gpu(0)
         source, destination = {"h2d": ("host", zero), "d2h": (zero, "host")}.get(kind, (zero, zero))
-        run.samples.append(
-            Sample(
-                kind=kind,
-                source=source,
-                destination=destination,
-                bytes=size,
-                pinned=None if kind == "d2d_local" else pinned,
-                method="driver",
-                median_gb_per_s=value,
-            )
+        sample = Sample(
+            kind=kind,
+            source=source,
+            destination=destination,
+            bytes=size,
+            pinned=None if kind == "d2d_local" else pinned,
+            method="driver",
+            median_gb_per_s=value,
         )
+        if any(_what(sample) == _what(earlier) for earlier in run.samples):
+            run = self._another()
+        run.samples.append(sample)
+        run.lines.append(self.line)
         return True
 
+    def _another(self) -> _Run:
+        """Begin a run whose first line is not there, below the same headings."""
+        last = self.runs[-1]
+        self._begin()
+        run = self.runs[-1]
+        run.kind, run.pinned, run.scale, run.bytes = last.kind, last.pinned, last.scale, last.bytes
+        run.waits = last.waits
+        last.waits, last.ended = False, True
+        if run.visible is None and run.label is None:
+            run.visible, run.label = last.visible, last.label
+        run.devices = dict(last.devices)
+        return run
 
-def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
-    """Put the runs together, each on its GPU."""
+
+def _what(sample: Sample) -> tuple[object, ...]:
+    return sample.kind, sample.bytes, sample.pinned
+
+
+def _machine(
+    text: str, found: list[_Run], notes: list[str], complete: bool
+) -> tuple[Machine, frozenset[int]]:
+    """Put the runs together, each on its GPU; return also the lines of the headings that divide them."""
     indices, said = single_device.numbers(
         [
             single_device.Run(
@@ -252,14 +280,13 @@ def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
                 label=run.label,
                 printed=min(run.devices, default=0),
                 name=next(iter(run.devices.values()), None),
-                samples=tuple(run.samples),
             )
-            for run in runs
+            for run in found
         ]
     )
     gpus: dict[int, Gpu] = {}
-    samples: list[Sample] = []
-    for run, index in zip(runs, indices, strict=True):
+    samples: list[tuple[int, Sample]] = []
+    for run, index in zip(found, indices, strict=True):
         named = run.devices if len(run.devices) > 1 else {index: next(iter(run.devices.values()), None)}
         if not (run.devices or run.samples):  # it failed before it saw a GPU
             named = {}
@@ -267,12 +294,14 @@ def _machine(runs: list[_Run], notes: list[str], complete: bool) -> Machine:
             if number not in gpus or gpus[number].name is None:
                 gpus[number] = Gpu(index=number, name=name)
         one = places.renumbered(Bandwidth(source=SOURCE, samples=tuple(run.samples)), {0: index})
-        samples += one.samples
+        samples += zip(run.lines, one.samples, strict=True)
     bandwidth = Bandwidth(
         source=SOURCE,
-        samples=tuple(samples),
-        not_measured=tuple(one for run in runs for one in run.not_measured),
+        samples=tuple(sample for _, sample in samples),
+        not_measured=tuple(one for run in found for one in run.not_measured),
         complete=complete,
         notes=tuple(dict.fromkeys([*notes, *said])),
     )
-    return Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)
+    bandwidth, headings = runs.with_runs(bandwidth, text, [line for line, _ in samples])
+    machine = Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)
+    return machine, headings

@@ -22,7 +22,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def plain(line: str) -> str:
     """Return a line without colours and the marks that quoting leaves around it."""
-    return _COLOUR.sub("", line).strip().strip("`|>#").strip()
+    return _COLOUR.sub("", line).strip().strip("`|>#\u2502\u2503").strip()
 
 
 def without_cut_number(text: str) -> str:

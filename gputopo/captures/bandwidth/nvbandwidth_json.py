@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures import merge
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
+from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
 from gputopo.captures.places import Device
 from gputopo.values.errors import InputError
@@ -51,7 +51,8 @@ def parse(text: str, *, origin: str) -> Machine:
         machines.append(_machine(document["nvbandwidth"], origin=origin))
     if not machines:
         raise InputError(f"{origin} holds no JSON of nvbandwidth", _HINT)
-    return merge.merge(machines)
+    names = [f"run {number}" for number in range(1, len(machines) + 1)]
+    return machines[0] if len(machines) == 1 else runs.joined(names, machines, SOURCE, origin=origin)
 
 
 def _machine(document: Any, *, origin: str) -> Machine:

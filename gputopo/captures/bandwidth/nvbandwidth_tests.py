@@ -1,12 +1,13 @@
-"""The testcases of nvbandwidth 0.2 to 0.8: what each number of their matrices is.
+"""The testcases of nvbandwidth 0.2 to 0.10: what each number of their matrices is.
 
 Which GPU sends is taken from what each test is described to do (`nvbandwidth -l`), not from the arrows of the
 headings, which name the side that asks first: in a read test the row's GPU fetches from the column's, in a
 write test it sends to it. The bidirectional tests time one direction while the other runs too, so those
-numbers are one-way ones in a `group`; since 0.6 both are given between GPUs, and their total is
+numbers are one-way ones `with_reverse`; since 0.6 both are given between GPUs, and their total is
 `bidirectional`; up to 0.5 those of kernels between GPUs have only the total. `all_to_host` and `host_to_all`
 run on all GPUs at once. `device_local_copy` counts the bytes copied once; ours, counting them read and
-written, is twice that. Host memory is page-locked in all tests.
+written, is twice that. Host memory is page-locked in all tests. Those of several nodes, of TMA copies and of
+local kernels (0.10) are not read, and reported so.
 """
 
 import re
@@ -43,7 +44,10 @@ _CUDA_ERROR = re.compile(r"\b(CUDA_ERROR_[A-Z_]{3,60}|cudaError[A-Za-z]{3,60})\b
 _ENDS = re.compile(
     r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
 )
-_WRONG_DATA = re.compile(r"invalid value when checking the pattern|memcmp.{0,20}mismatch", re.IGNORECASE)
+_WRONG_DATA = re.compile(
+    r"invalid value when checking the pattern|(?:memcmp.{0,20}|pattern )mismatch|mismatched elements",
+    re.IGNORECASE,
+)
 PAIRS = re.compile(r"device_to_device(_bidirectional)?_memcpy_(read|write)_(ce|sm)")
 _HOST = re.compile(r"(host_to_device|device_to_host|host_to_all|all_to_host)(_bidirectional)?_memcpy_(ce|sm)")
 _FAN = re.compile(r"(all_to_one|one_to_all)_(read|write)_(ce|sm)")
@@ -80,9 +84,9 @@ class Report:
 def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
     """Add a matrix; return row and word of the cells that are no reading: all of a test that is not known."""
     if not is_known(matrix.test):
-        report.not_measured.append(
-            NotMeasured(what=f"{SOURCE} {matrix.test}", reason="this test is not one that gputopo reads")
-        )
+        nodes = matrix.test.startswith("multinode_")
+        reason = "its GPUs are on several hosts" if nodes else "this test is not one that gputopo reads"
+        report.not_measured.append(NotMeasured(what=f"{SOURCE} {matrix.test}", reason=reason))
         return [(row, " ".join(words)) for row, words in matrix.rows.items()]
     strange: list[tuple[int, str]] = []
     absent = 0
@@ -148,7 +152,9 @@ def ends_the_run(message: str) -> bool:
 
 
 def cuda_version(number: str) -> str | None:
-    """Write CUDA's version number (12080) as it is spoken of (12.8)."""
+    """Write CUDA's version number as it is spoken of: 12080, 12.8 (12080) and 12.8 are 12.8."""
+    if match := re.match(r"\d{1,2}\.\d{1,2}(?= \(|$)", number, re.ASCII):
+        return match[0]
     if not (number.isascii() and number.isdecimal() and 4 <= len(number) <= 6):
         return None
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
@@ -220,10 +226,10 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
         inward = goes_into_one(test)
         source, destination = (ALL_GPUS, there) if inward else (there, ALL_GPUS)
         group: str | None = f"{test} {there}"
-    elif "bidirectional" in test:  # not only this direction ran on the others
-        group = f"{test} {there}"
+    elif "all" in test:
+        group = test
     else:
-        group = test if "all" in test else None
+        group = f"{test} {there}" if "bidirectional" in test else None
     return Sample(
         kind=kind,
         source=source,
@@ -232,6 +238,7 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
         pinned=None if kind == "p2p_direct" else True,
         method=method(test),
         group=group,
+        with_reverse="bidirectional" in test,
         median_gb_per_s=value,
     )
 
@@ -261,6 +268,7 @@ def _pair_sample(
         bytes=report.bytes,
         method=method(matrix.test),
         group=f"{matrix.test} {here} {there}" if pairs[1] else None,
+        with_reverse=pairs[1] is not None,
         median_gb_per_s=value,
     )
 

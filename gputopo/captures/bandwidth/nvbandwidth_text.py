@@ -1,4 +1,4 @@
-"""The text of `nvbandwidth` 0.2 to 0.8, whole or any part of it: text in, Machine out.
+"""The text of `nvbandwidth` 0.2 to 0.10, whole or any part of it: text in, Machine out.
 
 `nvbandwidth_tests` knows the tests. A test's name is taken from its `Running` line
 or, where that was cut off, from the `SUM` line below the matrix.
@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
+from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.matrix_rows import Read, devices, row, understood_of
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
 from gputopo.captures.places import Device
@@ -15,7 +16,7 @@ from gputopo.captures.places import Device
 SOURCE = tests.SOURCE
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")
-_CUDA = re.compile(r"^CUDA (Runtime|Driver) Version: (\d{4,6})$", re.ASCII)
+_CUDA = re.compile(r"^CUDA (Runtime|Driver) Version(?: \(API\))?: (\d[\d.]{1,6}(?: \(\d{4,6}\))?)$", re.ASCII)
 _DRIVER = re.compile(r"^Driver Version: (\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
 _DEVICE = re.compile(
     r"^Device (\d{1,4}): (.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?$",
@@ -29,7 +30,10 @@ _WHAT = re.compile(
     r"^(?:memcpy|memory latency|multicast|Device to Device Latency|Bisect)\b.{0,100}?(?:\((?:GB/s|ns)\)|BW)$",
     re.IGNORECASE,
 )
-_SUM = re.compile(r"^(?:(?:SUM|MIN|MAX|AVG)|&&&& PERF) ([a-z][a-z0-9_]{2,80}) \S+(?: [+-](?:GB/s|ns))?$")
+_SUM = re.compile(
+    r"^(?:SUM|MIN|MAX|AVG|COEFFICIENT_OF_VARIATION|&&&& PERF) "
+    r"([a-z][a-z0-9_]{2,80}) \S+(?: [+-](?:GB/s|ns))?$"
+)
 _ERROR = re.compile(
     r"^(?:ERROR|Error)\b:?.*$|^\[?(?:CUDA_ERROR_|cudaError)\w+\]?.*$"
     r"|^Invalid value when checking the pattern.*$|^NVML_ERROR.*$|^ASSERT in expression.*$"
@@ -57,6 +61,7 @@ class _Table:
 
     test: str | None
     said: str
+    line: int
     columns: tuple[int, ...] = ()
     rows: dict[int, list[str]] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
@@ -69,11 +74,18 @@ def recognise(text: str) -> bool:
 
 def read(text: str, *, origin: str) -> Read:
     """Read the tests of a text, with the numbers of the lines that were understood."""
-    del origin  # nothing in such a text is refused: a line that cannot be is not understood
+    return runs.read(text, _scan, SOURCE, origin=origin)
+
+
+def _scan(text: str, above: "_Reader | None") -> "_Reader":
+    """Return the content of one run; `above`: the one above it, whose GPUs it has where it lists none."""
     reader = _Reader()
-    understood = understood_of(text, reader.add)
-    not_readings = reader.finish()
-    return Read(tests.machine(reader.report), understood - not_readings)
+    reader.understood = understood_of(text, reader.add)
+    if above is not None and not reader.report.devices:
+        head, own = above.report, reader.report
+        own.devices, own.version = head.devices, own.version or head.version
+        own.driver, own.cuda = own.driver or head.driver, own.cuda or head.cuda
+    return reader
 
 
 class _Reader:
@@ -81,6 +93,9 @@ class _Reader:
 
     def __init__(self) -> None:
         self.report = Report()
+        self.understood: frozenset[int] = frozenset()
+        self.begun = 0  # the line that names the test
+        self.below_versions = False  # between these and the devices
         self.tables: list[_Table] = []
         self.table: _Table | None = None
         self.test: str | None = None
@@ -92,12 +107,13 @@ class _Reader:
             self.others, self.table = True, None
             return False
         if running := _RUNNING.match(line):
-            self.test, self.table, self.others = running[1], None, False
+            self.test, self.table, self.others, self.begun = running[1], None, False, number
             self.report.complete = False  # until something comes of it
         elif _WHAT.match(line):
             if self.table is not None and not self.table.rows:
                 self.tables.remove(self.table)
-            self.table = _Table(self.test, line)
+            self.table = _Table(self.test, line, self.begun or number)
+            self.begun = 0
             self.tables.append(self.table)
             self.report.complete = False  # until its last row
         elif total := _SUM.match(line):
@@ -114,7 +130,17 @@ class _Reader:
             return self._head(line) or self._row(number, line) or _PROSE.match(line) is not None
         return True
 
-    def finish(self) -> set[int]:
+    def measured(self) -> list[runs.Mark]:
+        """Return the tables that have a row."""
+        return [(table.line, (table.test, table.said)) for table in self.tables if table.rows]
+
+    def read(self, *, origin: str) -> Read:
+        """Return the machine, with the lines that were understood."""
+        del origin  # nothing in such a text is refused: a line that cannot be is not understood
+        not_readings = self._finish()
+        return Read(tests.machine(self.report), self.understood - not_readings)
+
+    def _finish(self) -> set[int]:
         """Turn the tables into samples; return the lines with a cell that is no reading."""
         strange: set[int] = set()
         for table in self.tables:
@@ -144,12 +170,14 @@ class _Reader:
         """Take a line of the head: versions and devices."""
         if version := _VERSION.search(line):
             self.report.version, self.others = version[1], False
+            self.test = self.table = None
         elif cuda := _CUDA.match(line):  # the driver's comes second and counts
             self.report.cuda = tests.cuda_version(cuda[2]) or self.report.cuda
         elif driver := _DRIVER.match(line):
-            self.report.driver = driver[1]
+            self.report.driver, self.below_versions = driver[1], True
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
             address = f"{device[3]}.0" if device[3] else None
+            self.below_versions = False
             self.report.devices.setdefault(int(device[1]), Device(device[2].strip(), address))
         else:
             return self._is_host_name(line)
@@ -160,7 +188,7 @@ class _Reader:
 
         Such lines are dropped, since they identify a person's machine.
         """
-        above = self.report.driver is not None and not self.report.devices and self.test is None
+        above = self.below_versions and self.test is None
         return _PROCESS.match(line) is not None or (above and _HOST_NAME.match(line) is not None)
 
     def _row(self, number: int, line: str) -> bool:

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import peer_links
+from gputopo.captures.bandwidth.matrix_rows import Read
+from gputopo.captures.bandwidth.runs import Mark
 from gputopo.captures.places import Device
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
+from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
 SOURCE = "p2pBandwidthLatencyTest"
+_HINT = "copy the whole output of p2pBandwidthLatencyTest again"
 
 # Two directions of a pair together: more than one PCIe 5.0 x16 link carries one way (32 GT/s x 16 lanes,
 # 128b/130b encoded).
@@ -38,13 +42,15 @@ _UNKNOWN_VERSION_NOTE = (
 class Version:
     """The version that printed a run, as far as the wording shows it.
 
-    `newer`: with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU; `older`: the headings of CUDA 9
-    and before; `cliques`: of CUDA 7 and before, P2P cliques instead of the connectivity matrix.
+    `started`: its first line is there; `newer`: with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and
+    CPU; `older`: the headings of CUDA 9 and before; `cliques`: of CUDA 7 and before, P2P cliques instead of
+    the connectivity matrix.
     """
 
     newer: bool = False
     older: bool = False
     cliques: bool = False
+    started: bool = False
 
     @property
     def row_sends(self) -> bool | None:
@@ -56,7 +62,7 @@ class Version:
 
 @dataclass(slots=True)
 class Table:
-    """One matrix. `enabled` None: no heading. `reads`: the row's GPU fetches."""
+    """One matrix, its heading in `line`. `enabled` None: no heading. `reads`: the row's GPU fetches."""
 
     kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
     version: Version
@@ -67,6 +73,8 @@ class Table:
     columns: tuple[int, ...] = ()
     cells: dict[tuple[int, int], float] = field(default_factory=dict)
     rows: set[int] = field(default_factory=set)
+    line: int = 0
+    interrupted: bool = False  # by a line that is none of its rows
 
 
 @dataclass(slots=True)
@@ -78,12 +86,39 @@ class Found:
     tables: list[Table] = field(default_factory=list)
     cpu_latencies: bool = False
     error: str | None = None  # with which the program ended
+    listed: list[Mark] = field(default_factory=list)  # each device in a list
+    conflict: str | None = None  # of two lists of devices
+    understood: set[int] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
         """Whether the program came to its end, and the last matrix of the text to its last row."""
         last = self.tables[-1] if self.tables else None
         return self.error is None and (last is None or len(last.rows) == len(last.columns))
+
+    def measured(self) -> list[Mark]:
+        """Return the matrices and the devices in lists, each with its line."""
+        tables = [
+            (table.line, (table.kind, table.label, table.connectivity))
+            for table in self.tables
+            if table.enabled is not None or table.connectivity
+        ]
+        return [*tables, *self.listed]
+
+    def read(self, *, origin: str) -> Read:
+        """Return the machine. Raises InputError where one device is listed twice with different values."""
+        if self.conflict:
+            raise InputError(f"{origin} lists {self.conflict}", _HINT)
+        return Read(machine(self), frozenset(self.understood))
+
+    def complete_from(self, above: "Found") -> None:
+        """Take the GPUs and the version of the run above, where this one shows none."""
+        if not self.devices:
+            self.devices, self.access = dict(above.devices), self.access or dict(above.access)
+        for table in self.tables[:1]:
+            if not table.version.started and above.tables:
+                table.version.newer |= above.tables[0].version.newer
+                table.version.older |= above.tables[0].version.older
 
 
 def machine(found: Found) -> Machine:

@@ -4,15 +4,14 @@
 """
 
 import re
+from dataclasses import replace
 
-from gputopo.captures.bandwidth import p2p_tables
+from gputopo.captures.bandwidth import p2p_tables, runs
 from gputopo.captures.bandwidth.matrix_rows import MAX_US, Read, devices, is_empty, plain, positive, row
 from gputopo.captures.bandwidth.p2p_tables import Found, Table, Version
 from gputopo.captures.places import Device
 from gputopo.values.bandwidth import Kind
-from gputopo.values.errors import InputError
 
-_HINT = "copy the whole output of p2pBandwidthLatencyTest again"
 _FAILED = re.compile(r"^(?:Cuda failure|CUDA error at) \S*p2pBandwidthLatencyTest\S* .*$")
 _DEVICE = re.compile(
     r"Device: (\d{1,4}), (.{1,120}?)(?:, pciBusID: ([0-9a-fA-F]{1,4}), pciDeviceID: ([0-9a-fA-F]{1,4})"
@@ -52,10 +51,14 @@ def recognise(text: str) -> bool:
 def read(text: str, *, origin: str) -> Read:
     """Read devices, access and all matrices, with the numbers of the lines that were understood.
 
-    Raises InputError where one device is listed twice with different values.
+    Raises InputError where one device is listed twice with different values, or runs list different GPUs.
     """
+    return runs.read(text, _scan, p2p_tables.SOURCE, origin=origin)
+
+
+def _scan(text: str, above: Found | None) -> Found:
+    """Return the content of one run; `above`: the one above it."""
     found = Found()
-    understood: set[int] = set()
     version = Version()
     heading: Table | None = None
     table: Table | None = None
@@ -63,32 +66,38 @@ def read(text: str, *, origin: str) -> Read:
         line = plain(raw)
         if opened := _heading(line, version):
             heading, table = opened, None
+            heading.line = number
         elif opened := _opened(line, heading, version):
             table = opened
+            table.line = table.line or number
             found.tables.append(table)
             found.cpu_latencies |= line.startswith("CPU")
             heading = heading if line.startswith("GPU") else None  # the CPU's side follows the GPU's
         elif table is None and heading is not None and (implied := _implied(line, heading)):
-            table = implied
+            table, heading = implied, None
             found.tables.append(table)
             if not _add_row(table, line, found):
                 continue
         elif table is not None and _add_row(table, line, found):
             pass
         elif _START.search(line):
-            version, table, heading = Version(), None, None
+            version, table, heading = Version(started=True), None, None
         elif _CLIQUES.match(line):
             version.cliques = True
         elif version.cliques and _CLIQUE.match(line):
             pass
         elif failed := _FAILED.match(line):
             found.error, table, heading = failed[0][:160], None, None
-        elif not (_add_device(found, line, number, origin) or _PROSE.search(line)):
-            if line and row(line) is None:
-                table, heading = None, heading if line.strip(".") else None  # "...": something was left out
+        elif not (_add_device(found, line, number) or _PROSE.search(line)):
+            if line and not line.strip("."):  # something was left out
+                table = heading = None
+            elif line and row(line) is None and table is not None:
+                table.interrupted = True
             continue
-        understood.add(number)
-    return Read(p2p_tables.machine(found), frozenset(understood))
+        found.understood.add(number)
+    if above is not None:
+        found.complete_from(above)
+    return found
 
 
 def _heading(line: str, version: Version) -> Table | None:
@@ -133,9 +142,7 @@ def _implied(line: str, heading: Table) -> Table | None:
 
 
 def _table(heading: Table, kind: Kind | None, columns: tuple[int, ...]) -> Table:
-    return Table(
-        kind, heading.version, heading.enabled, heading.reads, heading.label, heading.connectivity, columns
-    )
+    return replace(heading, kind=kind, columns=columns, cells={}, rows=set())
 
 
 def _add_row(table: Table, line: str, found: Found) -> bool:
@@ -145,6 +152,8 @@ def _add_row(table: Table, line: str, found: Found) -> bool:
         return False
     index, words = cells
     if index not in table.columns or index in table.rows or len(words) != len(table.columns):
+        return False
+    if table.interrupted and not _follows(table, index, words):
         return False
     if table.connectivity:
         if not set(words) <= {"0", "1"}:
@@ -167,7 +176,15 @@ def _add_row(table: Table, line: str, found: Found) -> bool:
     return whole
 
 
-def _add_device(found: Found, line: str, number: int, origin: str) -> bool:
+def _follows(table: Table, index: int, words: list[str]) -> bool:
+    """Return whether a row below other lines can be of a matrix: a later one, and all cells of its form."""
+    later = index > max(table.rows, default=-1)
+    if table.connectivity:
+        return later and set(words) <= {"0", "1"}
+    return later and all("." in word or is_empty(word) for word in words)
+
+
+def _add_device(found: Found, line: str, number: int) -> bool:
     if match := _ACCESS.search(line):
         if match[1] != match[3]:
             found.access.setdefault((int(match[1]), int(match[3])), set()).add(match[2] == "CAN")
@@ -178,7 +195,6 @@ def _add_device(found: Found, line: str, number: int, origin: str) -> bool:
     address = f"{match[5] or 0}:{match[3]}:{match[4]}.0" if match[3] else None
     device = Device(match[2].strip(), address)
     if found.devices.setdefault(int(match[1]), device) != device:
-        raise InputError(
-            f"{origin} lists device {match[1]} twice with different values (line {number})", _HINT
-        )
+        found.conflict = f"device {match[1]} twice with different values (line {number})"
+    found.listed.append((number, ("device", match[1])))
     return True

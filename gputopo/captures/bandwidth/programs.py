@@ -14,12 +14,17 @@ from gputopo.captures.ledger import is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
-READS = "`bandwidthTest`, `p2pBandwidthLatencyTest` or `nvbandwidth` text"
-FACTS = "measured copies, latencies, peer access"
+READS = (
+    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth` or nccl-tests (`all_reduce_perf`, ...) text"
+)
+FACTS = "measured copies, latencies, peer access, collective operations"
 
 # Each line by which a program is recognised has one of these words.
 _WORDS = re.compile(
-    r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b", re.I
+    r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
+    r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
+    r"|\b(?:u?int(?:8|32|64)|char|half|b?float(?:16)?|double|f8e\dm\d)\b",
+    re.I,
 )
 _HINT = "copy the whole output of the program again"
 _MAX_UNREAD = 200
@@ -70,9 +75,10 @@ def _programs(text: str) -> list[ModuleType]:
     """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
     if _WORDS.search(text) is None:
         return []
-    from gputopo.captures.bandwidth import bandwidth_test, nvbandwidth_text, p2p_test
+    from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, nvbandwidth_text, p2p_test
 
-    return [program for program in (p2p_test, bandwidth_test, nvbandwidth_text) if program.recognise(text)]
+    known = (p2p_test, bandwidth_test, nvbandwidth_text, nccl_tests)
+    return [program for program in known if program.recognise(text)]
 
 
 def _has_results(machine: Machine) -> bool:

@@ -8,7 +8,8 @@ The content, from its src/graph/xml.cc:
 - `link_speed` and `link_width` are the highest that device and slot can do together, not the present ones.
   Bridges of virtual machines report absurd speeds, which are stored as they are.
 - `dev` of a `<gpu>` is NVML's index.
-- `<nvlink>` counts links by their other end, without numbers.
+- `<nvlink>` counts links by their other end, without numbers. In some virtual machines that end is the GPU
+  itself: then it is not known to which GPUs the links lead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ READS = "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)"
 FACTS = "PCI tree, links, NICs"
 
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
+_ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
 _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
 
 
@@ -143,7 +145,9 @@ class _Reading:
             end = pci_tree.address(link.get("target") or "")
             # Switches and CPUs are not in the tree; NCCL makes one of all switches, and so does `_between`.
             key = (
-                end
+                _ITSELF
+                if end == where
+                else end
                 if end is not None and (_hex(link.get("tclass"), 6) or "").startswith("03")
                 else _end(link)
             )
@@ -175,16 +179,28 @@ class _Reading:
             whole=_with_ports,
         )
         gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
+        addresses = {gpu.index: str(gpu.pci_address) for gpu in gpus}
         missing = {at_gpu(EVERY, "name"): "not reported by NCCL's XML"} if gpus else {}
         for gpu in gpus:
-            if self.nvlinks.get(str(gpu.pci_address)):
+            ends = self.nvlinks.get(str(gpu.pci_address))
+            if ends:
                 missing[at_gpu(gpu.index, "nvlinks")] = "NCCL's XML counts links without their numbers"
+            if ends and (count := ends.get(_ITSELF)):
+                missing[at_gpu(gpu.index, "nvlinks")] = f"NCCL's XML has {count} links of this GPU to itself"
+        for link in machine.links:
+            if link.nvlinks is None and self._leads_to_itself(addresses[link.a], addresses[link.b]):
+                missing[at_link(link.a, link.b, "nvlinks")] = (
+                    "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
+                )
         return msgspec.structs.replace(
             machine,
             gpus=gpus,
             missing=machine.missing | missing,
             contradictions=tuple(self._one_sided(machine)),
         )
+
+    def _leads_to_itself(self, *addresses: str) -> bool:
+        return any(_ITSELF in self.nvlinks.get(where, {}) for where in addresses)
 
     def _with_affinity(self, gpu: Gpu) -> Gpu:
         node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
@@ -208,11 +224,14 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
     """Count the NVLinks of two GPUs, direct ones and those through switches; None where neither reports any.
 
     `ends` has for each GPU that reports its NVLinks how many go to each other end; `switch` is any NVSwitch.
-    Through switches a pair can use as many links as the GPU with fewer of them has.
+    Through switches a pair can use as many links as the GPU with fewer of them has. None also where a GPU
+    has links to itself and none to the other: these may be meant.
     """
     if a not in ends and b not in ends:
         return None
     direct = max(ends.get(a, {}).get(b, 0), ends.get(b, {}).get(a, 0))
+    if not direct and (_ITSELF in ends.get(a, {}) or _ITSELF in ends.get(b, {})):
+        return None
     return direct + min(ends.get(a, {}).get("switch", 0), ends.get(b, {}).get("switch", 0))
 
 

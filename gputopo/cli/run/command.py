@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gputopo.cli.plan import warn
+from gputopo.cli.plan import own_speeds, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values.errors import UsageError
+from gputopo.launch.spec.run_spec import Precision, RunSpec
+from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     with contextlib.ExitStack() as claims:
-        chosen = _target_of(placement.fields, asked, model, sources, options, claims)
+        chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
         if not options.dry_run:
             warn(chosen.plan)
         if program:
@@ -82,6 +82,12 @@ def run(
 
         assert model is not None
         spec = spec_of(chosen, model, asked, **training.fields)
+        if options.autotune is not None:
+            from gputopo.cli.run.autotune import train_fastest
+
+            return train_fastest(
+                chosen, spec, options, asked=asked, training=training.fields, update=implied_update(asked)
+            )
         return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
 
 
@@ -94,6 +100,7 @@ def _target_of(
     placement: Mapping[str, Any],
     asked: Mapping[str, Any],
     model: str | None,
+    training: Mapping[str, Any],
     sources: tuple[str, ...],
     options: OutputOptions,
     claims: contextlib.ExitStack,
@@ -107,12 +114,22 @@ def _target_of(
     from gputopo.launch.supervise import run_folder as runs
 
     if model is not None:
-        model_names.read(model)
+        model = model_names.model_for(model, asked.get("data_name"))
     copies = strategy_has_copies(asked)
     update = "replicated" if copies else implied_update(asked)
-    request = planner.Request(model=model, **{**placement, "variable_update": update})
+    request = planner.Request(
+        model=model,
+        batch_size=training.get("batch_size"),
+        precision=training.get("precision", Precision()).compute,
+        predicts=_is_predicted(placement, training),
+        **{**placement, "variable_update": update},
+    )
     runs.check_output(None if options.output is None else Path(options.output))
     machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
+    if machine.gpus and not options.cpu:
+        # The worker reports in full what keeps a model from being built.
+        with contextlib.suppress(GputopoError):
+            request = with_costs(request)
 
     def choose(others: Mapping[int, str]) -> "Target":
         return target.target_of(
@@ -120,6 +137,7 @@ def _target_of(
             request,
             environ=os.environ,
             claimed=others,
+            history=() if sources else own_speeds(request),
             rehearsal_of=target.rehearsal_name(sources),
             require_gpu=options.require_gpu,
             cpu=options.cpu,
@@ -159,6 +177,19 @@ def choose_and_claim(
             claims.enter_context(claimed(gpus, folder, "gputopo run", on_problem=note))
             return chosen
     raise never_free()
+
+
+def _is_predicted(placement: Mapping[str, Any], training: Mapping[str, Any]) -> bool:
+    """Return whether the steps are those of the core's own towers. Raises UsageError for a needless speed."""
+    others = [("task", "train"), ("method", None), ("strategy", None)]
+    other = next((name for name, own in others if training.get(name, own) != own), None)
+    if other is not None and "single_gpu_images_per_sec" in placement:
+        raise UsageError(
+            f"--single-gpu-images-per-sec cannot be combined with --{other} {training[other]}: "
+            "only training by the core is predicted",
+            "leave one of them out",
+        )
+    return other is None
 
 
 def implied_update(asked: Mapping[str, Any]) -> str:
@@ -211,6 +242,7 @@ def _refuse_for_program(
 def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, shape: str) -> int:
     from gputopo.launch.jobs.program import check_program, run_program
     from gputopo.launch.spec import env
+    from gputopo.report.plan import summary_lines
 
     has_gpus = chosen.backend == "gpu" or chosen.rehearsal_of is not None
     environment = env.program_env(os.environ, chosen.plan.environment if has_gpus else None)
@@ -227,4 +259,6 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
         else f"{chosen.why_cpu}: {program[0]} runs without a GPU"
     )
     to_stderr(f"gputopo: {message}.\n")
+    for line in summary_lines(chosen.plan):
+        note(line)
     return run_program(program, environment)

@@ -18,6 +18,7 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.values.option import shown
 
@@ -40,10 +41,11 @@ class RunDisplay:
     Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
     """
 
-    def __init__(self, shape: Shape, display_every: int) -> None:
-        """`display_every`: steps between two lines."""
+    def __init__(self, shape: Shape, display_every: int, predicted: Sequence[str] = ()) -> None:
+        """`display_every`: steps between two lines. `predicted`: lines for the start of a run."""
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
+        self._predicted = predicted
         self._unwritten: InputError | None = None
 
     @contextlib.contextmanager
@@ -57,7 +59,7 @@ class RunDisplay:
 
             def on_event(event: "Event") -> None:
                 with tolerating_stderr_errors():
-                    progress.event(event)
+                    progress.event(self._with_prediction(event))
                 if log is not None:
                     self._print(log.lines(event))
 
@@ -67,6 +69,13 @@ class RunDisplay:
         """Raise InputError if log lines could not be written."""
         if self._unwritten is not None:
             raise self._unwritten
+
+    def _with_prediction(self, event: "Event") -> "Event":
+        from gputopo.values.run.events import RunStarted
+
+        if not (self._predicted and isinstance(event, RunStarted)):
+            return event
+        return msgspec.structs.replace(event, says=(*event.says, *self._predicted))
 
     def _print(self, lines: Sequence[str]) -> None:
         if self._unwritten is not None:
@@ -83,8 +92,9 @@ class RunDisplay:
 
 def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code."""
-    _check(target, spec, options)
-    display = RunDisplay(options.shape, options.display_every)
+    require_runnable(target, spec, options)
+    predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
+    display = RunDisplay(options.shape, options.display_every, predicted)
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
@@ -230,7 +240,7 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
     return code
 
 
-def _check(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
+def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_memory
     from gputopo.launch.spec.rules.numerics import require_numerics
@@ -273,7 +283,7 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Print what `train` would start, and start nothing."""
     from gputopo.cli.run.dry import show_dry_run
 
-    _check(target, spec, options)
+    require_runnable(target, spec, options)
     environment = env.worker_env(os.environ, spec, target.plan.environment)
     place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
     command = worker_command(place, _FUTURE_EVENTS_FD)

@@ -1,14 +1,32 @@
 """What went wrong while copies were measured: failures, throttling, clock ramp-up, unsteady rates."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.copies.numbers import is_large
+from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
+from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
-from gputopo.findings.rule import SEVERITIES, Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.configuration import GPU_BUSY, in_use
+from gputopo.findings.driver import DRIVER_STATUS
+from gputopo.findings.measured.direct import host_failures
+from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
+from gputopo.findings.rule import (
+    SEVERITIES,
+    WRONG_DATA_ID,
+    Case,
+    Fault,
+    Finding,
+    Rule,
+    Severity,
+    Threshold,
+    check,
+    present,
+)
 from gputopo.findings.throttling import THROTTLE
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values.bandwidth import Failure, Sample, gpu_of
+from gputopo.values.bandwidth import COLLECTIVES, Failure, Sample, gpu_of, gpus_of
+from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
@@ -20,13 +38,68 @@ UNSTEADY_PERCENT = Threshold(
 )
 MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats", "Ours")
 
+_WRONG_CASES = {
+    "with the host": Case(
+        "copies between GPU and host corrupt data",
+        "Do not train on these GPUs, and leave P2P on: without it all copies take this path. Reseat the card "
+        "and its riser, try another slot, and look for PCIe and memory errors of GPU and host (gputopo "
+        "inspect, sudo dmesg).",
+        "error",
+    ),
+    "staged": Case(
+        "copies staged through host memory corrupt data",
+        "Do not train over these paths, and leave P2P on: without it more copies take them. Test the host's "
+        "memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers.",
+        "error",
+    ),
+    "direct": Case(
+        "only direct copies (P2P) corrupt data; through host memory it arrives intact",
+        "Turn P2P off between these pairs until it is repaired. The usual causes are an IOMMU that "
+        "translates and ACS (gputopo inspect), then switches and risers. "
+        "TensorFlow's copies do not follow NCCL's variables: use single GPUs of these pairs.",
+        "error",
+    ),
+    "over NVLink": Case(
+        "direct copies over NVLink corrupt data; through host memory it arrives intact",
+        "Do not train over these pairs: choose GPUs without them (gputopo plan --exclude, or "
+        "CUDA_VISIBLE_DEVICES); no NCCL_P2P_LEVEL excludes single NVLinks. Look for their errors (nvidia-smi "
+        "nvlink -e, Xid 74 in sudo dmesg), and reseat the bridge or board.",
+        "error",
+    ),
+    "direct, host path unknown": Case(
+        "direct copies (P2P) corrupt data; the path through the host was not measured, or failed",
+        "Do not train over these pairs, and leave P2P on until the path through the host is known to be "
+        "right (gputopo bandwidth). Look for ACS and an IOMMU that translates (gputopo inspect), reseat "
+        "cards, risers and bridges; for NVLinks see nvidia-smi nvlink -e.",
+        "error",
+    ),
+    "collective operations": Case(
+        "results of collective operations are wrong",
+        "Do not train with these GPUs. Run gputopo bandwidth: it compares every byte of each path and names "
+        "the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and try another "
+        "version of NCCL.",
+        "error",
+    ),
+    "GPU memory": Case(
+        "copies within a GPU corrupt data",
+        "Do not train on this GPU. Look for its memory errors (gputopo inspect, nvidia-smi -q -d ECC) and "
+        "Xids (sudo dmesg | grep -i xid); if it persists after a reboot, replace it.",
+        "error",
+    ),
+    "host memory": Case(
+        "copies in host memory corrupt data",
+        "Do not train on this host. Test its memory (memtest86+), and look for its errors (sudo dmesg | "
+        "grep -i -e edac -e mce).",
+        "error",
+    ),
+}
 WRONG_DATA = Rule(
-    "bandwidth.wrong_data",
+    WRONG_DATA_ID,
     title="data corruption: copied bytes differ from the sent ones",
-    remedy="Do not train over these paths. Reseat cards, risers and bridges, look for PCIe, NVLink and "
-    "memory errors (gputopo inspect, sudo dmesg), turn IOMMU and ACS off, and set NCCL_P2P_DISABLE=1 "
-    "meanwhile.",
+    remedy="Do not train over these paths; gputopo bandwidth names the GPUs. Look for PCIe, NVLink and "
+    "memory errors (gputopo inspect, sudo dmesg), and reseat cards, risers and bridges.",
     severities=("error",),
+    cases=_WRONG_CASES,
 )
 HUNG = Rule(
     "bandwidth.hung",
@@ -63,13 +136,14 @@ UNSTEADY = Rule(
 )
 
 _BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
+BELOW_MINIMUM = "BELOW_MINIMUM"  # nccl-tests: bus bandwidth below NCCL_TESTS_MIN_BW, judged with the others
 _MAX_NAMED = 4
 # The messages of CUDA's samples and nvbandwidth where no copy is named.
 _CUDA_FAILED = re.compile(
     r"\bCUDA_ERROR_[A-Z]|\bcudaError[A-Z]|\bCuda failure|\bCUDA error at|\bcudaGetDevice\w+ returned"
     r"|\bNo devices found|\bNVML_ERROR|\bResult = FAIL\b"
 )
-_KINDS = {
+_KINDS: dict[str, str] = {
     "h2d": "from the host",
     "d2h": "to the host",
     "bidirectional": "both directions at once",
@@ -78,24 +152,26 @@ _KINDS = {
     "d2d_local": "within a GPU",
     "host_memory": "in host memory",
     "latency": "of a few bytes",
-    "allreduce": "of gradients",
+    **{str(kind): name for kind, name in COLLECTIVE_NAMES.items()},
 }
 
 
 @check(WRONG_DATA, HUNG, COPY_FAILED)
 def failures(machine: Machine) -> Iterator[Finding]:
-    """Find copies that failed: one finding for each failure and kind of copy, with all pairs."""
-    groups: dict[tuple[str, str], list[Failure]] = {}
+    """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
+    groups: dict[tuple[str, str, str | None], list[Failure]] = {}
     for failure in machine.bandwidth.failures if machine.bandwidth else ():
-        groups.setdefault((failure.reason, failure.kind), []).append(failure)
-    for (reason, kind), failed in groups.items():
+        if failure.reason != BELOW_MINIMUM:
+            groups.setdefault((failure.reason, failure.kind, failure.path), []).append(failure)
+    for (reason, kind, _), failed in groups.items():
         rule = _BY_REASON.get(reason, COPY_FAILED)
         detail = f" ({failed[0].says or reason})" if rule is COPY_FAILED else ""
-        what = "a copy failed" if rule is COPY_FAILED else rule.title
-        paths = list(dict.fromkeys(f"{one.source} to {one.destination}" for one in failed))
+        failed_copy = "a collective operation failed" if kind in COLLECTIVES else "a copy failed"
+        what = failed_copy if rule is COPY_FAILED else rule.title
+        paths = list(dict.fromkeys(map(_ends, failed)))
         yield rule.finding(
-            _subject(failed),
-            f"{what}{detail}: {_KINDS[kind]}, {_named(paths)}",
+            subject_of(failed),
+            f"{what}{detail}: {_KINDS[kind]}, {named_paths(paths)}",
             {
                 "ways": [
                     {
@@ -106,6 +182,7 @@ def failures(machine: Machine) -> Iterator[Finding]:
                     for one in failed
                 ]
             },
+            remedy=_remedy(machine, rule, failed),
         )
 
 
@@ -152,6 +229,15 @@ def throttled(machine: Machine) -> Iterator[Fault]:
             )
 
 
+@check(GPU_BUSY)
+def other_load(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that other programs used when a measurement of this machine began."""
+    bandwidth = machine.bandwidth
+    if bandwidth is not None and bandwidth.source == "live":
+        places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
+        yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
+
+
 @check(RAMP_UP)
 def ramp_up(machine: Machine) -> Iterator[Fault]:
     """Report rates measured during clock ramp-up: left out, or not meaningful."""
@@ -186,19 +272,17 @@ def unsteady(machine: Machine) -> Iterator[Finding]:
     found = [
         sample
         for sample in (machine.bandwidth.samples if machine.bandwidth else ())
-        if is_large(sample)
-        and len(sample.repeats_gb_per_s) >= MIN_REPEATS.value
-        and _spread(sample) > UNSTEADY_PERCENT.value
+        if is_large(sample) and is_unsteady(sample)
     ]
     if found:
-        paths = list(dict.fromkeys(map(_path, found)))
+        paths = list(dict.fromkeys(map(path_words, found)))
         yield UNSTEADY.finding(
-            _subject(found),
-            f"repeats of one copy differ by up to {max(map(_spread, found)):.0f} %: {_named(paths)}",
+            subject_of(found),
+            f"repeats of one copy differ by up to {max(map(_spread, found)):.0f} %: {named_paths(paths)}",
             {
                 "samples": [
                     {
-                        "way": _path(sample),
+                        "way": path_words(sample),
                         "group": sample.group,
                         "spread_percent": round(_spread(sample), 1),
                         "repeats_gb_per_s": list(sample.repeats_gb_per_s),
@@ -209,10 +293,72 @@ def unsteady(machine: Machine) -> Iterator[Finding]:
         )
 
 
+def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
+    """Return the remedy of failures where it is not that of their rule."""
+    if rule is WRONG_DATA:
+        return _wrong_data_remedy(machine, failed)
+    # ACS and an IOMMU are on the path between two GPUs.
+    of_one = all(one.source == one.destination or "host" in (one.source, one.destination) for one in failed)
+    return DRIVER_STATUS["hung"].remedy if rule is HUNG and of_one else None
+
+
+def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
+    """Return what to do about corrupted data by where it was corrupted.
+
+    P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
+    """
+    kind, reason = failed[0].kind, failed[0].reason
+    ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
+    pairs = [(a, b) for a, b in ends if a is not None and b is not None]
+    if kind == "d2d_local":
+        return _WRONG_CASES["GPU memory"].remedy
+    if kind == "host_memory":
+        return _WRONG_CASES["host memory"].remedy
+    if kind in COLLECTIVES:
+        return _WRONG_CASES["collective operations"].remedy
+    suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
+    with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
+    if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
+        return _WRONG_CASES["with the host"].remedy
+    if not pairs:
+        return WRONG_DATA.remedy  # between GPUs of which none is named
+    if kind == "p2p_staged" or failed[0].path == "staged":
+        return _WRONG_CASES["staged"].remedy
+    if not all(_arrives_staged(machine, *pair) for pair in pairs):
+        return _WRONG_CASES["direct, host path unknown"].remedy
+    if {(min(pair), max(pair)) for pair in pairs} & nvlink_pairs(machine):
+        return _WRONG_CASES["over NVLink"].remedy
+    case = _WRONG_CASES["direct"].remedy
+    off = cutoff(machine, pairs)
+    if off is None:
+        return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."
+    also = f" (and {pairs_in_words(off.also)})" if off.also else ""
+    return f"{case} NCCL: {off.setting} turns it off between {pairs_in_words(pairs)}{also}."
+
+
+def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
+    """Return whether copies through host memory were measured from one GPU to another, and none failed."""
+    if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
+        return False
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
+    a, b = f"gpu:{source}", f"gpu:{destination}"
+    in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
+        kind == "h2d" and place == b for kind, _, place in paths
+    )
+    return ("p2p_staged", a, b) in paths or in_two_steps
+
+
 def _severity(reasons: Iterable[str]) -> Severity:
     """An error of the GPU is reported by inspect; here it means a rate of a throttled GPU."""
     worst = max((THROTTLE[name].severities[0] for name in reasons), key=SEVERITIES.index)
     return "info" if worst == "info" else "warning"
+
+
+def is_unsteady(sample: Sample) -> bool:
+    """Return whether the repeats of a copy differ too much for their median to be meaningful."""
+    repeats = len(sample.repeats_gb_per_s)
+    return repeats >= MIN_REPEATS.value and _spread(sample) > UNSTEADY_PERCENT.value
 
 
 def _spread(sample: Sample) -> float:
@@ -222,18 +368,27 @@ def _spread(sample: Sample) -> float:
     return 100 * (max(repeats) - min(repeats)) / middle if middle else 0.0
 
 
-def _path(sample: Sample) -> str:
+def path_words(sample: Sample) -> str:
+    """Return `gpu:0 to gpu:1 (direct)`."""
     return f"{sample.source} to {sample.destination} ({_KINDS[sample.kind]})"
 
 
-def _subject(found: Iterable[Failure | Sample]) -> Subject:
+def subject_of(found: Iterable[Failure | Sample]) -> Subject:
+    """Return the GPU or the pair that all of these are of, else the machine."""
     places = {place for one in found for place in (one.source, one.destination)}
-    gpus = sorted(index for place in places if (index := gpu_of(place)) is not None)
+    gpus = sorted(index for place in places for index in gpus_of(place))
     if len(gpus) == 2 and len(places) == 2:
         return Subject.of_link(*gpus)
-    return Subject.of_gpus(gpus) if len(gpus) == 1 else MACHINE
+    return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(places) == 1) else MACHINE
 
 
-def _named(paths: list[str]) -> str:
+def _ends(failure: Failure) -> str:
+    if failure.kind in COLLECTIVES:
+        return failure.source
+    return f"{failure.source} to {failure.destination}"
+
+
+def named_paths(paths: list[str]) -> str:
+    """Return the first of these, and how many more there are."""
     more = len(paths) - _MAX_NAMED
     return ", ".join(paths[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

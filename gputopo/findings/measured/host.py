@@ -1,12 +1,13 @@
 """Measured copies and the host: pageable memory, far NUMA nodes, shared uplinks, slow host memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
+from gputopo.findings.measured.faults import is_unsteady
 from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, present, roughly
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -54,6 +55,14 @@ MEMORY_SLOW = Rule(
     severities=("info", "warning"),
 )
 
+ELSEWHERE = Rule(
+    "numa.memory_elsewhere",
+    title="host memory lies on another NUMA node than it was asked for",
+    remedy="Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
+    "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H).",
+    severities=("warning", "info"),
+)
+
 _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 
 
@@ -96,6 +105,29 @@ def far_nodes(machine: Machine) -> Iterator[Fault | Finding]:
     yield from _far_memory(samples)
 
 
+@check(ELSEWHERE)
+def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose copies with the host used memory of another node.
+
+    That of its own node is a warning: programs on this machine get such memory too.
+    """
+    for gpu in present(machine):
+        seen: dict[int, int | None] = {}
+        for one in machine.bandwidth.samples if machine.bandwidth else ():
+            ends = {one.source, one.destination}
+            if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
+                seen.setdefault(one.numa_wanted, one.numa_node)
+        for wanted, lies in sorted(seen.items()):
+            where = "lies partly on others" if lies == wanted else f"lies on node {lies}"
+            yield ELSEWHERE.fault(
+                gpu,
+                f"host memory for NUMA node {wanted} {where}",
+                {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node},
+                "warning" if wanted == gpu.numa_node else "info",
+                part=str(wanted),
+            )
+
+
 @check(SHARED_UPLINK)
 def shared_uplinks(machine: Machine) -> Iterator[Finding]:
     """Report the measured groups that share an uplink, and whether the PCI tree shows the same."""
@@ -112,6 +144,7 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
                 {
                     "gpus": list(group.gpus),
                     "from": group.from_kind,
+                    "slowed": list(group.directions),
                     "alone_gb_per_s": group.alone_gb_per_s,
                     "together_gb_per_s": group.together_gb_per_s,
                     "bridge": group.bridge,
@@ -121,22 +154,30 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
             ]
         },
         "warning" if bad else "info",
-        remedy=SHARED_UPLINK.cases["all GPUs"].remedy if all_gpus else None,
+        remedy=_uplink_remedy(groups, all_gpus=all_gpus),
     )
+
+
+def _uplink_remedy(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str:
+    """Return what to do, about one direction where the other is not slowed in any group."""
+    slowed = {kind for group in groups for kind in group.directions}
+    only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
+    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only)))
+    return SHARED_UPLINK.cases[case].remedy if case else SHARED_UPLINK.remedy
 
 
 @check(MEMORY_SLOW)
 def memory_slow(machine: Machine) -> Iterator[Finding]:
     """Find host memory that is slower than all links together.
 
-    A copy reads or writes host memory once; the measured rate counts bytes read and written.
+    A copy reads or writes host memory once; the measured rate counts bytes read and written. An unsteady
+    rate shows another load on the host, not its memory.
     """
     samples = machine.bandwidth.samples if machine.bandwidth else ()
-    near = {
-        one.source: max(one.repeats_gb_per_s, default=rate(one))  # the highest rate that was seen
-        for one in judged(samples)
-        if one.kind == "host_memory" and one.source == one.destination
-    }
+    own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
+    if any(map(is_unsteady, own)):
+        return
+    near = {one.source: rate(one) for one in own}
     to_device, to_host = _all_at_once(machine, "h2d"), _all_at_once(machine, "d2h")
     has = sum(near.values())
     if not near or has >= to_device + to_host or not to_device or not to_host:
@@ -162,8 +203,9 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
     at_once: dict[str, dict[int, float]] = {}
     for sample in samples:
         gpu = host_gpu(sample)
-        if sample.kind == kind and sample.group and gpu is not None and is_large(sample):
-            at_once.setdefault(sample.group, {})[gpu] = rate(sample)
+        group = one_way_group(sample)
+        if sample.kind == kind and group and gpu is not None and is_large(sample):
+            at_once.setdefault(group, {})[gpu] = rate(sample)
     whole = [sum(each.values()) for each in at_once.values() if each.keys() >= alone.keys()]
     return max(whole) if whole and len(alone) > 1 else sum(alone.values())
 
@@ -256,7 +298,16 @@ def _group_words(group: UplinkGroup) -> str:
         words += f"bridge {group.bridge}"
     else:
         words += "a path to the host" + ("" if group.agrees is None else " that is not in the PCI tree")
+    words += _DIRECTIONS.get(group.directions, "")
     if group.alone_gb_per_s and group.together_gb_per_s is not None:
         how = "both directions at once" if group.from_kind == "bidirectional" else "at once"
-        words += f" ({group.together_gb_per_s:.1f} GB/s {how}, {group.alone_gb_per_s:.1f} one at a time)"
+        which = f"{_PATHS.get(group.from_kind, group.from_kind)} " if len(group.directions) > 1 else ""
+        together, alone = f"{group.together_gb_per_s:.1f} GB/s", f"{group.alone_gb_per_s:.1f} one at a time"
+        words += f" ({which}{together} {how}, {alone})"
     return words
+
+
+_DIRECTIONS: dict[tuple[Kind, ...], str] = {
+    ("h2d",): " in the direction from the host",
+    ("d2h",): " in the direction to the host",
+}

@@ -1,10 +1,16 @@
 """Measured copies of each GPU: its link degraded under load, narrow, below the expected rate or its peers."""
 
-from collections.abc import Iterator
-from statistics import median
+from collections.abc import Iterable, Iterator
 
-from gputopo.copies.expected import link_name, links_for, with_expectations
-from gputopo.copies.numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
+from gputopo.copies.expected import link_name, link_names, links_for, with_expectations
+from gputopo.copies.numbers import (
+    Pair,
+    host_copies,
+    host_gpu,
+    judged,
+    pair_copies,
+    rate,
+)
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.pcie import (
@@ -17,19 +23,52 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Threshold, by_model, check, present, roughly
+from gputopo.findings.rule import (
+    Case,
+    Fault,
+    Finding,
+    Rule,
+    Threshold,
+    check,
+    present,
+    roughly,
+)
 from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link
-from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE
 
 PEERS_SHARE = Threshold(
     "copies with the host far below same-model GPUs",
+    0.60,
+    "of the best of the peers",
+    "Half of the lanes, or one PCIe generation less, is 0.5; a far NUMA node costs a third (a P100: "
+    "gearshifft, pull request 82)",
+)
+HALF_SHARE = Threshold(
+    "copies at half of those of same-model GPUs",
     0.45,
+    "of the best of the peers: info for GeForce, RTX and Quadro cards",
+    "Many boards give one card 16 lanes and the next 8. The rest is for noise. Ours",
+)
+BIDIRECTIONAL_PEERS_SHARE = Threshold(
+    "copies in both directions at once below same-model GPUs",
+    0.80,
+    "of the best of the peers",
+    "GPUs of one node of an H800 machine reached 34 GB/s and one 50; without a fault they repeat within 2 %",
+)
+CUBE_MESH_SHARE = Threshold(
+    "NVLinks of a GPU in a hybrid cube mesh, counted by rate",
+    0.67,
     "of the median of the peers",
-    "Many boards give one card 16 lanes and the next 8, and a far NUMA node costs a third (a P100: "
-    "gearshifft, pull request 82); one H100 of four was at 0.25 (NVIDIA/nvbandwidth issue 6). The rest is "
-    "for noise. Ours",
+    "Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two. Ours",
+)
+STAGED_SHARE = Threshold(
+    "copies staged through host memory far below the widest link of the model",
+    0.40,
+    "of the usual rate of that link",
+    "0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on generation 5 "
+    "(published outputs). Ours",
 )
 DIRECTION_SHARE = Threshold(
     "copies of one direction below the other",
@@ -53,7 +92,7 @@ FASTER_TIMES = Threshold(
     "The next wider class of link carries twice as much. Ours",
 )
 
-_COPY_CASES = {
+COPY_CASES = {
     "copies over the link": Case(
         "copies with the host below the expected rate of the observed link",
         "Check what else limits copies: another program on the bus, an IOMMU that translates, memory of "
@@ -66,11 +105,28 @@ _COPY_CASES = {
         "CLOCK,PERFORMANCE). ECC and a GPU shared by a hypervisor cost some of it.",
         "warning",
     ),
+    "widest link of the model": Case(
+        "copies with the host below the widest PCIe link of the model, where its slot is unknown",
+        "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). Where it has no "
+        "more, nothing is to be done.",
+        "info",
+    ),
+    "both directions": Case(
+        "copies with the host in both directions at once below same-model GPUs",
+        "Measure again with host memory of the GPU's own NUMA node (gputopo bandwidth --numa NODE), and "
+        "compare the PCIe switches and root ports above the GPUs (gputopo inspect).",
+        "info",
+    ),
     "same-model GPUs": Case(
         "copies with the host far below same-model GPUs",
-        "Measure again, and not as the first GPU: its clocks may have been ramping up. If it persists, "
-        "compare the links under load (gputopo inspect --watch), reseat card and riser, and look for PCIe "
-        "errors (sudo dmesg).",
+        "Compare generation and lanes of the links under load (gputopo inspect --watch). Where the slot has "
+        "as many as those of the peers: reseat card and riser, and look for PCIe errors (sudo dmesg).",
+        "warning",
+    ),
+    "NVLinks of a GPU": Case(
+        "direct copies of one GPU below those of its peers over NVLink",
+        "Compare its NVLinks and their errors with a peer's (nvidia-smi nvlink -s and -e), and look for Xid "
+        "74 (sudo dmesg). Reset the GPU or restart the machine; if it persists, have GPU and board tested.",
         "warning",
     ),
     "pairs": Case(
@@ -83,9 +139,10 @@ _COPY_CASES = {
 BELOW_EXPECTED = Rule(
     "bandwidth.below_expected",
     title="copies below the expected rate of the observed link or memory",
-    remedy=_COPY_CASES["copies over the link"].remedy,
-    thresholds=(PEERS_SHARE,),
-    cases=_COPY_CASES,
+    remedy=COPY_CASES["copies over the link"].remedy,
+    severities=("warning", "info"),
+    thresholds=(PEERS_SHARE, HALF_SHARE, BIDIRECTIONAL_PEERS_SHARE, CUBE_MESH_SHARE, STAGED_SHARE),
+    cases=COPY_CASES,
 )
 DIRECTION_DIFFERS = Rule(
     "bandwidth.direction_differs",
@@ -96,7 +153,12 @@ DIRECTION_DIFFERS = Rule(
     thresholds=(DIRECTION_SHARE, PCIE_MAX_GB_PER_S),
 )
 
-_WORDS = {"h2d": "from the host", "d2h": "to the host", "bidirectional": "from and to the host at once"}
+BETWEEN_GPUS: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
+DIRECTION_WORDS = {
+    "h2d": "from the host",
+    "d2h": "to the host",
+    "bidirectional": "from and to the host at once",
+}
 
 
 @check(GENERATION_DEGRADED, WIDTH_DEGRADED, LINK_FLAPPING)
@@ -119,9 +181,9 @@ def narrow_links(machine: Machine) -> Iterator[Fault | Finding]:
     """Find links of few lanes by their copies, where no source has the link (published outputs)."""
     if machine.bandwidth is None:
         return
-    yield from _narrow_faults(machine.bandwidth, machine)
+    yield from narrow_faults(machine.bandwidth, machine)
     by_themselves = host_rates(machine.bandwidth, machine) or _slower_than_partners(machine.bandwidth)
-    if not by_themselves and (all_pairs := _narrow_pairs(machine.bandwidth, machine)):
+    if not by_themselves and (all_pairs := narrow_pairs(machine.bandwidth, machine)):
         yield all_pairs
 
 
@@ -140,43 +202,16 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
         best = by_kind.setdefault(kind, {})
         if index not in best or rate(other) > rate(best[index]):
             best[index] = other
-    for kind, of_gpu in by_kind.items():
-        case = _COPY_CASES["copies in GPU memory" if kind == "d2d_local" else "copies over the link"]
-        for gpu in present(machine):
-            sample = of_gpu.get(gpu.index)
-            if sample is not None and rate(sample) < (sample.expected_low_gb_per_s or 0.0):
-                says = _below(kind, sample)
-                yield BELOW_EXPECTED.fault(gpu, says, _evidence(sample), remedy=case.remedy, part=kind)
-
-
-@check(BELOW_EXPECTED)
-def slower_than_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs whose best copy with the host is far below that of GPUs of the same model.
-
-    Where copies with the host were not measured, by those between GPUs that go through its memory. Where the
-    link is known, `below_expected` and the PCIe rules judge by it; a GPU as slow as few lanes has
-    `pcie.slot_narrow` already.
-    """
-    if machine.bandwidth is None:
-        return
-    narrow = {fault.gpu.index for fault in _narrow_faults(machine.bandwidth, machine)}
-    best = {index: max(own.values()) for index, own in host_rates(machine.bandwidth, machine).items()}
-    path = "with the host" if best else "through the host"
-    best = best or _staged(machine.bandwidth)
-    for group in by_model(machine):
-        for gpu in group:
-            peers = {str(other.index): best[other.index] for other in group if other.index in best}
-            own = peers.pop(str(gpu.index), None)
-            if own is None or not peers or gpu.index in narrow or not _link_is_unknown(gpu, machine):
-                continue
-            usual = median(peers.values())
-            if own < PEERS_SHARE.value * usual:
-                yield BELOW_EXPECTED.fault(
-                    gpu,
-                    f"copies {path} reach about {roughly(own / usual)} of those of same-model GPUs",
-                    {"gb_per_s": own, "peers_gb_per_s": peers},
-                    remedy=_COPY_CASES["same-model GPUs"].remedy,
-                )
+    for gpu in present(machine):
+        low = {kind: found[gpu.index] for kind, found in by_kind.items() if _is_low(found.get(gpu.index))}
+        if low.keys() >= set(HOST_KINDS):  # one link, one fault
+            slower = min(map(low.pop, HOST_KINDS), key=_share)
+            low.pop("bidirectional", None)
+            yield _fault(gpu, "copies with the host", "copies over the link", slower, "host")
+        for kind, sample in low.items():
+            local = kind == "d2d_local"
+            words = "copies in GPU memory" if local else f"copies {DIRECTION_WORDS[kind]}"
+            yield _fault(gpu, words, words if local else "copies over the link", sample, kind)
 
 
 @check(DIRECTION_DIFFERS)
@@ -192,7 +227,8 @@ def directions(machine: Machine) -> Iterator[Fault]:
         slower, faster = sorted(own, key=lambda kind: own[kind])
         share = own[slower] / own[faster]
         if share < DIRECTION_SHARE.value:
-            says = f"copies {_WORDS[slower]} reach about {roughly(share)} of those {_WORDS[faster]}"
+            one, other = DIRECTION_WORDS[slower], DIRECTION_WORDS[faster]
+            says = f"copies {one} reach about {roughly(share)} of those {other}"
             yield DIRECTION_DIFFERS.fault(
                 gpu, says, {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}
             )
@@ -209,17 +245,22 @@ def host_rates(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, fl
 
 def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
     """Yield the conditions of those copies of each GPU that used its PCIe link."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = _over_links(machine)
     for gpu in present(machine):
-        seen = [
-            one
-            for sample in samples
-            if sample.kind not in ("d2d_local", "host_memory", "latency", "allreduce")
-            for one in sample.conditions
-            if one.gpu == gpu.index and one.readings
-        ]
-        if seen:
+        if seen := _seen(gpu, samples):
             yield gpu, seen
+
+
+def _over_links(machine: Machine) -> list[Sample]:
+    return [
+        one
+        for one in (machine.bandwidth.samples if machine.bandwidth else ())
+        if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
+    ]
+
+
+def _seen(gpu: Gpu, samples: Iterable[Sample]) -> list[Conditions]:
+    return [one for sample in samples for one in sample.conditions if one.gpu == gpu.index and one.readings]
 
 
 def _best(seen: list[Conditions], fact: str) -> int | None:
@@ -238,40 +279,38 @@ def _loss(gpu: Gpu, best: int | None, lanes: int | None) -> dict[str, object]:
     }
 
 
-def _link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
+def link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
     """Return whether no source, and no reading during copies, has the lanes of a GPU's link."""
-    seen = any(other.index == gpu.index for other, _ in _under_load(machine))
-    return gpu.pcie.width_now is None and gpu.pcie.width_max is None and not seen
+    if gpu.pcie.width_now is not None or gpu.pcie.width_max is not None:
+        return False
+    return not _seen(gpu, _over_links(machine))
 
 
-def _narrow_faults(bandwidth: Bandwidth, machine: Machine) -> list[Fault]:
+def narrow_faults(bandwidth: Bandwidth, machine: Machine) -> list[Fault]:
     """Return the GPUs whose copies are as fast as few lanes, where no source has the link."""
     copies, slower = host_rates(bandwidth, machine), _slower_than_partners(bandwidth)
     faults = []
     for gpu in present(machine):
         own = copies.get(gpu.index) or slower.get(gpu.index)
-        fits = _narrow_fits(max(own.values()), gpu) if own and _link_is_unknown(gpu, machine) else ()
+        fits = _narrow_fits(max(own.values()), gpu) if own and link_is_unknown(gpu, machine) else ()
         if own and fits:
             row = expected_gpu(gpu.name, gpu.pci_device_id)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
             evidence["fits"] = list(map(link_name, fits))
-            faults.append(SLOT_NARROW.fault(gpu, f"copies as fast as a {_names(fits)} link{card}", evidence))
+            faults.append(
+                SLOT_NARROW.fault(gpu, f"copies as fast as a {link_names(fits)} link{card}", evidence)
+            )
     return faults
 
 
-def _narrow_fits(gb_per_s: float, gpu: Gpu | None) -> tuple[LinkExpectation, ...]:
+def _narrow_fits(gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that copies at this rate fit; none if a wide one is among them."""
-    fits = tuple(links_for(gb_per_s, gpu))
+    fits = links_for(gb_per_s, *gpus)
     return () if any(link.width > NARROW_LANES.value for link in fits) else fits
 
 
-def _names(fits: tuple[LinkExpectation, ...]) -> str:
-    first, *others = map(link_name, fits)
-    return first + (f" (or {', '.join(others)})" if others else "")
-
-
-def _narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
+def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     """Where only copies between GPUs are known: if none is faster than a narrow link, links are narrow.
 
     One wide link may be among them: a copy is as slow as the slower of its two ends.
@@ -279,16 +318,16 @@ def _narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     copies = _between_gpus(bandwidth)
     gpus = {gpu for pair in copies for gpu in pair}
     measured = [gpu for gpu in present(machine) if gpu.index in gpus]
-    if len(gpus) < MIN_GPUS.value or any(not _link_is_unknown(gpu, machine) for gpu in measured):
+    if len(gpus) < MIN_GPUS.value or any(not link_is_unknown(gpu, machine) for gpu in measured):
         return None
     fastest = max(copies.values())
-    fits = _narrow_fits(fastest, None)
+    fits = _narrow_fits(fastest, *measured)
     if not fits:
         return None
     return SLOT_NARROW.finding(
         MACHINE,
-        f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a {_names(fits)} link: "
-        "all of them, or all but one, have such links",
+        f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a {link_names(fits)} "
+        "link: all of them, or all but one, have such links",
         {"fastest_gb_per_s": fastest, "fits": list(map(link_name, fits))},
     )
 
@@ -311,17 +350,10 @@ def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
 
 def _between_gpus(bandwidth: Bandwidth) -> dict[Pair, float]:
     found: dict[Pair, float] = {}
-    kinds: tuple[Kind, ...] = ("p2p_staged", "p2p_direct")
-    for kind in kinds:
+    for kind in BETWEEN_GPUS:
         for pair, sample in pair_copies(bandwidth.samples, kind).items():
             found[pair] = max(rate(sample), found.get(pair, 0.0))
     return found
-
-
-def _staged(bandwidth: Bandwidth) -> dict[int, float]:
-    """Return each GPU's fastest copy through host memory; direct ones may use an NVLink bridge."""
-    copies = pair_copies(bandwidth.samples, "p2p_staged")
-    return _best_of_each({pair: rate(sample) for pair, sample in copies.items()})
 
 
 def _best_of_each(copies: dict[Pair, float]) -> dict[int, float]:
@@ -340,10 +372,17 @@ def _others(samples: tuple[Sample, ...]) -> Iterator[tuple[Kind, int, Sample]]:
             yield sample.kind, index, sample
 
 
-def _below(kind: Kind, sample: Sample) -> str:
-    what = "copies in GPU memory" if kind == "d2d_local" else f"copies {_WORDS[kind]}"
-    share = rate(sample) / (sample.expected_gb_per_s or rate(sample))
-    return f"{what} reach about {roughly(share)} of the expected rate: {sample.expected_source}"
+def _is_low(sample: Sample | None) -> bool:
+    return sample is not None and rate(sample) < (sample.expected_low_gb_per_s or 0.0)
+
+
+def _share(sample: Sample) -> float:
+    return rate(sample) / (sample.expected_gb_per_s or rate(sample))
+
+
+def _fault(gpu: Gpu, words: str, case: str, sample: Sample, part: str) -> Fault:
+    says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
+    return BELOW_EXPECTED.fault(gpu, says, _evidence(sample), remedy=COPY_CASES[case].remedy, part=part)
 
 
 def _evidence(sample: Sample) -> dict[str, object]:

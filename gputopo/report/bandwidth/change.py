@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.copies.difference import BandwidthDifference, Changed
+from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.difference import changes_in_words
 from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable

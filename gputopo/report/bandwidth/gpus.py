@@ -1,14 +1,17 @@
 """Copies of each GPU: to it, from it and inside it, alone and all at once, by size."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from gputopo.report.bandwidth.numbers import Numbers, cell, has_any, number, share
+from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, has_any, share
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Conditions, Failure, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import Conditions, Failure, Kind, Method, Sample, gpu_of
 
 _MIN_SIZES = 3  # fewer sizes are no sweep
+NO_REFERENCE = "none"  # in a column of what is expected
+Methods = Sequence[Method | None]
 _Cell = Callable[[int], str]
 
 
@@ -16,37 +19,102 @@ def gpu_parts(numbers: Numbers) -> list[Part]:
     """Return the table of the GPUs, and the one by NUMA node where that was measured."""
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
     groups = [_shown(group, numbers.gpus) for group in _groups(numbers)]
-    notes = ("GB/s, pinned memory unless stated; both: the sum of the two directions.",)
-    table = Part("GPUs and host", head=head, groups=tuple(filter(None, groups)), notes=notes)
+    table = Part("GPUs and host", head=head, groups=tuple(filter(None, groups)), notes=tuple(_notes(numbers)))
     return [table, *_by_node(numbers)]
 
 
+def _notes(numbers: Numbers) -> Iterator[str]:
+    yield "GB/s, pinned memory unless stated; both: the sum of the two directions."
+    compared = [_compared(numbers, name) for name in _COMPARED]
+    if any(one.some and one.without for one in compared):
+        yield f"{NO_REFERENCE}: no reference data for this model or link."
+    if unknown := [
+        name for name, one in zip(_COMPARED, compared, strict=True) if one.without and not one.some
+    ]:
+        yield f"No reference data: {', '.join(unknown)}."
+
+
+class _Compared(NamedTuple):
+    """The samples that have a column of what is expected: whether some have that, and the GPUs without."""
+
+    samples: dict[int, Sample]
+    some: bool
+    without: frozenset[int]
+
+
+def _compared(numbers: Numbers, name: str) -> _Compared:
+    found = {gpu: one for gpu in numbers.gpus if (one := _COMPARED[name](numbers, gpu)) is not None}
+    return _Compared(
+        found,
+        any(one.expected_gb_per_s for one in found.values()),
+        frozenset(
+            gpu
+            for gpu, one in found.items()
+            if one.expected_gb_per_s is None
+            and one.median_gb_per_s
+            and one.invalid is None
+            and one.group is None  # only a copy that ran alone is judged
+        ),
+    )
+
+
+_COMPARED: dict[str, Callable[[Numbers, int], Sample | None]] = {
+    "to GPU": lambda numbers, gpu: numbers.with_host("h2d", gpu),
+    "from GPU": lambda numbers, gpu: numbers.with_host("d2h", gpu),
+    "inside GPU": lambda numbers, gpu: numbers.inside(gpu),
+}
+
+
 def _groups(numbers: Numbers) -> list[list[tuple[str, _Cell]]]:
-    def alone(kind: Kind, *, pinned: bool = True) -> _Cell:
-        return lambda gpu: cell(
-            numbers.with_host(kind, gpu, pinned=pinned), _host_failure(numbers, kind, gpu, pinned=pinned)
+    def host(
+        kind: Kind, *, pinned: bool = True, beside: Beside = "nothing", methods: Methods = ENGINE
+    ) -> _Cell:
+        def shown(gpu: int) -> str:
+            found = numbers.with_host(kind, gpu, pinned=pinned, beside=beside, methods=methods)
+            alone = beside == "nothing" and methods == ENGINE
+            return cell(found, _host_failure(numbers, kind, gpu, pinned=pinned) if alone else None)
+
+        return shown
+
+    def expected(name: str) -> _Cell:
+        found = _compared(numbers, name)
+        return lambda gpu: (
+            NO_REFERENCE if found.some and gpu in found.without else share(found.samples.get(gpu))
         )
 
-    def expected(kind: Kind) -> _Cell:
-        return lambda gpu: share(numbers.with_host(kind, gpu))
+    def inside(gpu: int) -> str:
+        return cell(numbers.inside(gpu), numbers.failure("d2d_local", gpu, gpu))
 
-    def together(kind: Kind) -> _Cell:
-        return lambda gpu: cell(numbers.with_host(kind, gpu, together=True))
+    def latency(methods: Methods, *, to_gpu: bool) -> _Cell:
+        return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=to_gpu))
 
-    local: _Cell = lambda gpu: cell(  # noqa: E731  beside the functions above
-        numbers.between("d2d_local", gpu, gpu), numbers.failure("d2d_local", gpu, gpu)
-    )
+    def at_once(words: str, beside: Beside, methods: Methods = ENGINE) -> list[tuple[str, _Cell]]:
+        return [
+            (f"{words}\n{direction}", host(kind, beside=beside, methods=methods))
+            for direction, kind in _DIRECTIONS
+        ]
+
     return [
-        [("to GPU", alone("h2d")), ("expected\n(share)", expected("h2d"))],
-        [("from GPU", alone("d2h")), ("expected\n(share)", expected("d2h"))],
-        [("both", alone("bidirectional"))],
-        [(f"all at once\n{direction}", together(kind)) for direction, kind in _DIRECTIONS],
-        [(f"pageable\n{direction}", alone(kind, pinned=False)) for direction, kind in _DIRECTIONS],
+        [("to GPU", host("h2d")), ("expected\n(share)", expected("to GPU"))],
+        [("from GPU", host("d2h")), ("expected\n(share)", expected("from GPU"))],
+        [("both", host("bidirectional"))],
+        at_once("both:", "reverse"),
+        at_once("all at once", "all"),
+        at_once("all, both:", "all both"),
+        at_once("kernel", "nothing", KERNELS),
+        at_once("kernel both:", "reverse", KERNELS),
+        at_once("kernel, all", "all", KERNELS),
+        at_once("kernel, all both:", "all both", KERNELS),
+        [(f"pageable\n{direction}", host(kind, pinned=False)) for direction, kind in _DIRECTIONS],
+        [("inside\nGPU", inside), ("expected\n(share)", expected("inside GPU"))],
         [
-            ("inside\nGPU", local),
-            ("expected\n(share)", lambda gpu: share(numbers.between("d2d_local", gpu, gpu))),
+            ("latency us\n(pointer chase)", latency(KERNELS, to_gpu=True)),
+            ("latency us\n(chase) from", latency(KERNELS, to_gpu=False)),
         ],
-        [("latency us\nto GPU", _latency(numbers, to_gpu=True)), ("from", _latency(numbers, to_gpu=False))],
+        [
+            ("engine latency\n(16 B) us", latency(ENGINE, to_gpu=True)),
+            ("engine latency\n(16 B) us from", latency(ENGINE, to_gpu=False)),
+        ],
         [("link\nseen", lambda gpu: _link(numbers, gpu)), ("P-state", lambda gpu: _pstate(numbers, gpu))],
     ]
 
@@ -56,7 +124,7 @@ _DIRECTIONS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("b
 
 def _shown(group: Sequence[tuple[str, _Cell]], gpus: Sequence[int]) -> tuple[Column, ...]:
     """Return the columns of a group that have anything to show."""
-    columns = (Column(head, tuple(map(of, gpus)), side="right") for head, of in group)
+    columns = [Column(head, tuple(map(of, gpus)), side="right") for head, of in group]
     return tuple(column for column in columns if has_any(column.cells))
 
 
@@ -64,21 +132,6 @@ def _host_failure(numbers: Numbers, kind: Kind, gpu: int, *, pinned: bool) -> Fa
     ends: tuple[int | None, int | None] = (gpu, None) if kind == "d2h" else (None, gpu)
     found = numbers.failure(kind, *ends, pinned=pinned)
     return found or (numbers.failure(kind, *ends[::-1], pinned=pinned) if kind == "bidirectional" else None)
-
-
-def _latency(numbers: Numbers, *, to_gpu: bool) -> _Cell:
-    def shown(gpu: int) -> str:
-        for one in numbers.bandwidth.samples:
-            ends = (gpu_of(one.source), gpu_of(one.destination))
-            if (
-                one.kind == "latency"
-                and one.group is None
-                and ends == ((None, gpu) if to_gpu else (gpu, None))
-            ):
-                return number(one.median_us)
-        return NOT_ASKED
-
-    return shown
 
 
 def _conditions(numbers: Numbers, gpu: int) -> Iterator[Conditions]:
@@ -102,7 +155,13 @@ def _by_node(numbers: Numbers) -> list[Part]:
     speeds: dict[tuple[int, Kind, int], Sample] = {}
     for one in numbers.bandwidth.samples:
         gpu = gpu_of(one.destination if one.kind == "h2d" else one.source)
-        if one.kind in ("h2d", "d2h") and one.group is None and gpu is not None and one.numa_node is not None:
+        if (
+            one.kind in ("h2d", "d2h")
+            and one.group is None
+            and one.method in ENGINE
+            and gpu is not None
+            and one.numa_node is not None
+        ):
             key = (gpu, one.kind, one.numa_node)
             if one.pinned is not False and (one.bytes or 0) >= (
                 speeds[key].bytes or 0 if key in speeds else 0

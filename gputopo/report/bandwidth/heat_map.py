@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from gputopo.copies.pair_speeds import CLEARLY_SLOWER, single_paths
+from gputopo.copies.numbers import by_copy_engine, pair_of
+from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.report.bandwidth.numbers import Numbers, number
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, QUIET, Column
@@ -23,8 +24,13 @@ _Pair = tuple[int | str, int | str]  # source, destination
 
 
 def heat_part(numbers: Numbers) -> Part | None:
-    """Return the map, a matrix like the others; None where fewer than two links have a number."""
-    speeds = _speeds(numbers)
+    """Return the map, a matrix like the others; None where fewer than two links have a number.
+
+    Where no pair was measured in one direction alone, it is of the sums of both directions.
+    """
+    speeds, both = _speeds(numbers), False
+    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
+        speeds, both = sums, True
     if len(speeds) < 2:
         return None
     fastest = max(speed for speed, _ in speeds.values())
@@ -37,12 +43,32 @@ def heat_part(numbers: Numbers) -> Part | None:
             f"{STAGED_MARK}: through the host, over {CLEARLY_SLOWER - 1:.0%} faster there than directly, or "
             "no direct copy was measured."
         )
+    if _are_by_kernels(numbers):
+        notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
     return Part(
-        "Heat map, GB/s (row to column)",
+        f"Heat map, GB/s ({'both directions at once, their sum' if both else 'row to column'})",
         head=Column("", tuple(map(_name, ends))),
         groups=(columns,),
         notes=tuple(notes),
     )
+
+
+def _are_by_kernels(numbers: Numbers) -> bool:
+    samples = [
+        one
+        for one in numbers.bandwidth.samples
+        if pair_of(one) is not None and one.group is None and one.median_gb_per_s and one.invalid is None
+    ]
+    return bool(samples) and not any(map(by_copy_engine, samples))
+
+
+def _sums(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
+    """Return the sum of both directions at once of each pair, and whether it goes through the host."""
+    found: dict[_Pair, tuple[float, bool]] = {}
+    for (a, b), speed in pair_speeds(numbers.bandwidth).items():
+        if speed.both is not None:
+            found[a, b] = found[b, a] = (speed.both, speed.path == "staged")
+    return found
 
 
 def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
@@ -59,7 +85,7 @@ def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
     for gpu in numbers.gpus:
         for kind in kinds:
             sample = numbers.with_host(kind, gpu)
-            if sample is not None and sample.median_gb_per_s:
+            if sample is not None and sample.median_gb_per_s and sample.invalid is None:
                 found[(_HOST, gpu) if kind == "h2d" else (gpu, _HOST)] = (sample.median_gb_per_s, False)
     return found
 

@@ -1,15 +1,25 @@
 """The sample for a cell of a report: found by kind, place, and whether it ran alone."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Literal
 
-from gputopo.copies.numbers import is_large
+import msgspec
+
+from gputopo.copies.numbers import host_gpu, is_large, runs_agree
 from gputopo.report.layout import FAILED, NOT_ASKED
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
 from gputopo.values.machine import Machine
 
 # Copies whose method a driver or tool chose stand in the matrix of the copy engine.
 ENGINE: tuple[Method | None, ...] = ("copy_engine", "driver", None)
+KERNELS: tuple[Method | None, ...] = ("kernel_read", "kernel_write")
+# After a number that is shown and not used (`Sample.invalid`).
+INVALID_MARK = "?"
+
+# What else copied at the same time between GPUs and host: nothing; the same GPU in the other direction; all
+# other GPUs in this direction; all other GPUs in both.
+Beside = Literal["nothing", "reverse", "all", "all both"]
 
 
 class Numbers:
@@ -28,20 +38,42 @@ class Numbers:
         return tuple(sorted(index for index in found if index is not None))
 
     def with_host(
-        self, kind: Kind, gpu: int, *, pinned: bool | None = True, together: bool = False
+        self,
+        kind: Kind,
+        gpu: int,
+        *,
+        pinned: bool | None = True,
+        beside: Beside = "nothing",
+        methods: Sequence[Method | None] = ENGINE,
     ) -> Sample | None:
-        """Return the sample between a GPU and host memory: alone, or `together` in the largest group.
+        """Return the sample between a GPU and host memory, with what else ran `beside` it.
 
-        `pinned` None: either; where a tool does not report it, memory counts as pinned. Of several that
-        with the NUMA node of the GPU, then the fastest large copy.
+        `pinned` None: either; where a tool does not report it, memory counts as pinned. Of several a valid
+        one, then that with the NUMA node of the GPU, then the fastest large copy.
         """
         found = [
             one
-            for one in self._of(kind, together=together)
-            if {gpu_of(one.source), gpu_of(one.destination)} == {gpu, None}
+            for one in self.bandwidth.samples
+            if one.kind == kind
+            and host_gpu(one) == gpu
+            and one.method in methods
             and (pinned is None or (one.pinned is not False) == pinned)
+            and self._beside(one) == beside
         ]
         return max(found, key=lambda one: self._rank(one, gpu), default=None)
+
+    def latency(self, gpu: int, methods: Sequence[Method | None], *, to_gpu: bool) -> Sample | None:
+        """Return the lowest latency between the host and a GPU by one of the methods."""
+        found = [
+            one
+            for one in self.bandwidth.samples
+            if one.kind == "latency"
+            and one.group is None
+            and one.method in methods
+            and (gpu_of(one.source), gpu_of(one.destination)) == ((None, gpu) if to_gpu else (gpu, None))
+            and one.median_us is not None
+        ]
+        return min(found, key=lambda one: (one.invalid is not None, one.median_us), default=None)
 
     def between(
         self,
@@ -62,9 +94,33 @@ class Numbers:
             and (one.group is None or kind == "d2d_local")  # a tool's matrix; inside a GPU nothing is shared
             and (one.source, one.destination) in wanted
             and (path is None or one.path == path)
-            and (one.method in methods or one.path == "staged")
+            and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
         return max(found, key=_worth, default=None)
+
+    def alone(self, sample: Sample) -> float | None:
+        """Return the rate of the same copy between two GPUs alone, None where it was not measured."""
+        source, destination = gpu_of(sample.source), gpu_of(sample.destination)
+        if source is None or destination is None:
+            return None
+        methods = ENGINE if sample.method in ENGINE else (sample.method,)
+        found = self.between(sample.kind, source, destination, methods=methods)
+        return None if found is None or found.invalid else found.median_gb_per_s
+
+    def inside(self, gpu: int) -> Sample | None:
+        """Return the copy within a GPU's memory, with what is expected of it where only others have that.
+
+        p2pBandwidthLatencyTest has it in every matrix; those of both directions at once have no expectation.
+        """
+        found = self.between("d2d_local", gpu, gpu)
+        if found is None or found.expected_gb_per_s is not None:
+            return found
+        limits = (
+            one.expected_gb_per_s
+            for one in self.bandwidth.samples
+            if one.kind == "d2d_local" and gpu_of(one.source) == gpu and one.expected_gb_per_s
+        )
+        return msgspec.structs.replace(found, expected_gb_per_s=next(limits, None))
 
     def failure(
         self,
@@ -96,29 +152,45 @@ class Numbers:
         found = [one for one in self.bandwidth.samples if _identity(one) == key and one.bytes is not None]
         return tuple(sorted(found, key=lambda one: one.bytes or 0))
 
-    def _of(self, kind: Kind, *, together: bool) -> Iterator[Sample]:
-        groups = self._largest_groups if together else ()
-        for one in self.bandwidth.samples:
-            if one.kind == kind and (one.group in groups if together else one.group is None):
-                yield one
+    def _beside(self, sample: Sample) -> Beside | None:
+        """Return what else copied with the host at the same time; None for some, but not all, of the GPUs."""
+        if sample.group is None:
+            return "reverse" if sample.with_reverse else "nothing"
+        members = self._members.get(sample.group, frozenset())
+        if len(members) == 1:
+            return "reverse" if sample.with_reverse else None
+        if not self._with_host[sample.kind] <= members:
+            return None
+        return "all both" if sample.with_reverse else "all"
 
     @cached_property
-    def _largest_groups(self) -> frozenset[str]:
-        """The groups of each kind with the largest number of GPUs."""
-        members: dict[tuple[Kind, str], set[int | None]] = {}
+    def _members(self) -> dict[str, frozenset[int]]:
+        """The GPUs that copied, or were to copy, with the host in each group."""
+        found: dict[str, set[int]] = {}
         for one in self.bandwidth.samples:
-            if one.group is not None:
-                gpus = members.setdefault((one.kind, one.group), set())
-                gpus |= {gpu_of(one.source), gpu_of(one.destination)} - {None}
-        largest: dict[Kind, int] = {}
-        for (kind, _), gpus in members.items():
-            largest[kind] = max(largest.get(kind, 0), len(gpus))
-        return frozenset(group for (kind, group), gpus in members.items() if len(gpus) == largest[kind])
+            gpu = host_gpu(one)
+            if one.group is not None and gpu is not None:
+                found.setdefault(one.group, set()).add(gpu)
+        for failure in self.bandwidth.failures:
+            if failure.group is not None:
+                ends = {gpu_of(failure.source), gpu_of(failure.destination)}
+                found.setdefault(failure.group, set()).update(gpu for gpu in ends if gpu is not None)
+        return {group: frozenset(gpus) for group, gpus in found.items()}
 
-    def _rank(self, sample: Sample, gpu: int) -> tuple[int, bool, float]:
+    @cached_property
+    def _with_host(self) -> dict[Kind, frozenset[int]]:
+        """The GPUs whose copies of a kind with the host were measured, those alone where there are any."""
+        alone: dict[Kind, set[int]] = {}
+        grouped: dict[Kind, set[int]] = {}
+        for one in self.bandwidth.samples:
+            if (gpu := host_gpu(one)) is not None:
+                (alone if one.group is None else grouped).setdefault(one.kind, set()).add(gpu)
+        return {kind: frozenset(alone.get(kind) or grouped[kind]) for kind in {*alone, *grouped}}
+
+    def _rank(self, sample: Sample, gpu: int) -> tuple[bool, int, bool, float]:
         node = self._node.get(gpu)
         near = 2 if sample.numa_node is not None and sample.numa_node == node else sample.numa_node is None
-        return int(near), *_worth(sample)
+        return sample.invalid is None, int(near), *_worth(sample)[1:]
 
 
 def number(value: float | None) -> str:
@@ -137,14 +209,21 @@ def value_of(sample: Sample | None) -> float | None:
 
 
 def cell(sample: Sample | None, failure: Failure | None = None) -> str:
-    """Write a sample's number, or that it failed, or that it was not measured."""
+    """Write a sample's number, or that it failed, or that it was not measured.
+
+    Of several runs that disagree the range; a number that is not used has a mark.
+    """
     value = value_of(sample)
-    return FAILED if value is None and failure is not None else number(value)
+    if sample is None or value is None:
+        return NOT_ASKED if failure is None else FAILED
+    runs = [run.value for run in sample.runs]
+    text = number(value) if runs_agree(sample) else f"{number(min(runs))}-{number(max(runs))}"
+    return f"{text}{INVALID_MARK}" if sample.invalid else text
 
 
 def share(sample: Sample | None) -> str:
-    """Write the expected GB/s and the measured share of it: `12.6 (96%)`."""
-    if sample is None or not sample.expected_gb_per_s:
+    """Write the expected GB/s and the measured share of it: `12.6 (96%)`; nothing of a number not used."""
+    if sample is None or not sample.expected_gb_per_s or sample.invalid:
         return NOT_ASKED
     expected = number(sample.expected_gb_per_s)
     if sample.median_gb_per_s is None:
@@ -157,9 +236,9 @@ def has_any(cells: Iterable[str]) -> bool:
     return any(one != NOT_ASKED for one in cells)
 
 
-def _worth(sample: Sample) -> tuple[bool, float]:
-    """Rank samples of one copy as the findings do: the fastest of the large ones represents all."""
-    return is_large(sample), sample.median_gb_per_s or 0.0
+def _worth(sample: Sample) -> tuple[bool, bool, float]:
+    """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
+    return sample.invalid is None, is_large(sample), sample.median_gb_per_s or 0.0
 
 
 def _identity(sample: Sample) -> tuple[object, ...]:

@@ -1,13 +1,16 @@
 """Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.report.bandwidth.numbers import ENGINE, Numbers, cell, number, value_of
+from gputopo.copies.jobs import BISECTION, MATCHING, RING
+from gputopo.report.bandwidth.numbers import ENGINE, INVALID_MARK, KERNELS, Numbers, cell, number, value_of
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column
-from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample
+from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample, gpu_of
+
+ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwidth)
 
 _Pair = tuple[int, int]
 _Found = tuple[Sample | None, Failure | None]
@@ -36,7 +39,13 @@ class _PairCopy(NamedTuple):
 
 _READ: tuple[Method, ...] = ("kernel_read",)
 _WRITE: tuple[Method, ...] = ("kernel_write",)
-_ANY: tuple[Method | None, ...] = (*ENGINE, *_READ, *_WRITE)
+# Each method measures another latency: of a load over the link, of an engine's copy, of a tool's small copy.
+_LATENCIES: tuple[tuple[str, str, tuple[Method | None, ...]], ...] = (
+    ("pointer chase", "Latency (pointer chase)", KERNELS),
+    ("engine latency", "Engine latency (16-byte copies)", ("copy_engine",)),
+    ("latency", "Latency (small copies)", ("driver", None)),
+)
+_PATHS: tuple[tuple[Path, str, str], ...] = (("direct", "direct", "direct"), ("staged", "host", "staged"))
 _DIRECT, _STAGED = "Direct copies", "Staged through the host"
 _ROW = "(row to column)"
 _COPIES = (
@@ -56,10 +65,20 @@ _COPIES = (
         "p2p_direct",
         methods=_WRITE,
     ),
-    _PairCopy("bidirectional, direct", "Bidirectional, direct, GB/s (sum)", "bidirectional", "direct", _ANY),
-    _PairCopy("bidirectional, host", "Bidirectional, staged, GB/s (sum)", "bidirectional", "staged", _ANY),
-    _PairCopy("latency us, direct", f"Latency, direct, us {_ROW}", "latency", "direct", _ANY),
-    _PairCopy("latency us, host", f"Latency, staged, us {_ROW}", "latency", "staged", _ANY),
+    _PairCopy("bidirectional, direct", "Bidirectional, direct, GB/s (sum)", "bidirectional", "direct"),
+    _PairCopy(
+        "bidirectional, kernels",
+        "Bidirectional, direct, by kernels, GB/s (sum)",
+        "bidirectional",
+        "direct",
+        methods=KERNELS,
+    ),
+    _PairCopy("bidirectional, host", "Bidirectional, staged, GB/s (sum)", "bidirectional", "staged"),
+    *(
+        _PairCopy(f"{name} us, {where}", f"{title}, {way}, us {_ROW}", "latency", path, methods)
+        for path, where, way in _PATHS
+        for name, title, methods in _LATENCIES
+    ),
 )
 
 
@@ -93,6 +112,91 @@ def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | 
     return Part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
 
 
+class _Set(NamedTuple):
+    """Copies between GPUs that ran at once: which, by what, their sum and that of the same copies alone."""
+
+    what: str
+    method: str
+    gb_per_s: float
+    alone_gb_per_s: float | None
+    gpu: int | None = None
+
+
+def concurrent_part(numbers: Numbers) -> Part | None:
+    """Return a row for each kind of copies between GPUs at once: one to all, all to one, all pairs."""
+    sets: dict[tuple[str, str], list[_Set]] = {}
+    for one in _sets(numbers):
+        sets.setdefault((one.what, one.method), []).append(one)
+    if not sets:
+        return None
+    rows = []
+    for found in sets.values():
+        worst = min(found, key=lambda one: one.gb_per_s)
+        sums = [one.gb_per_s for one in found]
+        alone = [one.alone_gb_per_s for one in found if one.alone_gb_per_s is not None]
+        rows.append(
+            (
+                number(worst.gb_per_s),
+                NOT_ASKED if worst.gpu is None or len(found) < 2 else f"GPU {worst.gpu}",
+                number(median(sums)),
+                number(max(sums)),
+                number(median(alone)) if alone else NOT_ASKED,
+                str(len(found)),
+            )
+        )
+    heads = ("slowest", "(GPU)", "median", "fastest", "sum of\neach alone", "measured")
+    columns = (
+        Column(head, cells, side="right")
+        for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
+        if any(one != NOT_ASKED for one in cells)
+    )
+    return Part(
+        "Between GPUs at once, GB/s (sum of all copies)",
+        head=Column("", tuple(f"{what}{f', {method}' if method else ''}" for what, method in sets)),
+        groups=(tuple(columns),),
+    )
+
+
+def _sets(numbers: Numbers) -> Iterator[_Set]:
+    """Yield the groups of copies between GPUs, a tool's single number for one GPU and all others included."""
+    groups: dict[str, list[Sample]] = {}
+    for one in numbers.bandwidth.samples:
+        if one.kind in _BETWEEN and one.group is not None and one.median_gb_per_s and one.invalid is None:
+            groups.setdefault(one.group, []).append(one)
+    for members in groups.values():
+        sources, destinations = {one.source for one in members}, {one.destination for one in members}
+        ends = sources | destinations
+        if len(ends) <= 2 and ALL_GPUS not in ends:
+            continue  # one pair, its other direction beside it
+        only = sources if len(sources) == 1 and ALL_GPUS not in sources else destinations
+        gpu = gpu_of(next(iter(only))) if len(only) == 1 else None
+        what = "all pairs"
+        if gpu is not None:
+            what = "one to all" if only is sources else "all to one"
+        elif (name := (members[0].group or "").split(" ")[0]) in _SETS:
+            what = _SETS[name]
+        elif len(members) < len(numbers.gpus):
+            what = f"{len(members)} copies"
+        method = _METHODS.get(members[0].method, "")
+        alone = [numbers.alone(one) for one in members]
+        yield _Set(
+            f"{what}, through the host" if members[0].kind == "p2p_staged" else what,
+            method,
+            sum(one.median_gb_per_s or 0.0 for one in members),
+            None if None in alone else sum(one or 0.0 for one in alone),
+            gpu,
+        )
+
+
+_BETWEEN: tuple[Kind, ...] = ("p2p_direct", "p2p_staged")
+_SETS = {
+    RING: "each to the next (ring)",
+    BISECTION: "one half with the other",
+    MATCHING: "each with one other",
+}
+_METHODS: dict[Method | None, str] = {"kernel_read": "kernels read", "kernel_write": "kernels write"}
+
+
 def _ranges(numbers: Numbers) -> Part | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
     found = [(copy, _found(numbers, copy)) for copy in _COPIES]
@@ -117,17 +221,22 @@ def _ranges(numbers: Numbers) -> Part | None:
 
 
 def _range(copy: _PairCopy, pairs: dict[_Pair, _Found]) -> tuple[str, ...]:
-    values = {pair: value for pair, (sample, _) in pairs.items() if (value := value_of(sample)) is not None}
+    known = {pair: sample for pair, (sample, _) in pairs.items() if sample and value_of(sample) is not None}
+    valid = {pair: sample for pair, sample in known.items() if sample.invalid is None}
+    values = {pair: value_of(sample) or 0.0 for pair, sample in (valid or known).items()}
+    mark = "" if valid or not known else INVALID_MARK
     failed = sum(failure is not None and pair not in values for pair, (_, failure) in pairs.items())
     low, high = min(values.values(), default=None), max(values.values(), default=None)
     slow, fast = (high, low) if copy.kind == "latency" else (low, high)
     a, b = next((pair for pair, value in values.items() if value == slow), (None, None))
-    limits = [_expected_of(pairs[pair]) for pair in values] if copy.expected else []
+    limits = [_expected_of(pairs[pair]) for pair in values] if copy.kind != "latency" else []
+    numbers = [number(one) for one in (slow, median(values.values()) if values else None, fast)]
+    slowest, middle, fastest = (f"{one}{mark}" for one in numbers)
     return (
-        number(slow),
+        slowest,
         NOT_ASKED if a is None else f"{a} to {b}",
-        number(median(values.values()) if values else None),
-        number(fast),
+        middle,
+        fastest,
         _span([limit for limit in limits if limit is not None]),
         f"{len(values)} of {len(pairs)}",
         str(failed) if failed else NOT_ASKED,
@@ -154,7 +263,8 @@ def _is_known(found: _Found) -> bool:
 
 
 def _is_whole(pairs: dict[_Pair, _Found]) -> bool:
-    return all(value_of(sample) is not None for sample, _ in pairs.values())
+    """Whether every pair has a number that is used."""
+    return all(sample and value_of(sample) is not None and not sample.invalid for sample, _ in pairs.values())
 
 
 def _expected_of(found: _Found) -> float | None:

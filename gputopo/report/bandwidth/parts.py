@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from gputopo.copies.numbers import runs_agree
+from gputopo.report.bandwidth.collectives import collective_parts
 from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
 from gputopo.report.bandwidth.heat_map import heat_part
-from gputopo.report.bandwidth.numbers import Numbers, number
-from gputopo.report.bandwidth.pairs import pair_parts
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
+from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
 from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.soak import soak_part
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, seconds, size
 from gputopo.runs.history import date_in_words
@@ -16,18 +19,20 @@ from gputopo.values.bandwidth import (
     Bandwidth,
     Conditions,
     Failure,
+    Invalid,
     Kind,
     NotMeasured,
     Sample,
     UplinkGroup,
     gpu_of,
+    gpus_of,
     node_of,
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
-_INTERRUPTED = "no: interrupted; these are the numbers until then"
+_ENDED_EARLY = "no: ended early; these are the numbers until then"
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
@@ -39,11 +44,14 @@ def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = 
     numbers = Numbers(machine, bandwidth)
     parts = [
         Part("Bandwidth", rows=tuple(_about(machine, numbers))),
+        soak_part(machine, bandwidth.soak),
         *gpu_parts(numbers),
         heat_part(numbers),
         *pair_parts(numbers, matrices=matrices),
+        concurrent_part(numbers),
         _uplinks(bandwidth.uplink_groups),
         _host_memory(bandwidth.samples),
+        *collective_parts(bandwidth.samples),
         _reductions(bandwidth.samples),
         *sweep_parts(numbers),
     ]
@@ -68,13 +76,20 @@ def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
         yield "Measured", f"{date_in_words(bandwidth.measured_at)}{took}"
     if bandwidth.level is not None:
         yield "Kind", _LEVELS[bandwidth.level]
+    if bandwidth.soak is not None:
+        yield (
+            "Kind",
+            f"soak, {bandwidth.soak.asked_s / 60:.3g} min: rates and error counters under load",
+        )
     if not bandwidth.complete:
-        yield "Complete", _INTERRUPTED if bandwidth.source == "live" else "no: the capture ends early"
+        yield "Complete", _ENDED_EARLY if bandwidth.source == "live" else "no: the capture ends early"
     versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
     known = [f"{what} {plain(version)}" for what, version in versions if version]
     if known:
         yield "Software", ", ".join(known)
-    yield from _gpu_names(machine, numbers.gpus)
+    places = [*(one.source for one in bandwidth.samples), *(one.source for one in bandwidth.failures)]
+    of_collectives = {gpu for place in places for gpu in gpus_of(place)}
+    yield from _gpu_names(machine, sorted({*numbers.gpus, *of_collectives}))
 
 
 def _gpu_names(machine: Machine, gpus: Sequence[int]) -> Iterable[tuple[str, str]]:
@@ -103,6 +118,7 @@ def _uplink(group: UplinkGroup) -> str:
             f": {number(group.together_gb_per_s)} GB/s together, {number(group.alone_gb_per_s)} GB/s"
             " as the sum of each alone"
         )
+    words += [f"; {_COPIES.get(kind, kind)} as well" for kind in group.directions if kind != group.from_kind]
     words.append(")")
     if group.bridge is not None:
         words.append(f"; their paths meet at {plain(group.bridge)}")
@@ -138,7 +154,8 @@ def _place(place: str) -> str:
 
 def _reductions(samples: Sequence[Sample]) -> Part | None:
     found = sorted(
-        (one for one in samples if one.kind == "allreduce"), key=lambda one: one.median_us or float("inf")
+        (one for one in samples if one.kind == "allreduce" and one.in_place is None),
+        key=lambda one: one.median_us or float("inf"),
     )
     if not found:
         return None
@@ -186,12 +203,44 @@ def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
+    yield from _not_used(bandwidth.samples)
     yield from collapsed(map(plain, bandwidth.notes))
     yield from _discarded(bandwidth.samples)
     yield from _conditions(list(chain.from_iterable(one.conditions for one in bandwidth.samples)))
     sources = (plain(one.expected_source) for one in bandwidth.samples if one.expected_source)
     for source in collapsed(sources):
         yield f"Expected: {source}"
+
+
+_WHY_NOT: dict[Invalid, str] = {
+    "cache": "faster than the memory of the GPU: the speed of its cache",
+    "above_link": "faster than the widest link of the GPU",
+    "inconsistent": "contradicted by the other numbers of the same path",
+}
+
+
+def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
+    """Return for each reason which numbers are shown with a mark and not used, and the runs that disagree."""
+    by_reason: dict[Invalid, list[str]] = {}
+    differing: list[str] = []
+    for one in samples:
+        if one.invalid is not None:
+            by_reason.setdefault(one.invalid, []).append(_number_in_words(one))
+        elif not runs_agree(one):
+            differing.append(f"{_number_in_words(one)} ({len(one.runs)} runs)")
+    for reason, found in by_reason.items():
+        yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
+    if differing:
+        yield f"several runs differ, the range is shown and not judged: {_some(differing)}"
+
+
+def _number_in_words(sample: Sample) -> str:
+    return f"{ends_in_words(sample.kind, sample.source, sample.destination)} {cell(sample)}"
+
+
+def _some(found: Sequence[str]) -> str:
+    more = f"; and {len(found) - _WHATS_NAMED} more" if len(found) > _WHATS_NAMED else ""
+    return "; ".join(found[:_WHATS_NAMED]) + more
 
 
 def collapsed(texts: Iterable[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """Reductions of gradients over towers, by name: `name` or `name#K`. Pure; built in launch.
 
-`copy` adds each variable on one of the towers, which alternate by variable (`copy-roundrobin` says so and is
-the same). What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with
-its --local_parameter_device=gpu it does what `copy` does. Its names are understood too: `xring` is `ring`.
+`copy` spreads the variables over the towers by bytes (`gputopo.workload.spreading`); `copy-roundrobin` is the
+same. What tf_cnn_benchmarks does without a specification, adding all on the CPU, is `pscpu` here; with its
+--local_parameter_device=gpu it does what `copy` does, but cuts no variable. Its names are understood too:
+`xring` is `ring`.
 """
 
 import difflib
@@ -17,7 +18,7 @@ Backend = Literal["cpu", "gpu"]
 MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
 MEANINGS = {
-    "copy": "added on one tower's device, copied back; towers alternate by variable",
+    "copy": "added on one tower's device, copied back; spread by bytes, large variables in parts on GPUs",
     "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
     "pscpu": "added on the CPU, sent back to all; in K parts",

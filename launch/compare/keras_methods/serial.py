@@ -50,7 +50,7 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
 
     def build(self, shape: Any) -> None:
         """Make the variables with the first values that our own towers start with."""
-        first = create(self.model, ["/CPU:0"], self._seed)
+        first = create(self.model, "/CPU:0", self._seed)
         self._trained = [self._weight(one, trainable=True) for one in first]
         self._moving = [self._weight(one, trainable=False) for one in create_state(self.model, "/CPU:0")]
 

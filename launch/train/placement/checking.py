@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.interface import Placement
-from gputopo.launch.train.reductions.partitioning import spread
+from gputopo.launch.train.reductions.partitioning import owners_of
 from gputopo.values.errors import HardwareError
 
 T = TypeVar("T")
@@ -94,16 +94,19 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
 def check_placement(placement: Placement, spec: RunSpec) -> dict[str, int]:
     """Return the bytes of trained variables on each device. Raises HardwareError as `check_variables`."""
     sizes = [variable.shape.num_elements() for variable in placement.places[0]]
-    return check_variables(zip(placement.places, expected_devices(spec, sizes), strict=True))
+    return check_variables(zip(placement.stored, expected_devices(spec, sizes), strict=True))
 
 
 def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
-    """Return the device of each variable of each set by the spec. `sizes`: of the variables, in numbers."""
+    """Return the device of each stored variable of each set by the spec.
+
+    `sizes`: of the model's variables, in numbers.
+    """
     devices = [device.device for device in spec.devices]
     if spec.variable_update != "parameter_server":
         return [[device] * len(sizes) for device in devices]
     if spec.exchange.ps_spread:
-        return [spread(sizes, devices)]
+        return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
     return [[spec.ps_device or "/CPU:0"] * len(sizes)]
 
 

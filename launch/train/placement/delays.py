@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
+from gputopo.launch.train.placement.cut_variables import whole_on
 from gputopo.launch.train.placement.direct import ParameterServer, Replicated
 from gputopo.launch.train.placement.interface import Waits
 from gputopo.launch.train.placement.variables import assign, read
@@ -33,7 +34,9 @@ class StagedServer(ParameterServer):
 
     waits: Waits = "nothing"
 
-    def __init__(self, model: Model, devices: Sequence[str], servers: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
+    ) -> None:
         super().__init__(model, devices, servers, seed)
         self._staged = [_copies(self.places[0], device) for device in devices]
         self._gradients = _gradient_buffers(model, devices)
@@ -55,11 +58,10 @@ class StagedServer(ParameterServer):
     ) -> list[Any]:
         """Fetch the changed weights, and buffer the gradients."""
         with tf.control_dependencies(list(updates)):
-            fetched = read(self.places[0])
+            fetched = read(self.stored[0])
         ops = _store_gradients(self._gradients, gradients)
         for device, staged, in_use in zip(self._devices, self._staged, weights, strict=True):
-            with tf.device(device):
-                copies = [tf.identity(value) for value in fetched]
+            copies = whole_on(device, self.places[0], fetched)
             with tf.control_dependencies(list(in_use)):  # this step's have been read
                 ops += assign(staged, copies)
         return ops

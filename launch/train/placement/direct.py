@@ -6,8 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
+from gputopo.launch.train.placement.cut_variables import cut_as, parts_of, stored_of, whole_on
 from gputopo.launch.train.placement.interface import Waits
-from gputopo.launch.train.placement.variables import create_copies, create_state, read
+from gputopo.launch.train.placement.variables import create_copies, create_spread, create_state, read
 from gputopo.launch.train.reductions.reducer import Reducer, add
 
 Tensor = Any
@@ -18,6 +19,12 @@ class Unbuffered:
 
     buffers: Sequence[Any] = ()
     waits: Waits = "all"
+    places: Sequence[Sequence[Any]]
+
+    @property
+    def stored(self) -> Sequence[Sequence[Any]]:
+        """The variables as they are: no place has one in parts."""
+        return self.places
 
     def store(
         self,
@@ -33,29 +40,36 @@ class Unbuffered:
 
 
 class ParameterServer(Unbuffered):
-    """Variables exist once, each on the device that `servers` names for it.
+    """Variables exist once, each on the device that `servers` names for it, or in parts on several.
 
     Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
+    Of a variable in parts each device sends, adds and applies its own; towers put the weights together.
     """
 
-    def __init__(self, model: Model, devices: Sequence[str], servers: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
+    ) -> None:
         self._devices = devices
-        self._servers = servers
-        self.places = create_copies(model, [servers], seed)
-        self.states = (create_state(model, servers[0]),)
+        self.places = (create_spread(model, servers, seed),)
+        self.states = (create_state(model, servers[0][0]),)
+
+    @property
+    def stored(self) -> Sequence[Sequence[Any]]:
+        """The variables, those in parts part by part."""
+        return (stored_of(self.places[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
         """Copy the servers' weights to the tower."""
-        values = read(self.places[0])
-        with tf.device(self._devices[tower]):
-            return [tf.identity(value) for value in values]
+        return whole_on(self._devices[tower], self.places[0], read(self.stored[0]))
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Add the gradients of one or more towers where each variable is."""
+        """Add the gradients of one or more towers where each variable or part is."""
         totals = []
-        for server, of_towers in zip(self._servers, zip(*gradients, strict=True), strict=True):
-            with tf.device(server):
-                totals.append(add(of_towers))
+        for variable, *of_towers in zip(self.places[0], *gradients, strict=True):
+            cut = [cut_as(variable, gradient) for gradient in of_towers]
+            for part, *of_part in zip(parts_of(variable), *cut, strict=True):
+                with tf.device(part.device):
+                    totals.append(add(of_part))
         return [totals]
 
 
@@ -80,7 +94,7 @@ class Replicated(Unbuffered):
 
     def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
         self._reducer = reducer
-        self.places = create_copies(model, [[device] for device in devices], seed)
+        self.places = create_copies(model, devices, seed)
         self.states = (create_state(model, devices[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
@@ -102,7 +116,7 @@ class Independent(Unbuffered):
     waits: Waits = "own_copy"
 
     def __init__(self, model: Model, devices: Sequence[str], seed: int) -> None:
-        self.places = create_copies(model, [[device] for device in devices], seed)
+        self.places = create_copies(model, devices, seed)
         self.states = tuple(create_state(model, device) for device in devices)
 
     def weights(self, tower: int) -> list[Tensor]:

@@ -16,7 +16,11 @@ class Placement(Protocol):
 
     @property
     def places(self) -> Sequence[Sequence[Any]]:
-        """The sets of trained variables: one for all, or one per tower."""
+        """The sets of trained variables, in the model's order: one for all, or one per tower."""
+
+    @property
+    def stored(self) -> Sequence[Sequence[Any]]:
+        """The same sets as tf.Variables: in place of a `CutVariable` its parts, in order."""
 
     @property
     def states(self) -> Sequence[Sequence[Any]]:
@@ -40,9 +44,9 @@ class Placement(Protocol):
         """Return the weights on the tower's device. Moves: weights that are on another device."""
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Reduce gradients to one total for each variable, on the variable's device.
+        """Reduce gradients to one total for each stored variable, on its device.
 
-        [tower][variable] -> [place][variable]. Moves: gradients.
+        [tower][variable] -> [place][stored variable]. Moves: gradients.
         """
 
     def store(

@@ -16,7 +16,7 @@ from gputopo.launch.train.placement.direct import (
 )
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.reductions.methods import reducer_of
-from gputopo.launch.train.reductions.partitioning import spread
+from gputopo.launch.train.reductions.partitioning import owners_of
 from gputopo.launch.train.reductions.reducer import Reducer, self_test
 
 
@@ -42,12 +42,12 @@ def place(model: Model, spec: RunSpec) -> Placement:
     return Independent(model, devices, spec.seed)
 
 
-def servers_of(model: Model, spec: RunSpec) -> list[str]:
-    """Return the device of each variable of a parameter server, by the spec."""
+def servers_of(model: Model, spec: RunSpec) -> list[tuple[str, ...]]:
+    """Return the devices of each variable of a parameter server, by the spec: several have a part each."""
     if not spec.exchange.ps_spread:
-        return [spec.ps_device or HOST] * len(model.variables)
+        return [(spec.ps_device or HOST,)] * len(model.variables)
     sizes = [math.prod(variable.shape) for variable in model.variables]
-    return spread(sizes, [device.device for device in spec.devices])
+    return owners_of(sizes, [device.device for device in spec.devices])
 
 
 def _tested_reducer(spec: RunSpec, devices: Sequence[str]) -> Reducer:

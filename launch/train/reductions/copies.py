@@ -1,4 +1,4 @@
-"""Reductions by plain copies and additions: round robin, the CPU, shards, groups with leaders, rings."""
+"""Reductions by plain copies and additions: spread by size, the CPU, shards, groups with leaders, rings."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,26 +7,24 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.reductions.partitioning import MIN_CHUNK, UNIT, chunk_sizes, leaders_of, starts_of
+from gputopo.launch.train.reductions.partitioning import UNIT, chunk_sizes, leaders_of, owners_of, starts_of
 from gputopo.launch.train.reductions.reducer import Reducer, add, on
 from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.workload.spreading import MIN_CHUNK
 
 Tensor = Any
 
 
 def copy(devices: Sequence[str]) -> Reducer:
-    """Add each variable on one of the devices, alternating by its number, and copy the sum back.
+    """Add each variable on one of the devices, spread over them by size, and copy the sum back.
 
-    Moves for each variable: n - 1 copies to the one device and n - 1 from it.
+    GPUs add a part each of a variable that is larger than a fair share (`owners_of`).
+    Moves for each variable or part: n - 1 copies to its device and n - 1 from it.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        sums = []
-        for number, values in enumerate(gradients):
-            with tf.device(devices[number % len(devices)]):
-                total = add(values)
-            sums.append([on(device, total) for device in devices])
-        return sums
+        owners = owners_of([values[0].shape.num_elements() for values in gradients], devices)
+        return [_shuffle(values, devices, gather) for values, gather in zip(gradients, owners, strict=True)]
 
     return reduce
 

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.topology.reduction_groups import Groups
-
-MIN_CHUNK = 16_384
-"""Numbers: 64 KiB of float32 cross PCIe 3.0 x16 (12 GB/s) in 5 us, about what it takes to start a copy, so
-that smaller chunks gain nothing. Every chunk costs ops to build, place and start."""
-
+from gputopo.workload.spreading import spread
 
 UNIT = 32
 """Numbers: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
@@ -60,15 +56,16 @@ def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
     return [group[rank % len(group)] for group in groups], main
 
 
-def spread(sizes: Sequence[int], places: Sequence[str]) -> list[str]:
-    """Assign each variable to the place that has the fewest bytes so far; of equal ones the first.
+def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the devices of each variable, spread over them by size: one, or all of them with a part each.
 
-    `sizes` in numbers or bytes. As tf_cnn_benchmarks does with --local_parameter_device=gpu.
+    `sizes` in numbers. Logical CPU devices share one memory: nothing travels between them, and a variable
+    that is cut would only need memory again to be put together. There all variables stay whole.
     """
-    loads = dict.fromkeys(places, 0)
-    chosen = []
-    for size in sizes:
-        place = min(loads, key=lambda one: loads[one])
-        loads[place] += size
-        chosen.append(place)
-    return chosen
+    spread_over = spread(sizes, len(devices), cuts=not share_memory(devices))
+    return [tuple(devices[owner] for owner in owners) for owners in spread_over]
+
+
+def share_memory(devices: Sequence[str]) -> bool:
+    """Return whether some devices are logical CPU devices."""
+    return any(device.startswith("/CPU:") for device in devices)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.train.reductions.partitioning import MIN_CHUNK
 from gputopo.values.errors import HardwareError
+from gputopo.workload.spreading import MIN_CHUNK
 
 Tensor = Any
 

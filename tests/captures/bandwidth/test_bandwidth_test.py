@@ -118,11 +118,43 @@ def test_outputs_below_one_another_are_numbered_by_the_file_names_between_them()
     assert any("numbered as the lines above" in note for note in bandwidth.notes)
 
 
-def test_outputs_without_any_number_are_taken_in_their_order_and_a_note_says_so() -> None:
+def test_outputs_without_any_number_are_runs_of_one_gpu_and_a_note_says_so() -> None:
     machine, bandwidth = read("".join(written("A", {"Host to Device": 1000.0 + i}) for i in range(7)))
-    assert [s.destination for s in bandwidth.samples] == [f"gpu:{i}" for i in range(7)]
-    assert len(machine.gpus) == 7
-    assert any("GPUs 0 to 6 in their order" in note for note in bandwidth.notes)
+    assert [(s.destination, s.run) for s in bandwidth.samples] == [("gpu:0", f"run {i}") for i in range(1, 8)]
+    assert len(machine.gpus) == 1
+    assert any("7 runs (run 1, run 2, run 3, run 4, ...)" in note for note in bandwidth.notes)
+
+
+@pytest.mark.parametrize("host", ["gpu0{}", "gpu{}.rack.net"])
+def test_hosts_that_are_called_gpu_are_no_gpus(host: str) -> None:
+    text = "".join(
+        f"===== {host.format(i)} =====\n{written('A', {'Host to Device': 1000.0 + i})}" for i in (1, 2)
+    )
+    _, bandwidth = read(text)
+    assert [(s.destination, s.run) for s in bandwidth.samples] == [
+        ("gpu:0", host.format(1)),
+        ("gpu:0", host.format(2)),
+    ]
+
+
+def test_outputs_of_gpus_with_other_names_are_taken_in_their_order() -> None:
+    machine, bandwidth = read("".join(written(name, {"Host to Device": 1000.0}) for name in "ABA"))
+    assert [(s.destination, s.run) for s in bandwidth.samples] == [(f"gpu:{i}", None) for i in range(3)]
+    assert [gpu.name for gpu in machine.gpus] == ["A", "B", "A"]
+    assert any("GPUs 0 to 2 in their order" in note for note in bandwidth.notes)
+
+
+def test_a_direction_and_size_that_is_there_already_begins_another_run() -> None:
+    part = written("A", RATES).partition(" Quick Mode\n")[2].partition("Result")[0]
+    for between in ("", "later:\n", "\n\n"):
+        text = part + between + part.replace("763.5", "381.7") + between + part
+        machine, bandwidth = read(text)
+        assert [(s.median_gb_per_s, s.run) for s in bandwidth.samples if s.kind == "h2d"] == [
+            (0.7635, "run 1"),
+            (0.3817, "run 2"),
+        ]
+        assert [gpu.index for gpu in machine.gpus] == [0]
+        assert bandwidth.complete
 
 
 def test_their_own_numbers_count_where_one_is_above_0() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import detect
 from gputopo.captures.bandwidth import nvbandwidth_text
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample, one_way_group
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.kit.dialects import nvbandwidth
@@ -98,7 +98,13 @@ def test_all_to_host_and_host_to_all_run_on_all_gpus_at_once() -> None:
     ]
     assert len({s.group for s in told}) == 2
     both = read(host("all_to_host_bidirectional_memcpy_ce", "<->"))[1].samples
-    assert len({s.group for s in both}) == 3  # else it would read as all in this direction alone
+    assert {(s.group, s.with_reverse, one_way_group(s)) for s in both} == {
+        ("all_to_host_bidirectional_memcpy_ce", True, None)
+    }
+    alone = read(host("host_to_device_bidirectional_memcpy_ce", "<->"))[1].samples
+    assert [(s.group, one_way_group(s)) for s in alone] == [
+        (f"host_to_device_bidirectional_memcpy_ce gpu:{gpu}", None) for gpu in range(3)
+    ]
 
 
 def test_a_read_fetches_from_the_column_and_a_write_sends_from_the_row() -> None:

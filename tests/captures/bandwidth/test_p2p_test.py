@@ -228,6 +228,17 @@ def test_a_number_that_no_copy_has_is_reported_and_not_taken(cell: str) -> None:
     assert len(machine.unread) == 1
 
 
+@pytest.mark.parametrize("heading", [DISABLED, ENABLED, "P2P=Disabled Latency Matrix (us)"])
+def test_lines_of_other_logs_between_the_rows_are_passed_over(heading: str) -> None:
+    logs = ["node:1:2 [0] NCCL INFO Channel 00/64 : 0", "0 7 8", "slurmstepd: error: ***", "1 0 1 1"]
+    lines = p2p.matrix(heading, RATES).splitlines()
+    mixed = "\n".join(f"{line}\n{log}" for line, log in zip(lines, [*logs, ""], strict=True))
+    machine = read(mixed)
+    assert machine.bandwidth is not None
+    assert machine.bandwidth.samples == samples(p2p.matrix(heading, RATES))
+    assert [line.text for line in machine.unread] == logs
+
+
 def test_a_device_reported_twice_and_differently_is_refused() -> None:
     with pytest.raises(InputError, match=r"device 0 twice with different values \(line 2\)"):
         read(

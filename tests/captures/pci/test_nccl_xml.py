@@ -157,3 +157,18 @@ def test_a_link_to_the_cpu_of_the_same_package_and_a_cpu_without_a_number_are_no
     machine = nccl_xml.parse(grace.replace('numaid="1" ', ""), origin="x")
     assert machine.unread == ()
     assert [gpu.numa_node for gpu in machine.gpus] == [0, 0, None]
+
+
+def test_links_of_a_gpu_to_itself_lead_to_gpus_that_are_not_known() -> None:
+    """As in Azure's NCv4, whose virtual machines hide the other end of NVLink bridges."""
+    itself = '<nvlink target="0001:00:00.0" count="12" tclass="0x030200"/>'
+    text = (
+        '<system version="1"><cpu numaid="0" affinity="0000ffff">'
+        f'<pci busid="0001:00:00.0" class="0x030200"><gpu dev="0" sm="80">{itself}</gpu></pci>'
+        '<pci busid="0002:00:00.0" class="0x030200"><gpu dev="1" sm="80"/></pci></cpu></system>'
+    )
+    machine = nccl_xml.parse(text, origin="x")
+    assert [link.nvlinks for link in machine.links] == [None]
+    assert "12 links of this GPU to itself" in machine.missing["gpus[0].nvlinks"]
+    assert "lead is not reported" in machine.missing["links[0-1].nvlinks"]
+    assert machine.contradictions == ()

@@ -92,6 +92,33 @@ def test_lines_show_every_so_many_steps(
     assert [line.partition(":")[0] for line in shown] == [f"step {step}" for step in steps]
 
 
+def test_a_run_on_gpus_prints_what_is_predicted_before_its_steps(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("7gforce")
+    worker("works")
+    lines = call("run", "--model", "alexnet", "--num-gpus", "2").err.splitlines()
+    assert lines[0] == "Training on 2 GPUs: 0, 1."
+    assert lines[1].startswith("Predicted for GPU 0,1, ")
+    assert lines[2].startswith("Limited by: ")
+
+
+@pytest.mark.parametrize(
+    "options", [("--method", "avolkov1"), ("--strategy", "mirrored"), ("--task", "forward")]
+)
+def test_other_trainers_and_tasks_are_planned_without_a_prediction(
+    options: tuple[str, ...], call: Call, on_scenario: Callable[[str], None]
+) -> None:
+    on_scenario("7gforce")
+    given = ("run", "--model", "alexnet", "--num-gpus", "2", *options, "--dry-run")
+    done = call(*given, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["plan"]["prediction"] is None
+    refused = call(*given, "--single-gpu-images-per-sec", "1500")
+    assert refused.code == 2
+    assert "only training by the core is predicted" in refused.err
+
+
 def test_on_gpus_the_clocks_are_sampled(
     call: Call,
     on_scenario: Callable[[str], None],

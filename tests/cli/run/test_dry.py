@@ -21,12 +21,20 @@ def test_a_dry_run_shows_plan_environment_and_command_and_starts_nothing(
     options = ("run", "--model", "alexnet", "--num-gpus", "2", "--prefer-pix", "--dry-run")
     table = call(*options)
     assert table.code == 0
-    for words in ("GPUs       0,1", "CUDA_VISIBLE_DEVICES=GPU-", "-m gputopo.launch.train.worker", "\nWhy\n"):
+    for words in (
+        "GPUs        0,1",
+        "CUDA_VISIBLE_DEVICES=GPU-",
+        "-m gputopo.launch.train.worker",
+        "\nWhy\n",
+    ):
         assert words in table.out
     dry = schema.decode(call(*options, "--json").out, DryRun, origin="stdout")
     assert dry.plan.choice.gpus == (0, 1)
     assert dry.spec is not None
-    assert dry.spec.ps_device == "/GPU:0"
+    assert dry.plan.prediction is not None
+    choice = dry.plan.choice
+    assert (dry.spec.variable_update, dry.spec.all_reduce) == (choice.variable_update, choice.all_reduce)
+    assert dry.spec.exchange.ps_spread == (choice.ps_device == "gpu:spread")
     assert dry.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert "gputopo.launch.train.worker" in dry.command
     assert not own_home.exists()

@@ -21,6 +21,15 @@ from tests.cli.conftest import Call
         (("--model", "alexnet", "--num-gpus", "0"), "--num-gpus cannot be 0"),
         (("--model", "alexnet", "--num-gpus", "1000"), "--num-gpus cannot be 1000"),
         (("--model", "alexnet", "--gpus", "0"), "--gpus names GPUs, and there is none"),
+        (("--model", "alexnet", "--gain", "0.3"), "--gain is for --num-gpus auto"),
+        (
+            ("--model", "alexnet", "--single-gpu-images-per-sec", "9"),
+            "--single-gpu-images-per-sec predicts steps of GPUs, and there is none",
+        ),
+        (
+            ("--single-gpu-images-per-sec", "9", "--", "python"),
+            "--single-gpu-images-per-sec is for a model, and a program after -- names none",
+        ),
         (("--model", "alexnet", "--ps", "gpu:7"), "--ps gpu:7"),
         (("--model", "alexnet", "--data-format", "NHCW"), "--data-format"),
         (("--model", "alexnet", "--grad-reduce", "median"), "--grad-reduce"),

@@ -6,9 +6,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Sample, UplinkGroup
-from gputopo.values.machine import Machine, NumaNode
-from tests.findings.boxes import every_gpu, host, pair, sound
+from gputopo.copies.physics import checked
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    Failure,
+    Kind,
+    Sample,
+    Soak,
+    SoakInterval,
+    SoakRate,
+    UplinkGroup,
+)
+from gputopo.values.machine import Gpu, Machine, NumaNode
+from tests.findings.boxes import at_times, every_gpu, host, pair, sound
 
 LARGE = 1 << 28
 Measure = Callable[[Machine], Machine]
@@ -56,7 +67,10 @@ def sound_copies(count: int) -> tuple[Sample, ...]:
 
 
 def measured(count: int = 4, **more: Any) -> Machine:
-    machine = sound(count)
+    # Read before the measurement, when nothing else ran.
+    machine = every_gpu(utilization_percent={"gpu": 0}, memory_mib={"used": 4}, power_w={"draw": 50.0})(
+        sound(count)
+    )
     return replace(machine, bandwidth=Bandwidth(source="live", samples=sound_copies(count), **more))
 
 
@@ -146,6 +160,12 @@ def unknown_links(machine: Machine) -> Machine:
     return with_copies(machine, (replace(one, conditions=()) for one in copies(machine)))
 
 
+def as_read(machine: Machine) -> Machine:
+    """Check the numbers, as all that were read or measured are."""
+    assert machine.bandwidth is not None
+    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
+
+
 def then(*changes: Measure) -> Measure:
     def change(machine: Machine) -> Machine:
         for one in changes:
@@ -230,4 +250,75 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         {"bandwidth.woke_up"},
     ),
     "unsteady": (changed(is_of("h2d", (None, 2)), unsteady), {"bandwidth.unsteady"}),
+    "cache": (then(added(sample("d2d_local", "gpu:0", "gpu:0", 4000.0)), as_read), {"bandwidth.cache_rate"}),
+    "above the link": (
+        then(added(sample("p2p_direct", "gpu:0", "gpu:1", 400.0)), as_read),
+        {"bandwidth.above_link"},
+    ),
+    "both below one": (
+        then(added(sample("bidirectional", "gpu:0", "gpu:1", 9.0, path="direct")), as_read),
+        {"bandwidth.inconsistent"},
+    ),
+    "two runs": (
+        then(added(sample("h2d", "host", "gpu:0", 5.0, pinned=True, run="2")), as_read),
+        {"bandwidth.several_runs"},
+    ),
 }
+
+
+def reduced(bus: float, size: int = 8 << 30, us: float = 1000.0, *, in_place: bool = False) -> Sample:
+    """An all-reduce of eight GPUs as nccl-tests prints it."""
+    place = "gpu:0,1,2,3,4,5,6,7"
+    return Sample(
+        kind="allreduce",
+        source=place,
+        destination=place,
+        bytes=size,
+        median_us=us,
+        median_gb_per_s=bus / 2,
+        bus_gb_per_s=bus,
+        algorithm="nccl-tests",
+        ranks=8,
+        hosts=1,
+        in_place=in_place,
+        data_type="float",
+        reduction="sum",
+    )
+
+
+def eight(name: str, *samples: Sample) -> Machine:
+    return Machine(
+        source="nccl-tests",
+        gpus=tuple(Gpu(index=index, name=name) for index in range(8)),
+        bandwidth=Bandwidth(source="nccl-tests", samples=samples),
+    )
+
+
+def soaked() -> Machine:
+    """Copies under load of which one falls by half, while a counter rises."""
+    rates = (12.0, 12.0, 12.0, 12.0, 6.0, 6.0, 6.0, 6.0)
+    intervals = tuple(
+        SoakInterval(
+            end_s=10.0 * place,
+            rates=(SoakRate(kind="h2d", source="host", destination="gpu:1", gb_per_s=rate),),
+            copied_bytes={1: 1 << 33},
+        )
+        for place, rate in enumerate(rates, 1)
+    )
+    machine = at_times({"pcie.aer": {"fatal": 0}}, {"pcie.aer": {"fatal": 1}})
+    return replace(machine, bandwidth=Bandwidth(source="live", soak=Soak(asked_s=80.0, intervals=intervals)))
+
+
+# Faults that need other copies than those of `measured`.
+OTHERS: tuple[Machine, ...] = (
+    eight("NVIDIA H100 80GB HBM3", reduced(40.0)),
+    eight("NVIDIA H100 80GB HBM3", reduced(366.0)),
+    eight(
+        "NVIDIA Tomorrow",
+        *(reduced(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),
+    ),
+    eight("NVIDIA Tomorrow", reduced(100.0), reduced(70.0, in_place=True)),
+    eight("NVIDIA Tomorrow", reduced(0.0, 8, 900.0), reduced(100.0)),
+    changed(is_of("h2d"), lambda one: replace(one, numa_node=0, numa_wanted=0))(measured()),
+    soaked(),
+)

@@ -6,10 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.copies.difference import bandwidth_difference
 from gputopo.copies.expected import with_expectations
+from gputopo.copies.pair_speeds import pair_speeds
+from gputopo.copies.physics import checked
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, UplinkGroup
+from gputopo.findings.measured.difference import bandwidth_difference
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    Failure,
+    Invalid,
+    Kind,
+    Method,
+    Path,
+    Run,
+    Sample,
+    UplinkGroup,
+)
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.schema import encode
 from tests.findings.boxes import IDS, sound
@@ -41,6 +54,8 @@ SAMPLES = st.builds(
     repeats_gb_per_s=st.lists(st.floats(0, 1e4), max_size=4).map(tuple),
     median_us=st.one_of(st.none(), st.floats(0.1, 100)),
     discarded_gb_per_s=st.lists(st.floats(0, 10), max_size=1).map(tuple),
+    runs=st.sampled_from([(), (Run(name="1", value=2.0), Run(name=None, value=9.0))]),
+    invalid=st.sampled_from([None, None, None, *get_args(Invalid)]),
     conditions=st.lists(CONDITIONS, max_size=2).map(tuple),
 )
 FAILURES = st.builds(
@@ -73,6 +88,10 @@ def test_any_samples_get_a_verdict_that_can_be_written_down(session: Bandwidth, 
         assert finding.says
         assert finding.remedy
         assert encode(finding)
+    read = checked(session, machine)
+    assert checked(read, machine) == read
+    assert all(map(encode, find_bandwidth(replace(machine, bandwidth=read))))
+    assert all(pair_speeds(read).values())
     judged = with_expectations(session, machine)
     assert [one.median_gb_per_s for one in judged.samples] == [one.median_gb_per_s for one in session.samples]
 

@@ -17,6 +17,10 @@ that gputopo uses (`src/names.c` lists them) and says "not found" for all others
 - Streams of the default kind (handles 0, 1, 2) are ordinary streams of their GPU: they wait for no other.
 - An error of the call comes back from it; one of the copy itself from the next query of its event or stream,
   once. A kernel that touches what it may not makes its GPU useless, as on a real card.
+- One call can hang, crash or be slow in real time: FAKE_CUDA_CALL names it (`src/faulty.c`).
+- Real cards' costs: a local copy that fits the L2 outruns the memory, a stream that was idle starts a copy
+  after some us, peer access takes ms to change and is limited to eight devices (`Settings`, `CudaGpu`).
+- `double_now` and `double_pass` are its clock for programs (`clock`).
 - Freeing memory waits for the work under way, as on a real card, but not for work that is held back.
 
 `scenario` holds the values and writes the file that the library reads (FAKE_CUDA_SCENARIO), `derive` makes
@@ -26,6 +30,7 @@ uses it.
 
 A process uses the double if LD_LIBRARY_PATH names its folder when the process starts, or if it loaded it
 itself before (`ctypes.CDLL(path)`; the soname then makes it the one). With LD_PRELOAD the double also takes
-sched_setaffinity and sched_getaffinity, so that a thread can be bound to CPUs that only the scenario has;
-pinned memory lies on the node of the thread that asks for it. FAKE_CUDA_NODE sets the node for all.
+sched_setaffinity and sched_getaffinity, so that a thread can be bound to CPUs that only the scenario has, and
+syscall(2) for set_mempolicy, get_mempolicy and move_pages; pinned memory lies on the node to which the thread
+that allocates it is bound, else on that of its CPUs. FAKE_CUDA_NODE sets the node of all CPUs.
 """

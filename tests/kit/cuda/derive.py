@@ -11,11 +11,22 @@ HOST_MEMORY = 60e9  # of one node
 SOCKET_LINK = 17e9  # between two nodes, one direction
 ROOT_PEERS = 10e9  # copies between cards that meet in a host bridge only
 CARD_MEMORY = 700e9  # of a card that is in no table
+L2_MIB = 4  # of a card that is in no table
 CARD_MEMORY_SHARE = 0.85  # of the published rate that a local copy reaches, both directions together
 PAGEABLE_SHARE, PAGEABLE_MAX = 0.55, 6e9
 KERNEL_READ_SHARE, KERNEL_WRITE_SHARE = 0.92, 0.96
 FAR_SHARE = 0.9
-CHASE_NS = {"own": 450.0, "nvlink": 900.0, 10: 1100.0, 20: 1300.0, 30: 1500.0, 40: 1700.0, 50: 2300.0}
+CHASE_NS = {
+    "own": 450.0,
+    "host": 700.0,
+    "far": 900.0,
+    "nvlink": 900.0,
+    10: 1100.0,
+    20: 1300.0,
+    30: 1500.0,
+    40: 1700.0,
+    50: 2300.0,
+}
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 # nvmlDeviceArchitecture_t to a compute capability of that family.
@@ -59,11 +70,12 @@ class _Deriving:
             routes=self.routes,
             peers=frozenset((a, b) for a, b in pairs if (min(a, b), max(a, b)) not in refused),
             cpus=tuple(tuple(cpus) for cpus in self.scenario.cpus),
-            settings=Settings(driver=self.scenario.cuda_version),
+            settings=Settings(driver=self.scenario.cuda_version, peer_limit=0 if self._switched() else 8),
         )
 
     def _gpu(self, index: int) -> CudaGpu:
         spec = self.scenario.gpus[index]
+        known = expected_gpu(spec.name)
         return CudaGpu(
             name=spec.name,
             address=spec.address,
@@ -71,6 +83,7 @@ class _Deriving:
             used_bytes=spec.memory_bytes[1],
             compute_capability=_CAPABILITY.get(spec.architecture, (7, 0)),
             lost_code=0 if spec.lost is None else 46,
+            l2_bytes=int((known.l2_mib if known and known.l2_mib else L2_MIB) * 2**20),
         )
 
     def _has(self, name: str, rate: float) -> str:
@@ -115,6 +128,10 @@ class _Deriving:
             steps.append((self._has(f"{port} {'down' if down else 'up'}", rate), 1.0))
         return tuple(steps)
 
+    def _switched(self) -> bool:
+        """Whether GPUs reach one another through NVSwitches, which has no limit of eight peers."""
+        return any(isinstance(link.remote, str) for gpu in self.scenario.gpus for link in gpu.nvlinks)
+
     def _asleep(self, gpu: int) -> bool:
         """Whether the link is slower than it could be only because nothing is asked of the card."""
         return self.scenario.gpus[gpu].utilization[0] == 0
@@ -134,7 +151,8 @@ class _Deriving:
                 first, last = (node, own) if down else (own, node)
                 way += ((self._has(f"socket {first} to {last}", SOCKET_LINK), 1.0),)
                 way += ((self._has(f"far {kind} {gpu} {node}", rate * self.far), 1.0),)
-            rate = self._lay(kind, gpu, node, (*way, (host, 1.0)), 1.3)
+            chase = CHASE_NS["host" if node == own else "far"]
+            rate = self._lay(kind, gpu, node, (*way, (host, 1.0)), 1.3, chase)
             slow = self._has(f"pageable {kind} {gpu} {node}", min(rate * PAGEABLE_SHARE, PAGEABLE_MAX))
             self._lay(pageable, gpu, node, (*way, (host, 3.0), (slow, 1.0)), 6.0)
 

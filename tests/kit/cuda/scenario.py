@@ -51,7 +51,8 @@ class CudaGpu:
 
     `lost_code`: what every call returns once `lost_after` copies were made; 0: the GPU stays.
     The wake-up phase lasts `wake_copies` copies or `wake_seconds` of virtual time from the first one;
-    in it the memory and the link reach only the given parts of their rates.
+    in it the memory and the link reach only the given parts of their rates. `l2_bytes`: local copies that fit
+    are `l2_times` faster than the memory, those up to four times larger somewhat faster.
     """
 
     name: str
@@ -67,15 +68,29 @@ class CudaGpu:
     wake_link: float = 0.25
     lost_code: int = 0
     lost_after: int = 0
+    l2_bytes: int = 0
+    l2_times: float = 4.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up."""
+    """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up.
+
+    `start_us`: of the first copy or kernel of a stream that was idle or had to wait. `peer_us`: of a change
+    of peer access; `peer_limit`: how many devices one device may reach, 0: all. `cpuset`, `memory_on`: the
+    node whose CPUs, whose memory alone the process may use. `policy`: it may bind memory to nodes and ask
+    where memory lies.
+    """
 
     driver: int = 12_040
     init_code: int = 0
     launch_us: float = 5.0
+    start_us: float = 5.0
+    peer_us: float = 2000.0
+    peer_limit: int = 8
+    cpuset: int | None = None
+    memory_on: int | None = None
+    policy: bool = True
     poll_us: float = 1.0
     polls: int = 2
     block_s: float = 5.0
@@ -131,7 +146,11 @@ class CudaSpec:
 def _settings(settings: Settings) -> list[str]:
     lines = [f"driver {settings.driver}", f"init {settings.init_code}", f"polls {settings.polls}"]
     lines += [f"launch_us {settings.launch_us}", f"poll_us {settings.poll_us}", f"block_s {settings.block_s}"]
-    lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}"]
+    lines += [f"spare {settings.spare_bytes}", f"depth {settings.depth}", f"start_us {settings.start_us}"]
+    lines += [f"peer_us {settings.peer_us}", f"peer_limit {settings.peer_limit}"]
+    lines += [] if settings.cpuset is None else [f"cpuset {settings.cpuset}"]
+    lines += [] if settings.memory_on is None else [f"memory_on {settings.memory_on}"]
+    lines += [] if settings.policy else ["no_policy"]
     return [*lines, f"lacks {' '.join(settings.lacks)}"] if settings.lacks else lines
 
 
@@ -141,7 +160,8 @@ def _gpu(ordinal: int, gpu: CudaGpu) -> str:
         f"gpu {ordinal} address={gpu.address} memory={gpu.memory_bytes} used={gpu.used_bytes}"
         f" major={major} minor={minor} waits={int(gpu.waits)} refuse_above={gpu.refuse_above or 0}"
         f" wake_copies={gpu.wake_copies} wake_seconds={gpu.wake_seconds} wake_memory={gpu.wake_memory}"
-        f" wake_link={gpu.wake_link} lost_code={gpu.lost_code} lost_after={gpu.lost_after} name={gpu.name}"
+        f" wake_link={gpu.wake_link} lost_code={gpu.lost_code} lost_after={gpu.lost_after}"
+        f" l2={gpu.l2_bytes} l2_times={gpu.l2_times} name={gpu.name}"
     )
 
 

@@ -3,11 +3,17 @@ from typing import Any
 import pytest
 
 from tests.kit.cuda import build
-from tests.kit.cuda.calling import box, driven
+from tests.kit.cuda.calling import box as derived
+from tests.kit.cuda.calling import driven
 from tests.kit.cuda.scenario import CudaSpec
 
 pytestmark = pytest.mark.skipif(build.why_not() is not None, reason=build.why_not() or "")
 MIB = 1 << 20
+
+
+def box(name: str, *words: str) -> CudaSpec:
+    """Return a machine whose copies begin at once and pass no cache."""
+    return derived(name, "start=0", "cache=0", *words)
 
 
 def seen(spec: CudaSpec, *ways: list[Any], size: int = 32 * MIB, **more: Any) -> list[float]:
@@ -137,3 +143,21 @@ def test_pageable_memory_is_slower_and_cannot_be_behind_a_hold() -> None:
     assert result["rate"] == pytest.approx(spec.rate("h2d_pageable", 0, 0), rel=5e-3)
     assert result["rate"] < 0.6 * spec.rate("h2d", 0, 0)
     assert result["held"] == 702  # CUDA_ERROR_LAUNCH_TIMEOUT
+
+
+def test_a_stream_that_was_idle_or_waited_begins_its_first_copy_some_us_later() -> None:
+    spec = derived("four")
+    start = (spec.settings.start_us + spec.routes["h2d", 0, 0].latency_us) * 1e-6
+    (rate,) = seen(spec, ["h2d", 0], size=MIB)
+    assert MIB / rate == pytest.approx(MIB / spec.rate("h2d", 0) + start, rel=1e-6)
+
+
+@pytest.mark.parametrize(("size", "times"), [(8, 4.0), (16, 4.0), (40, 1.6), (64, 1.0), (128, 1.0)])
+def test_a_local_copy_that_fits_the_cache_outruns_the_memory(size: int, times: float) -> None:
+    spec = derived("four", "start=0", f"cache={16 * MIB}")
+    taken = (
+        size * MIB / seen(spec, ["local", 0], size=size * MIB)[0]
+        - spec.routes["local", 0, 0].latency_us * 1e-6
+    )
+    assert size * MIB / taken == pytest.approx(times * spec.rate("local", 0), rel=1e-3)
+    assert seen(spec, ["h2d", 0], size=size * MIB)[0] == pytest.approx(spec.rate("h2d", 0), rel=1e-2)

@@ -15,8 +15,9 @@ host memory on another node; - `lost@GPU[=CODE[,N]]`: after N copies (3) every c
 - `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as of a card in clock
 ramp-up; - `oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
 of cuInit; - `reversed`: CUDA counts the cards from the last one; - `polls=N`, `launch=US`, `block=S`,
-`depth=N`: see `Settings`; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by which a
-program reads its results.
+`depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`, `memoryon=NODE`, `nopolicy`: see `Settings`; -
+`cache[@GPU]=BYTES`: of the L2; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by
+which a program reads its results.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -171,6 +172,10 @@ def _memory(spec: CudaSpec, word: _Word) -> CudaSpec:
     )
 
 
+def _cache(spec: CudaSpec, word: _Word) -> CudaSpec:
+    return _changed(spec, word.where, lambda gpu: replace(gpu, l2_bytes=int(word.value)))
+
+
 def _no_wait(spec: CudaSpec, word: _Word) -> CudaSpec:
     return _changed(spec, word.where, lambda gpu: replace(gpu, waits=False))
 
@@ -224,5 +229,12 @@ _CHANGES: dict[str, Callable[[CudaSpec, _Word], CudaSpec]] = {
     "block": _setting("block_s", float),
     "depth": _setting("depth", int),
     "spare": _setting("spare_bytes", int),
+    "start": _setting("start_us", float),
+    "peertime": _setting("peer_us", float),
+    "peers": _setting("peer_limit", int),
+    "cpuset": _setting("cpuset", int),
+    "memoryon": _setting("memory_on", int),
+    "nopolicy": _setting("policy", lambda value: False),
+    "cache": _cache,
     "reversed": _reversed,
 }

@@ -1,4 +1,4 @@
-"""A Machine as nvbandwidth 0.2 to 0.8 prints it, as text and (since 0.5) as JSON.
+"""A Machine as nvbandwidth 0.2 to 0.10 prints it, as text and (since 0.5) as JSON.
 
 Tests, headings and directions are those of its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow of a
 heading is not the direction of the copy: a read test copies from the column's GPU to the row's, which asks.
@@ -21,7 +21,7 @@ Version = tuple[int, int]
 Form = Literal["text", "json"]
 Rows = Sequence[Sequence[float | None]]  # None: N/A
 
-VERSIONS: tuple[Version, ...] = ((0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8))
+VERSIONS: tuple[Version, ...] = ((0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (0, 8), (0, 10))
 _CE: Method = "copy_engine"
 
 
@@ -120,9 +120,9 @@ _ALL = [
     *_pairs(_BIDIRECTIONAL_READ, "column", "row", "kernel_read", "<->", _SM_PAIR.format("SM", "->")),
     *_pairs(_BIDIRECTIONAL_WRITE, "row", "column", "kernel_write", "<->", _SM_PAIR.format("SM", "<-")),
     *_host("all_to_host_memcpy", "d2h", "kernel_write", "<-", "case"),
-    *_host("all_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case column", ("<-", "<-")),
+    *_host("all_to_host_bidirectional_memcpy", "d2h", "kernel_write", "<->", "case", ("<-", "<-")),
     *_host("host_to_all_memcpy", "h2d", "kernel_read", "->", "case"),
-    *_host("host_to_all_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case column", ("<-", "->")),
+    *_host("host_to_all_bidirectional_memcpy", "h2d", "kernel_read", "<->", "case", ("<-", "->")),
     *_one("all_to_one_write", "gpus", "column", "kernel_write", "<-",
           "All Gpus -> GPU(column)", "All Gpus -> GPU(column)"),
     *_one("all_to_one_read", "column", "gpus", "kernel_read", "->",
@@ -203,6 +203,7 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
         method=case.method,
         path="direct" if case.kind == "latency" and case.is_of_pairs else None,
         group=" ".join(words[word] for word in case.group.split()) if case.group else None,
+        with_reverse="bidirectional" in case.name,
     )
 
 
@@ -257,7 +258,7 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
     """Return what a version prints of a machine: without addresses GPUs stand in CUDA's order."""
     waived = [case for case in chosen if waives(machine, case)]
     run = [case for case in chosen if case not in waived]
-    lists = form == "text" or version >= (0, 8)
+    lists = version < (0, 10) if form == "text" else version >= (0, 8)
     names_waived = form == "json" or version < (0, 5)
     refused = lists and names_waived and any(c.is_of_pairs and c.kind != "latency" for c in waived)
     gpus = machine.gpus
@@ -309,18 +310,17 @@ def text(
     perf: bool = False,
 ) -> str:
     """Return the whole output for the samples of a machine. `verbose`: -v. `perf`: --perfFormatter."""
-    number = ".".join(map(str, version))
+    number = ".".join(map(str, version)) + (".0" if version >= (0, 10) else "")
     lines = [f"nvbandwidth Version: v{number}", f"Built from Git version: v{number}", ""]
     if version < (0, 6):
         lines += ["NOTE: This tool reports current measured bandwidth on your system."]
         lines += ["Additional system-specific tuning may be required to achieve maximal peak bandwidth.", ""]
-    lines += [*_versions(machine), ""]
-    if version >= (0, 8):
+    lines += [*_versions(machine, version), ""]
+    if version == (0, 8):
         lines.append("some-host")
-    lines += [
-        f"Device {i}: {_device(gpu, version)}" for i, gpu in enumerate(measured.by_cuda_number(machine))
-    ]
-    lines.append("")
+    if version < (0, 10):
+        gpus = measured.by_cuda_number(machine)
+        lines += [*(f"Device {i}: {_device(gpu, version)}" for i, gpu in enumerate(gpus)), ""]
     pool = measured.Pool(machine)
     for case in chosen:
         if waives(machine, case):
@@ -336,6 +336,8 @@ def text(
                 table.heading(version), rows, table.key, indent=1 if version < (0, 5) else 2,
                 perf=unit if perf else "", verbose=verbose,
             ).splitlines()  # fmt: skip
+            if version >= (0, 10) and case.kind != "latency" and table.part in ("", "Total"):
+                lines.append(f"COEFFICIENT_OF_VARIATION {table.key} 0.01")
             lines.append("")
     if version >= (0, 6):
         lines += ["NOTE: The reported results may not reflect the full capabilities of the platform."]
@@ -343,12 +345,14 @@ def text(
     return "\n".join([*lines, ""])
 
 
-def _versions(machine: Machine) -> list[str]:
+def _versions(machine: Machine, version: Version) -> list[str]:
     major, _, minor = (machine.driver.cuda_version or "").partition(".")
-    cuda = int(major) * 1000 + int(minor) * 10
+    cuda = f"{int(major) * 1000 + int(minor) * 10}"
+    if version >= (0, 10):
+        cuda = f"{machine.driver.cuda_version} ({cuda})"
     return [
         f"CUDA Runtime Version: {cuda}",
-        f"CUDA Driver Version: {cuda}",
+        f"CUDA Driver Version{' (API)' if version >= (0, 10) else ''}: {cuda}",
         f"Driver Version: {machine.driver.version}",
     ]
 
@@ -414,7 +418,7 @@ def json_text(machine: Machine, version: Version, chosen: Iterable[Case]) -> str
     devices = [
         f"{i}: {_device(gpu, version)}: (some-host)" for i, gpu in enumerate(measured.by_cuda_number(machine))
     ]
-    runtime, _, driver = _versions(machine)
+    runtime, _, driver = _versions(machine, (0, 8))
     head: dict[str, Any] = {"CUDA Runtime Version": int(runtime.rpartition(" ")[2])}
     head |= {"Driver Version": driver.rpartition(" ")[2]}
     head |= {"GPU Device list": devices} if version >= (0, 8) else {}

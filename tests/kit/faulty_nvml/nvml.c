@@ -1,10 +1,12 @@
 /* A libnvidia-ml.so.1 of four healthy GPUs in which one call goes wrong, as the environment names it:
  *
- *   FAULTY_NVML=FAULT@FUNCTION[:GPU]     hang@nvmlDeviceGetName:2, segv@nvmlInitWithFlags, 999@nvmlDeviceGetCount_v2
+ *   FAULTY_NVML=FAULT@FUNCTION[:GPU][,AFTER]
+ *   hang@nvmlDeviceGetName:2, segv@nvmlInitWithFlags, 999@nvmlDeviceGetCount_v2, hang@nvmlDeviceGetPowerUsage:0,3
  *
  * FAULT: hang, segv, abort, exit, print (garbage to stdout and stderr, then the answer), a number (NVML's
  * return code), huge (a count or number without sense), garbage (text that is no text). FUNCTION is the
- * symbol, GPU the index; without one the call goes wrong for every GPU.
+ * symbol, GPU the index; without one the call goes wrong for every GPU. AFTER: so many calls of hang, segv,
+ * abort and exit go well first, in each process.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -31,7 +33,7 @@ static int is_faulty(const char *function, int gpu)
     if (!at || (size_t)(at - words) >= sizeof kind)
         return 0;
     const char *colon = strchr(at, ':');
-    size_t length = colon ? (size_t)(colon - at - 1) : strlen(at + 1);
+    size_t length = strcspn(at + 1, ":,");
     if (strlen(function) != length || strncmp(function, at + 1, length))
         return 0;
     if (colon && gpu != atoi(colon + 1))
@@ -49,7 +51,11 @@ static int has_fault(const char *function, int gpu, const char *name)
 /* Do what the fault of a call is; the code that it returns, SUCCESS if it goes on. */
 static int begin(const char *function, int gpu)
 {
+    static long calls;
     if (!is_faulty(function, gpu))
+        return SUCCESS;
+    const char *after = strchr(getenv("FAULTY_NVML"), ',');
+    if (after && calls++ < atol(after + 1))
         return SUCCESS;
     if (!strcmp(kind, "hang"))
         for (;;)

@@ -1,13 +1,15 @@
 """Run the training core in its own process: `python -m tests.launch.train.process CASES_FILE OUT_FOLDER`.
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
-of a network of gputopo. For each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last
-weights of every place, the last moving statistics, the images and labels of the joint batch, and the
-placements found; a case that fails writes name.error instead.
+of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size. For each case
+OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every place, the last moving
+statistics, the images and labels of the joint batch, and the placements found; a case that fails writes
+name.error instead.
 """
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event, PlacementChecked, Step
+from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.slope_model import SlopeModel
 from tests.launch.train.small_model import SmallModel
@@ -28,11 +31,13 @@ def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
+    cut = {name for name, fields in reported["cases"].items() if fields.pop("in_parts", False)}
     specs = {name: _spec(reported["towers"], fields) for name, fields in reported["cases"].items()}
     devices.set_up(next(iter(specs.values())))
     for name, spec in specs.items():
         try:
-            np.savez(Path(out) / f"{name}.npz", **_run(spec))
+            with cut_as_on_gpus(min_chunk=1) if name in cut else nullcontext():
+                np.savez(Path(out) / f"{name}.npz", **_run(spec))
         except GputopoError as error:
             (Path(out) / f"{name}.error").write_text(error.what)
 
@@ -54,7 +59,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
 
     events: list[Event] = []
     model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
-    first = [variable.numpy() for variable in made.create(model, ["/CPU:0"], spec.seed)]
+    first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
     placement = training.train(model, spec, events.append)
     rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")

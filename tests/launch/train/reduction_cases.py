@@ -10,7 +10,7 @@ towers' devices have no kernel for GPUs. TIMED is 1 if the methods are timed as 
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event
+from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.gpu_kernels import without_gpu_kernel
 from tests.launch.train.small_model import SmallModel
 
 SHAPES = ((3, 5, 2), (1,), (), (401, 300), (40, 31), (7,), (7,))  # the large one is worth cutting
 ON_CPU = tuple(name for name in METHODS if not name.startswith("nccl"))
 WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "copy in parts": ("copy", {}),
     "copy in 1": ("copy", {"repacking": 1}),
     "copy in 4": ("copy", {"repacking": 4}),
     "ring#3 in 5": ("ring#3", {"repacking": 5}),
@@ -41,7 +43,7 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "hierarchical of one": ("hierarchical", {"groups": "one"}),
 }
 # Those that differ where the number of devices is even, or allows groups of unequal size.
-ON_FOUR = ("hierarchical all", "hierarchical in rows", "psgpu#3", "pscpu#4")
+ON_FOUR = ("copy in parts", "hierarchical all", "hierarchical in rows", "psgpu#3", "pscpu#4")
 
 
 def cases_on(count: int) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -76,6 +78,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
     results: dict[str, Any] = {
         "checks": {},
         "sound": {},
+        "cuts": {},
         "nodes": {},
         "without_gpu_kernel": {},
         "self_test": {},
@@ -83,8 +86,9 @@ def main(count: int, out: Path, *, timed: bool) -> None:
     for label, (name, fields) in cases_on(count).items():
         exchange = exchange_of(fields, count)
         reducer = reducer_of(name, names, exchange)
-        with _kept_graphs() as nodes:
+        with _kept_graphs() as nodes, cut_as_on_gpus() if label == "copy in parts" else nullcontext():
             np.savez(out / f"{label}.npz", **_reduce(reducer, names))
+            results["cuts"][label] = sum(node.op == "Slice" for node in nodes)
             results["self_test"][label] = _self_tested(reducer, label, names, exchange)
             if timed and label in METHODS:
                 results["sound"][label] = _checked(METHODS[label], run)

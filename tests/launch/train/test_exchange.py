@@ -35,9 +35,12 @@ MODES: dict[str, dict[str, Any]] = {
     "server": {**SERVER, "ps_device": "/CPU:0"},
     "server on the last": {**SERVER, "ps_device": "last"},
     "server spread": {**SERVER, "exchange": {"ps_spread": True}},
+    "spread in parts": {**SERVER, "exchange": {"ps_spread": True}, "in_parts": True},
+    "staged in parts": {**SERVER, "exchange": {"staged": True, "ps_spread": True}, "in_parts": True},
     "server staged": {**SERVER, "ps_device": "/CPU:0", "exchange": {"staged": True}},
     "spread and staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
     "copy": {"all_reduce": "copy"},
+    "copy in parts": {"all_reduce": "copy", "in_parts": True},
     "ring": {"all_reduce": "ring"},
     "ring#2": {"all_reduce": "ring#2"},
     "hierarchical": {"all_reduce": "hierarchical"},
@@ -55,14 +58,14 @@ INDEPENDENT = {"variable_update": "independent"}
 # By number of towers, beside all on 3: 4 take turns in pairs on two cores, 2 run at once, 1 is alone.
 # The sums of each reduction on even numbers are in reductions/test_methods.
 TRIED = {
-    4: ("server", "hierarchical"),
-    2: ("server", "server staged", "copy"),
+    4: ("server", "hierarchical", "copy in parts", "spread in parts"),
+    2: ("server", "server staged", "copy", "copy in parts", "spread in parts"),
     1: ("server", "copy", "relaxed"),
 }
 SUMMED = ("server staged", "copy")  # on 3 towers; without a norm also in test_training
 OTHERS = {"independent": (4, 2), "asynchronous": (3, 1)}  # on so many towers
 SLOPES = ((3, "mean"), (3, "sum"), (2, "mean"))  # towers, reduction
-DELAYED = ("server staged", "spread and staged", "relaxed", "relaxed ring")
+DELAYED = ("server staged", "spread and staged", "staged in parts", "relaxed", "relaxed ring")
 REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
 
 
@@ -93,6 +96,8 @@ def cases_for(towers: int) -> dict[str, dict[str, Any]]:
             if is_run(name, towers, reduce):
                 cases[f"{name}-{reduce}"] = {**common, **given, "grad_reduce": reduce}
     slope = {**common, **asynchronous("slope"), "optimization": {}, "num_batches": SLOPE_STEPS - 1}
+    if towers == 2:  # on so many the variable is in parts
+        slope |= {"exchange": {"asynchronous": True, "ps_spread": True}, "in_parts": True}
     return cases | {
         f"slope-{reduce}": {**slope, "grad_reduce": reduce} for of, reduce in SLOPES if of == towers
     }
@@ -299,6 +304,9 @@ def test_variables_are_where_the_mode_puts_them(all_ran: dict[int, dict[str, Any
     assert len(spread) == 3
     assert max(spread.values()) < BYTES
     assert on["spread and staged-mean"] == spread
+    parts = on["spread in parts-mean"]
+    assert sum(parts.values()) == BYTES
+    assert max(parts.values()) < max(spread.values()) / 2, "the dense kernel is cut"
 
 
 def test_one_real_model_has_the_same_losses_in_every_synchronous_mode(tmp_path: Path) -> None:

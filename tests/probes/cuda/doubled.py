@@ -99,6 +99,11 @@ def staged(a: int, b: int) -> Copy:
     return Copy(kind="p2p_staged", source=f"gpu:{a}", destination=f"gpu:{b}")
 
 
+def by_kernel(copy: Copy) -> Copy:
+    """Return a copy with the host as a kernel of the GPU does it."""
+    return msgspec.structs.replace(copy, method="kernel_read" if copy.kind == "h2d" else "kernel_write")
+
+
 def local(gpu: int) -> Copy:
     return Copy(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
 

@@ -12,6 +12,7 @@ from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
 from gputopo.probes.cuda.engine import Engine, Window
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from gputopo.values.bandwidth import Failure
+from tests.kit.cuda.clock import double_now
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: Mapping[int, int] = {}
     kernels: Mapping[int, str | None] = {}
     peers: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    ends: tuple[float, ...] = ()  # the double's clock after each window
 
 
 def main() -> None:
@@ -62,6 +65,7 @@ def measured(task: Task) -> Report:
     """Do a task. Raises NoCudaError."""
     windows: list[Window] = []
     asked: list[int] = []
+    ends: list[float] = []
     with open_cuda() as cuda:
         ordinals = task.ordinals or {device.ordinal: device.ordinal for device in cuda.devices}
         with Engine(cuda, ordinals, task.node_cpus, task.patience_s, task.pinned_bytes) as engine:
@@ -71,12 +75,15 @@ def measured(task: Task) -> Report:
                     asked.append(0)
                     sizes = [size] * len(job.copies)
                     windows.append(engine.measure(job, sizes, partial(_asked, task, asked, number)))
+                    ends.append(double_now())
             except KeyboardInterrupt:
                 interrupted = True
             report = Report(
                 driver_version=cuda.driver_version,
                 devices=tuple((d.ordinal, d.pci_address, d.name, d.memory_bytes) for d in cuda.devices),
                 windows=tuple(windows),
+                ends=tuple(ends),
+                notes=tuple(engine.notes),
                 asked=tuple(asked),
                 hung=engine.hung,
                 interrupted=interrupted,

@@ -91,7 +91,7 @@ def test_what_cuda_reads_at_its_start_is_put_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     with door._settings():
         assert (os.environ["CUDA_DEVICE_ORDER"], os.environ["CUDA_MODULE_LOADING"]) == ("PCI_BUS_ID", "EAGER")
-        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
     assert "CUDA_DEVICE_ORDER" not in os.environ
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"

@@ -10,6 +10,7 @@ from tests.probes.cuda.doubled import (
     alone,
     both,
     box,
+    by_kernel,
     d2h,
     direct,
     h2d,
@@ -33,13 +34,15 @@ _ALONE = (
     (alone(d2h(0)), "d2h", 0, 0, 1),
     (alone(h2d(3, pinned=False)), "h2d_pageable", 3, 0, 1),
     (alone(d2h(3, pinned=False)), "d2h_pageable", 3, 0, 1),
-    (alone(local(2), 24 * MIB), "local", 2, 0, 2),
+    (alone(local(2), 256 * MIB), "local", 2, 0, 2),
     (alone(direct(0, 1)), "p2p", 0, 1, 1),
     (alone(direct(0, 4)), "p2p", 0, 4, 1),
     (alone(read(0, 1)), "read", 0, 1, 1),
     (alone(write(0, 4)), "write", 0, 4, 1),
     (alone(h2d(1), 40 * MIB + 24), "h2d", 1, 0, 1),
     (alone(local(5), 300 * MIB), "local", 5, 0, 2),
+    (alone(by_kernel(h2d(2))), "h2d", 2, 0, 1),
+    (alone(by_kernel(d2h(2))), "d2h", 2, 0, 1),
 )
 
 
@@ -97,6 +100,22 @@ def test_both_directions_at_once_do_not_slow_one_another_on_a_full_duplex_link()
         assert copy.gb_per_s == pytest.approx(spec.rate("p2p", *pair) / 1e9, rel=WITHIN)
 
 
+def test_both_directions_by_kernels_run_at_once() -> None:
+    spec = box("2x4")
+    jobs = [
+        both(by_kernel(h2d(0)), by_kernel(d2h(0))),
+        both(write(0, 1), write(1, 0)),
+        both(read(0, 1), read(1, 0)),
+    ]
+    host, written, red = (window.copies for window in measure(spec, jobs, 16 * MIB).windows)
+    for copy, kind in zip(host, ("h2d", "d2h"), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate(kind, 0) / 1e9, rel=WITHIN)  # type: ignore[arg-type]
+    for copy, pair in zip(written, ((0, 1), (1, 0)), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate("write", *pair) / 1e9, rel=WITHIN)
+    for copy, pair in zip(red, ((0, 1), (1, 0)), strict=True):
+        assert copy.gb_per_s == pytest.approx(spec.rate("read", *pair) / 1e9, rel=WITHIN)
+
+
 def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:
     spec = box("2x4", "rate@d2h:0=3.2")
     report = measure(spec, [alone(staged(0, 4)), alone(staged(4, 0))], 16 * MIB)
@@ -107,11 +126,21 @@ def test_a_staged_copy_is_as_fast_as_the_slower_of_its_two_halves() -> None:
 
 def test_latencies_are_those_of_the_paths_and_no_bandwidth() -> None:
     spec = box("2x4")
-    jobs = [latency(h2d(0)), latency(staged(0, 1)), latency(read(0, 4)), latency(direct(0, 1))]
-    copy, twice, chased, pushed = (window.copies[0] for window in measure(spec, jobs).windows)
+    jobs = [
+        latency(h2d(0)),
+        latency(staged(0, 1)),
+        latency(read(0, 4)),
+        latency(direct(0, 1)),
+        latency(by_kernel(h2d(0))),
+    ]
+    copy, twice, chased, pushed, host = (window.copies[0] for window in measure(spec, jobs).windows)
+    assert host.microseconds == pytest.approx(spec.routes["h2d", 0, 0].chase_ns / 1e3, rel=WITHIN)
     assert copy.microseconds == pytest.approx(spec.routes["h2d", 0, 0].latency_us, rel=WITHIN)
     assert twice.microseconds == pytest.approx(
-        spec.routes["d2h", 0, 0].latency_us + spec.routes["h2d", 1, 0].latency_us, rel=WITHIN
+        spec.routes["d2h", 0, 0].latency_us
+        + spec.routes["h2d", 1, 0].latency_us
+        + 2 * spec.settings.start_us,
+        rel=WITHIN,
     )
     assert chased.microseconds == pytest.approx(spec.routes["read", 0, 4].chase_ns / 1e3, rel=WITHIN)
     assert pushed.microseconds == pytest.approx(spec.routes["p2p", 0, 1].latency_us, rel=WITHIN)
@@ -130,7 +159,8 @@ def test_a_small_message_is_timed_several_times_over() -> None:
     spec = box("2x4")
     (copy,) = measure(spec, [alone(h2d(0), 4096)]).windows[0].copies
     assert copy.bytes == 4096
-    expected = spec.routes["h2d", 0, 0].latency_us * 1e-6 + 4096 / spec.rate("h2d", 0)
+    start = spec.settings.start_us / 16  # of the first of them
+    expected = (spec.routes["h2d", 0, 0].latency_us + start) * 1e-6 + 4096 / spec.rate("h2d", 0)
     assert copy.seconds == pytest.approx(expected, rel=WITHIN)
 
 
@@ -155,11 +185,49 @@ def test_host_memory_lies_on_the_node_that_was_asked_for() -> None:
     spec = box("8two", "far=0.4")
     cpus = dict(enumerate(spec.cpus))
     jobs = [alone(h2d(0, node)) for node in (0, 1, 0)]
-    near, far, again = (w.copies[0].gb_per_s for w in measure(spec, jobs, node_cpus=cpus).windows)
+    near, far, again = (w.copies[0].gb_per_s for w in measure(spec, jobs, 16 * MIB, node_cpus=cpus).windows)
     assert near == pytest.approx(spec.rate("h2d", 0, 0) / 1e9, rel=WITHIN)
     assert far == pytest.approx(spec.rate("h2d", 0, 1) / 1e9, rel=WITHIN)
     assert again == pytest.approx(near)
     assert far < 0.5 * near
+
+
+def _node_seen(*words: str, node: int = 1) -> tuple[float, int | None, int | None, tuple[str, ...]]:
+    """Copy with memory of a node from GPU 4, whose own is node 1; return rate, place, notes."""
+    spec = box("8two", "far=0.4", *words)
+    report = measure(spec, [alone(h2d(4, node))], 16 * MIB, node_cpus=dict(enumerate(spec.cpus)))
+    (copy,) = report.windows[0].copies
+    return copy.gb_per_s / (spec.rate("h2d", 4, 1) / 1e9), copy.numa_node, copy.numa_wanted, report.notes
+
+
+def test_memory_is_bound_to_its_node_where_the_cpus_are_another_nodes() -> None:
+    rate, lies, wanted, notes = _node_seen("cpuset=0")
+    assert (lies, wanted, notes) == (1, None, ())
+    assert rate == pytest.approx(1.0, rel=WITHIN)
+
+
+def test_memory_that_comes_from_another_node_than_asked_is_reported_as_what_it_is() -> None:
+    rate, lies, wanted, notes = _node_seen("memoryon=0")
+    assert (lies, wanted) == (0, 1)
+    assert rate == pytest.approx(0.4, rel=WITHIN)
+    assert any("set_mempolicy (Invalid argument)" in note for note in notes)
+
+
+def test_cpus_place_memory_where_binding_it_is_refused() -> None:
+    rate, lies, _, notes = _node_seen("nopolicy", node=0)
+    assert rate == pytest.approx(0.4, rel=WITHIN)
+    assert lies in (0, None)  # by this machine's /proc/self/numa_maps
+    assert lies == 0 or any("Operation not permitted" in note for note in notes)
+
+
+def test_pageable_memory_is_looked_for_as_well() -> None:
+    spec = box("8two", "memoryon=0")
+    jobs = [alone(h2d(4, 1, pinned=False)), alone(staged(0, 4)), alone(h2d(0, 0, pinned=False))]
+    report = measure(spec, jobs, node_cpus=dict(enumerate(spec.cpus)))
+    (elsewhere,), (unbound,), (right,) = (window.copies for window in report.windows)
+    assert (elsewhere.numa_node, elsewhere.numa_wanted) == (0, 1)
+    assert (unbound.numa_node, unbound.numa_wanted) == (None, None)
+    assert (right.numa_node, right.numa_wanted) == (0, None)
 
 
 def test_gpus_are_found_by_their_place_where_cuda_counts_them_otherwise() -> None:
@@ -194,6 +262,13 @@ def test_two_pageable_copies_at_once_are_refused_in_words() -> None:
     for copy in measure(box("2x4"), [job]).windows[0].copies:
         assert copy.failure is not None
         assert "wait in the call" in copy.failure.says
+
+
+def test_kernels_are_kept_from_pageable_memory() -> None:
+    refused, after = measure(box("2x4"), [alone(by_kernel(h2d(0, pinned=False))), alone(h2d(0))]).windows
+    assert refused.copies[0].failure is not None
+    assert "page-locked" in refused.copies[0].failure.says
+    assert after.copies[0].failure is None
 
 
 def test_a_failure_names_the_path_it_is_about() -> None:

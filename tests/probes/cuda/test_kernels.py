@@ -1,14 +1,26 @@
 """The kernels' text: ptxas takes it for every chip that it knows."""
 
+import re
 import shutil
 import subprocess
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from gputopo.probes.cuda.kernels import KERNELS, PTX, grid
+from gputopo.probes.cuda.pattern import splitmix64
+from tests.probes.cuda.ptx import Memory, run
 
-_CHIPS = ("50", "60", "70", "75", "80", "90", "100", "120")
+
+@cache
+def ptxas() -> str | None:
+    """Return the path of ptxas: on PATH, or of a wheel (nvidia-cuda-nvcc, nvidia-cuda-nvcc-cu12)."""
+    spec = find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
+    wheels = [str(file) for folder in folders for file in sorted(folder.glob("*/bin/ptxas"))]
+    return shutil.which("ptxas") or next(iter(wheels), None)
 
 
 def test_every_kernel_is_there_once_and_the_target_is_the_oldest() -> None:
@@ -19,20 +31,59 @@ def test_every_kernel_is_there_once_and_the_target_is_the_oldest() -> None:
     assert PTX.isascii()
 
 
-@pytest.mark.parametrize("chip", _CHIPS)
-def test_the_assembler_takes_the_kernels(chip: str, tmp_path: Path) -> None:
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        pytest.skip("no ptxas here")
+@pytest.mark.skipif(ptxas() is None, reason="no ptxas here: neither on PATH nor of a wheel nvidia-cuda-nvcc")
+def test_the_assembler_takes_the_kernels_for_every_chip_that_it_knows(tmp_path: Path) -> None:
+    assembler = str(ptxas())
     (tmp_path / "k.ptx").write_text(PTX)
-    command = [ptxas, f"-arch=sm_{chip}", str(tmp_path / "k.ptx"), "-o", str(tmp_path / "k.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if "is not defined for option 'gpu-name'" in done.stderr:
-        pytest.skip(f"this ptxas does not know sm_{chip}")
-    assert done.returncode == 0, done.stderr
+    text = subprocess.run(
+        [assembler, "--help"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    chips = sorted(set(re.findall(r"'(sm_\d+[af]?)'", text)))
+    assert chips
+    for chip in chips:
+        command = [assembler, f"-arch={chip}", str(tmp_path / "k.ptx"), "-o", str(tmp_path / "k.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{chip}: {done.stderr}"
 
 
 def test_a_grid_fills_the_chip_but_has_no_idle_threads() -> None:
     assert grid(132, 2**25) == (264, 512)
     assert grid(132, 1) == (1, 512)
     assert grid(1, 513) == (2, 512)
+
+
+def test_kernels_at_once_share_the_chip() -> None:
+    assert grid(132, 2**25, 2) == (132, 512)
+    assert grid(1, 2**25, 8) == (1, 512)
+
+
+@pytest.mark.parametrize("words", [0, 1, 2, 7, 64, 191, 192, 1001])
+@pytest.mark.parametrize(("to", "start"), [(0, 0), (8, 0), (0, 8), (8, 8)])
+def test_a_copy_moves_every_word_once_and_no_other(words: int, to: int, start: int) -> None:
+    source, target = 0x10000 + start, 0x20000 + to
+    memory = {source + 8 * place: 1000 + place for place in range(words)}
+    memory |= {target + 8 * place: 1 for place in range(-1, words + 1)}
+    sizes = run(PTX, "gputopo_copy", (target, source, words), memory, blocks=3, threads=4)
+    assert [memory[target + 8 * place] for place in range(words)] == [1000 + place for place in range(words)]
+    assert (memory[target - 8], memory[target + 8 * words]) == (1, 1)
+    assert sum(sizes) == 2 * 8 * words
+    assert sizes.count(16) == (0 if to or start else words // 2 * 2)
+
+
+def test_a_fill_is_the_pattern_and_a_check_counts_what_is_not() -> None:
+    words, seed, counter = 100, 61, 0x90000
+    memory: Memory = dict.fromkeys(range(0x10000, 0x10000 + 8 * words, 8), 0) | {counter: 0}
+    run(PTX, "gputopo_fill", (0x10000, words, seed), memory, blocks=2, threads=8)
+    assert [memory[0x10000 + 8 * place] for place in range(words)] == [
+        splitmix64(seed + n) for n in range(words)
+    ]
+    memory[0x10000 + 8 * 70] ^= 1
+    memory[0x10000] ^= 1 << 63
+    run(PTX, "gputopo_check", (0x10000, words, seed, counter), memory, blocks=2, threads=8)
+    assert memory[counter] == 2
+
+
+def test_a_chase_follows_the_pointers() -> None:
+    memory = {0x100: 0x300, 0x300: 0x200, 0x200: 0x100, 0x800: 0}
+    run(PTX, "gputopo_chase", (0x100, 5, 0x800), memory, blocks=1, threads=1)
+    assert memory[0x800] == 0x200

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gputopo.copies.budget import peers_of
 from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import gpus_of
 from gputopo.copies.sharing import _Shared, fair_rates
@@ -22,12 +23,15 @@ class Time:
     bytes: int = 0
     gb_per_s: float = 0.0
     microseconds: float | None = None
+    numa_node: int | None = None
+    numa_wanted: int | None = None
     failure: Failure | None = None
 
 
 @dataclass(frozen=True)
 class OneWindow:
     copies: tuple[Time, ...]
+    span: tuple[float, float] | None = None
 
 
 @dataclass
@@ -44,7 +48,8 @@ class EngineDouble:
 
     `faults`: reason by (kind of the copy, source, destination). `lost`: GPU -> the number of windows after
     which it is gone. `ramp_up`: windows until the cards reach their rates, a quarter of them before.
-    `each_s`: real seconds that a window takes beside its copies.
+    `each_s`: seconds that a window takes beside its copies; `host_gb_per_s`: host memory that is filled and
+    compared; `peer_s`: peer access of a pair, the first time. `slower`: all of that, and the copies.
     """
 
     gpus: int = 2
@@ -55,14 +60,20 @@ class EngineDouble:
     lost: Mapping[int, int] = field(default_factory=dict)
     ramp_up: int = 0
     each_s: float = 0.001
+    host_gb_per_s: float = 1000.0
+    peer_s: float = 0.0
+    slower: float = 1.0
     free: int = 8 << 30
+    l2: int | None = 4 << 20
     no_kernels: Mapping[int, str] = field(default_factory=dict)
     interrupt_after: int | None = None
     clock: Clock = field(default_factory=Clock)
+    peers_open: set[frozenset[int]] = field(default_factory=set)
     asked: list[tuple[Job, tuple[int, ...]]] = field(default_factory=list)
     hung: set[int] = field(default_factory=set)
     hang_on: tuple[str, str] | None = None
     unreturned: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
@@ -70,6 +81,7 @@ class EngineDouble:
         if self.interrupt_after is not None and len(self.asked) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.asked.append((job, tuple(sizes)))
+        begun = self.clock.now_s
         if while_running is not None:
             while_running()
         rates = self._rates(job)
@@ -78,14 +90,18 @@ class EngineDouble:
             for i, (copy, size) in enumerate(zip(job.copies, sizes, strict=True))
         ]
         slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True)) / 1e9
-        self.clock.now_s += self.each_s + slowest
-        return OneWindow(tuple(times))
+        ended = begun + slowest
+        self.clock.now_s = max(ended, self.clock.now_s) + self.slower * self._beside_s(job, sizes)
+        return OneWindow(tuple(times), (begun, ended))
 
     def peer_access(self, a: int, b: int) -> bool:
         return (a, b) in self.peers
 
     def free_bytes(self, gpu: int) -> int:
         return 0 if self._is_lost(gpu) else self.free
+
+    def l2_bytes(self, gpu: int) -> int | None:
+        return self.l2
 
     def supports(self, gpu: int, method: str) -> str | None:
         if self._is_lost(gpu) or gpu in self.hung:
@@ -95,8 +111,17 @@ class EngineDouble:
     def _is_lost(self, gpu: int) -> bool:
         return gpu in self.lost and len(self.asked) > self.lost[gpu]
 
+    def _beside_s(self, job: Job, sizes: Sequence[int]) -> float:
+        new = peers_of(job) - self.peers_open
+        self.peers_open |= new
+        on_host = sum(
+            size for size, copy in zip(sizes, job.copies, strict=True) if copy.kind in ("h2d", "d2h")
+        )
+        return self.each_s + self.peer_s * len(new) + 2 * on_host / (1e9 * self.host_gb_per_s)
+
     def _rates(self, job: Job) -> list[float]:
-        rates = [self.rate(copy) * (0.25 if len(self.asked) <= self.ramp_up else 1.0) for copy in job.copies]
+        part = (0.25 if len(self.asked) <= self.ramp_up else 1.0) / self.slower
+        rates = [self.rate(copy) * part for copy in job.copies]
         if job.group is None or job.kind not in ("h2d", "d2h"):
             return rates
         alone = {gpus_of(copy)[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}

@@ -6,15 +6,22 @@ from hypothesis import strategies as st
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.sampler import Monitor
-from gputopo.probes.session.conditions import Meter, Sampler, WindowReadings, conditions, still_rising
+from gputopo.probes.session.conditions import (
+    Meter,
+    Reading,
+    Sampler,
+    WindowReadings,
+    conditions,
+    still_rising,
+)
 from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import ASLEEP, AWAKE, Clock, SamplerDouble
 
 
-def readings(*facts: dict[str, Any], gpu: int = 0) -> WindowReadings:
-    return WindowReadings({gpu: tuple(GpuSample(gpu=gpu, **one) for one in facts)})
+def readings(*facts: dict[str, Any], gpu: int = 0, inside: bool = True) -> WindowReadings:
+    return WindowReadings({gpu: tuple(Reading(GpuSample(gpu=gpu, **one), inside) for one in facts)})
 
 
 def test_conditions_are_medians_over_all_windows_that_count() -> None:
@@ -26,6 +33,14 @@ def test_conditions_are_medians_over_all_windows_that_count() -> None:
     assert (found.readings, found.graphics_mhz, found.power_w) == (3, 1400, 65.0)
     assert found.memory_mhz is None
     assert found.throttle_reasons is None
+
+
+def test_readings_beside_the_window_stand_only_where_none_lay_inside() -> None:
+    late = readings({"pstate": "P8"}, inside=False)
+    (found,) = conditions([0], [readings({"pstate": "P0"}), late])
+    assert (found.readings, found.readings_beside, found.pstate) == (1, 1, "P0")
+    (found,) = conditions([0], [late, late])
+    assert (found.readings, found.readings_beside, found.pstate) == (0, 2, "P8")
 
 
 def test_every_reason_of_throttling_that_was_seen_is_reported() -> None:
@@ -90,8 +105,59 @@ def test_readings_are_taken_again_only_after_a_pause() -> None:
         window.take()
         clock.now_s += 0.01
         window.take()
-    assert len(window.readings.of(1)) == 2
-    assert window.readings.of(0) == ()
+    found = window.readings((0.0, 1.0))
+    assert len(found.of(1)) == 2
+    assert found.of(0) == ()
+
+
+class SlowSampler(SamplerDouble):
+    """NVML that takes 3 ms of a clock for a reading."""
+
+    def __init__(self, gpu: int, clock: Clock) -> None:
+        super().__init__(gpu, lambda: AWAKE)
+        self.clock = clock
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        self.clock.now_s += 0.003
+        return super().sample()
+
+
+def test_a_reading_that_outlasts_the_window_does_not_count_as_one_inside() -> None:
+    clock = Clock()
+    with Meter([0], open_sampler=lambda gpu: SlowSampler(gpu, clock), now=clock) as meter:
+        window = meter.window([0])
+        window.take()
+        clock.now_s += 0.01
+        window.take()
+        assert meter.reading_s == pytest.approx(0.003)
+    for span, inside in [((0.0, 0.1), 2), ((0.0, 0.014), 1), ((0.001, 0.014), 0), (None, 0)]:
+        (found,) = conditions([0], [window.readings(span)])
+        assert (found.readings, found.readings_beside) == (inside, 2 - inside)
+
+
+def test_windows_too_short_for_all_gpus_read_one_after_another() -> None:
+    clock = Clock()
+    with Meter(range(3), open_sampler=lambda gpu: SlowSampler(gpu, clock), now=clock) as meter:
+        windows = []
+        for _ in range(3):
+            asked = meter.window(range(3))
+            begun = clock()
+            asked.take()
+            windows.append(asked.readings((begun, begun + 0.004)))
+        all_read = meter.window(range(3), counts=False)
+        all_read.take()
+    assert [one.readings for one in conditions(range(3), windows)] == [1, 1, 1]
+    assert all(all_read.readings(None).of(gpu) for gpu in range(3))
+
+
+def test_of_gpus_that_are_not_read_in_every_window_the_own_readings_are_compared() -> None:
+    windows = [
+        readings(ASLEEP, gpu=0),
+        readings(AWAKE, gpu=1),
+        readings(ASLEEP, gpu=0),
+        readings(AWAKE, gpu=0),
+    ]
+    assert still_rising(windows) == 3
 
 
 def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
@@ -102,7 +168,7 @@ def test_nvml_that_cannot_be_used_is_reported_and_nothing_is_read() -> None:
         assert meter.reason == "DRIVER_NOT_LOADED"
         window = meter.window([0])
         window.take()
-    assert window.readings.of(0) == ()
+    assert window.readings(None).of(0) == ()
 
 
 def test_the_real_monitor_is_opened_and_closed() -> None:
@@ -112,5 +178,5 @@ def test_the_real_monitor_is_opened_and_closed() -> None:
             window.take()
         assert fake.open == 0
         assert fake.writes == []
-    (found,) = conditions([2], [window.readings])
-    assert (found.readings, found.pstate, found.pcie_gen) == (1, "P0", 3)
+    (found,) = conditions([2], [window.readings(None)])
+    assert (found.readings_beside, found.pstate, found.pcie_gen) == (1, "P0", 3)

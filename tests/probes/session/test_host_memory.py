@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.probes.numa import NumaMemory
 from gputopo.probes.session import host_memory
 from gputopo.probes.session.host_memory import (
     MAX_BYTES,
@@ -91,6 +92,21 @@ def test_wrong_data_is_a_failure_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     found = small(Host(), tmp_path)
     assert found.samples == ()
     assert [(one.source, one.reason) for one in found.failures] == [("node:0", "WRONG_DATA")]
+
+
+def test_memory_that_lies_on_another_node_is_not_measured_as_of_this_one(tmp_path: Path) -> None:
+    class Elsewhere(NumaMemory):
+        def nodes(self, address: int, size: int) -> dict[int, int]:
+            return {0: 12, 1: 500}
+
+    cpus = str(min(os.sched_getaffinity(0)))
+    host = Host(numa_nodes=(NumaNode(index=0, cpus=cpus, memory_mib=1000), NumaNode(index=1, cpus=cpus)))
+    found = measure_host_memory(host, root=tmp_path, max_bytes=8 * MIB, memory=Elsewhere(tmp_path))
+    assert {one.source for one in found.samples} == {"node:1"}
+    assert [(one.what, one.reason) for one in found.not_measured] == [
+        (f"host memory of node:0 from the cores of node:{node}", "the system put it on node 1")
+        for node in (0, 1)
+    ]
 
 
 def test_memory_that_is_refused_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

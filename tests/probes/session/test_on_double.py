@@ -33,7 +33,8 @@ SMALL_BYTES = 2**21  # as large as a copy must be here, where no rate within a G
 
 
 def spec(name: str, *words: str) -> CudaSpec:
-    return spoilt(from_scenario(named(name)), words)
+    """Return a machine whose copies begin at once and pass no cache: those of these tests are small."""
+    return spoilt(from_scenario(named(name)), ("start=0", "cache=1", *words))
 
 
 @cache
@@ -48,8 +49,9 @@ def session(
     kinds: str,
     gpus: tuple[int, ...] | None,
     *words: str,
-    size: int = LARGE_BYTES,
+    size: int | None = LARGE_BYTES,
     follow_up: bool = True,
+    reading_s: float = 0.0,
 ) -> Outcome:
     task = Task(
         scenario=name,
@@ -58,9 +60,12 @@ def session(
         gpus=gpus,
         large_bytes=size,
         follow_up=follow_up,
+        reading_s=reading_s,
+        ramp_up_s=0.25 if reading_s or any(word.startswith("wakeup") for word in words) else 0.02,
     )
     worker = "-m", "tests.probes.session.worker"
-    done = run_program(spec(name, SMALL_CARDS, *words), *worker, given=msgspec.json.encode(task))
+    cards = (SMALL_CARDS,) if size is not None else ()
+    done = run_program(spec(name, *cards, *words), *worker, given=msgspec.json.encode(task))
     assert done.returncode == 0, done.stderr
     return msgspec.json.decode(done.stdout, type=Outcome)
 
@@ -115,13 +120,34 @@ def test_what_was_set_is_measured_for_each_kind_between_gpus(a: int, b: int) -> 
     )
 
 
+def test_the_sizes_of_a_session_outlast_the_start_of_a_copy_and_the_cache() -> None:
+    words = ("start=10", f"cache={50 * 2**20}", "rate@local:0=1300", "rate@engine:0-1=390", "rate@h2d:0=55")
+    found = session("chipset", "h2d,p2p_direct,d2d_local", (0, 1), *words, size=None).bandwidth
+    local = the(found, kind="d2d_local", source="gpu:0").median_gb_per_s
+    assert local == pytest.approx(2600, rel=WITHIN)
+    direct = the(found, kind="p2p_direct", source="gpu:0", method="copy_engine")
+    assert direct.median_gb_per_s == pytest.approx(390, rel=0.015)
+    up = the(found, kind="h2d", destination="gpu:0", pinned=True)
+    assert up.median_gb_per_s == pytest.approx(55, rel=0.015)
+
+
 def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
     found = measured("chipset", ALL, (1, 2), size=LARGE_BYTES)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     for sample in found.samples:
         gpus = {gpu_of(place) for place in (sample.source, sample.destination)} - {None}
         assert {one.gpu for one in sample.conditions} == gpus
-        assert all(one.readings and one.pstate == "P0" and one.pcie_gen for one in sample.conditions)
+        assert all(one.pstate == "P0" and one.pcie_gen for one in sample.conditions)
+        assert all(one.readings + one.readings_beside for one in sample.conditions)
+
+
+def test_slow_readings_lie_inside_the_windows_of_copies_with_the_host_only() -> None:
+    found = session("chipset", "h2d,p2p_direct", (0, 1), "rate@engine:0-1=50", reading_s=0.004).bandwidth
+    up = the(found, kind="h2d", destination="gpu:0", pinned=True)
+    assert [one.readings > 0 for one in up.conditions] == [True]
+    direct = the(found, kind="p2p_direct", source="gpu:0", method="copy_engine")
+    assert {one.readings for one in direct.conditions} == {0}
+    assert all(one.readings_beside and one.pstate == "P0" for one in direct.conditions)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +162,17 @@ def test_shared_uplinks_are_found_and_agree_with_the_tree(name: str, groups: set
     found = measured(name, "h2d,d2h")
     assert {group.gpus for group in found.uplink_groups} == groups
     assert {group.agrees for group in found.uplink_groups} == {True}
+
+
+def test_gpus_that_copy_to_one_another_at_once_have_a_number_each() -> None:
+    found = measured("chipset", "p2p_direct,p2p_staged", (0, 1, 3))
+    ring = [one for one in found.samples if (one.group or "").startswith("ring")]
+    assert {(one.source, one.destination) for one in ring} == {
+        ("gpu:0", "gpu:1"), ("gpu:1", "gpu:3"), ("gpu:3", "gpu:0"),
+    }  # fmt: skip
+    for one in ring:
+        alone = the(found, kind=one.kind, source=one.source, destination=one.destination, method=one.method)
+        assert 0 < (one.median_gb_per_s or 0.0) <= (1 + WITHIN) * (alone.median_gb_per_s or 0.0)
 
 
 def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
@@ -153,7 +190,7 @@ def test_each_fault_is_named_on_its_pair_and_nothing_else_is_lost() -> None:
 
 def test_a_lost_gpu_leaves_the_numbers_of_the_others() -> None:
     whole = measured("chipset", "h2d,p2p_staged", (0, 1, 3))
-    found = measured("chipset", "h2d,p2p_staged", (0, 1, 3), "lost@1=719,400")
+    found = measured("chipset", "h2d,p2p_staged", (0, 1, 3), "lost@1=719,40")
     assert {f.reason for f in found.failures} == {"CUDA_ERROR_LAUNCH_FAILED"}
 
     def others(bandwidth: Bandwidth) -> set[tuple[str, str, str]]:

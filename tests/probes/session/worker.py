@@ -3,19 +3,24 @@
 With CUDA's double in the environment. Few repeats are made, and of the jobs those of some kinds.
 """
 
+import dataclasses
 import resource
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 
 from gputopo.copies import budget, jobs, numbers
 from gputopo.copies.copies import Job
-from gputopo.probes.cuda import chunks
+from gputopo.probes.cuda import chunks, engine
+from gputopo.probes.session import ramp_up
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import Doors, measure
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
+from tests.kit.cuda.clock import double_now, double_pass
 from tests.kit.cuda.layouts import named
 from tests.kit.nvml import FakeNvml, installed
 
@@ -23,16 +28,19 @@ from tests.kit.nvml import FakeNvml, installed
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure. `machine`: the scenario as it was read.
 
-    `large_bytes`: of the smallest copy that counts as large; the double really copies. `follow_up`: also
-    measure what shows which GPUs share an uplink.
+    `large_bytes`: of the smallest copy that counts as large, since the double really copies; None: the sizes
+    are those of a session. `follow_up`: also measure what shows which GPUs share an uplink.
+    `reading_s`: how long NVML takes for a reading; `ramp_up_s`: how long clocks are given to ramp up.
     """
 
     scenario: str
     machine: Machine
     kinds: tuple[str, ...]
     gpus: tuple[int, ...] | None = None
-    large_bytes: int = numbers.LARGE_BYTES
+    large_bytes: int | None = numbers.LARGE_BYTES
     follow_up: bool = True
+    reading_s: float = 0.0
+    ramp_up_s: float = 0.02
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +61,19 @@ def main() -> None:
     if not task.follow_up:
         bandwidth_session.next_jobs = lambda *_: ()  # type: ignore[attr-defined]
     budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
-    for module in (numbers, chunks):
-        module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
-    budget.MIN_BYTES = task.large_bytes
+    if task.large_bytes is not None:
+        for module in (numbers, chunks):
+            module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
+        budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
+        budget.MIN_WINDOW_S = 0.0
+    nvml = FakeNvml(named(task.scenario))
     doors = Doors(host_memory=lambda machine, request: HostMemory())
-    with installed(FakeNvml(named(task.scenario))):
+    if task.reading_s:  # of the double's time, which is then that of the session
+        nvml.spoil("nvmlDeviceGetPerformanceState", partial(double_pass, task.reading_s))
+        engine.time = SimpleNamespace(perf_counter=double_now)  # type: ignore[attr-defined,assignment]
+        doors = dataclasses.replace(doors, now=double_now)
+    ramp_up.MIN_S = task.ramp_up_s
+    with installed(nvml):
         found = measure(task.machine, jobs.Request(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.copies.difference import BandwidthDifference, Changed
+from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.change import change_markdown, change_view
 from gputopo.report.layout import text_of
 

@@ -126,7 +126,7 @@ def test_copies_by_kernels_and_both_directions_at_once_have_matrices_of_their_ow
     both = cells(part(text, "Bidirectional, direct"))
     assert both["GPU0", "GPU1"] == both["GPU1", "GPU0"] == "20.0"
     assert cells(part(text, "Bidirectional, staged"))["GPU1", "GPU0"] == "7.00"
-    assert cells(part(text, "Latency, direct, us"))["GPU0", "GPU1"] == "1.25"
+    assert cells(part(text, "Latency (pointer chase), direct, us"))["GPU0", "GPU1"] == "1.25"
 
 
 def test_a_copy_that_failed_is_marked_in_its_cell_and_explained() -> None:
@@ -204,7 +204,7 @@ def test_throttling_is_reported_and_idling_is_not() -> None:
 
 def test_an_interrupted_session_reports_it() -> None:
     text = shown(msgspec.structs.replace(bandwidth_of(2), complete=False), gpus=2)
-    assert "no: interrupted" in part(text, "Bandwidth")
+    assert "no: ended early" in part(text, "Bandwidth")
 
 
 def test_a_capture_that_ends_early_reports_it() -> None:

@@ -2,12 +2,17 @@
  *
  * The machine that is imitated has other CPUs than the one that imitates it. Where the library is preloaded
  * (LD_PRELOAD), its sched_setaffinity accepts the CPUs of the scenario and remembers them; where it is not,
- * what the kernel reports of the thread counts. FAKE_CUDA_NODE overrides both.
+ * what the kernel reports of the thread counts. FAKE_CUDA_NODE overrides both. Memory lies on the node that the
+ * thread asked for (set_mempolicy), else on that of its CPUs; where the process may use the
+ * memory of one node only, there.
  */
 #define _GNU_SOURCE
 #include "double.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -36,6 +41,11 @@ static bool own(pid_t pid)
     return pid == 0 || pid == (pid_t)syscall(SYS_gettid);
 }
 
+static bool allowed(int cpu)
+{
+    return box.node_of_cpu[cpu] >= 0 && (box.cpuset < 0 || box.node_of_cpu[cpu] == box.cpuset);
+}
+
 SEEN int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *wanted)
 {
     if (!imitated() || !own(pid))
@@ -43,6 +53,13 @@ SEEN int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *wanted)
     cpu_set_t asked;
     CPU_ZERO(&asked);
     memcpy(&asked, wanted, size < sizeof asked ? size : sizeof asked);
+    for (int cpu = 0; cpu < MAX_CPUS; cpu++)
+        if (!allowed(cpu))
+            CPU_CLR(cpu, &asked);
+    if (CPU_COUNT(&asked) == 0) {
+        errno = EINVAL;
+        return -1;
+    }
     mask = asked;
     bound = true;
     if (getpid() == (pid_t)syscall(SYS_gettid)) {
@@ -64,7 +81,7 @@ SEEN int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *given)
     cpu_set_t answer;
     CPU_ZERO(&answer);
     for (int cpu = 0; cpu < MAX_CPUS; cpu++)
-        if (box.node_of_cpu[cpu] >= 0)
+        if (allowed(cpu))
             CPU_SET(cpu, &answer);
     if (bound || process_bound)
         answer = bound ? mask : process_mask;
@@ -95,4 +112,67 @@ int node_of_thread(void)
         if (CPU_ISSET(cpu, &cpus) && box.node_of_cpu[cpu] >= 0)
             return box.node_of_cpu[cpu];
     return 0;
+}
+
+static __thread int bound_node = -1;
+
+int node_of_memory(void)
+{
+    if (box.memory_on >= 0)
+        return box.memory_on;
+    return bound_node >= 0 ? bound_node : node_of_thread();
+}
+
+/* set_mempolicy(mode, mask, bits): MPOL_BIND of one node, or MPOL_DEFAULT. */
+static int set_policy(const long *a)
+{
+    int node = -1;
+    for (int bit = 0; a[0] == 2 && node < 0 && bit < MAX_NODES && bit < a[2] - 1; bit++)
+        if (((const unsigned long *)a[1])[0] >> bit & 1)
+            node = bit;
+    if ((a[0] != 0 && node < 0) || node >= box.nodes || (node >= 0 && box.memory_on >= 0 && node != box.memory_on))
+        return EINVAL;
+    bound_node = node;
+    return 0;
+}
+
+static int get_policy(const long *a)
+{
+    *(int *)a[0] = bound_node < 0 ? 0 : 2;
+    memset((void *)a[1], 0, (size_t)a[2] / 8);
+    if (bound_node >= 0)
+        *(unsigned long *)a[1] = 1ul << bound_node;
+    return 0;
+}
+
+/* move_pages(0, count, pages, NULL, status, 0): memory that is not the double's lies where the thread's does. */
+static int ask_pages(const long *a)
+{
+    pthread_mutex_lock(&lock);
+    for (long page = 0; page < a[1]; page++)
+        ((int *)a[4])[page] = place_of(((const uint64_t *)a[2])[page]).node;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* The system calls about memory of a node, for the machine that is imitated; all others are the kernel's. */
+SEEN long syscall(long number, ...)
+{
+    static long (*kernel)(long, ...);
+    long a[6];
+    va_list more;
+    va_start(more, number);
+    for (int place = 0; place < 6; place++)
+        a[place] = va_arg(more, long);
+    va_end(more);
+    bool about_nodes = number == SYS_set_mempolicy || number == SYS_get_mempolicy || number == SYS_move_pages;
+    if (about_nodes && imitated()) {
+        int code = box.no_policy ? EPERM : number == SYS_set_mempolicy ? set_policy(a) :
+                   number == SYS_get_mempolicy ? get_policy(a) : ask_pages(a);
+        errno = code;
+        return code ? -1 : 0;
+    }
+    if (!kernel)
+        kernel = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

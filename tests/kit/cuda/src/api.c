@@ -22,6 +22,11 @@ int leave(int code)
     return code;
 }
 
+int current_gpu(void)
+{
+    return current ? current->gpu : -1;
+}
+
 /* The GPU of the thread's context, or -1 and why not. */
 int enter_context(int *gpu)
 {
@@ -114,7 +119,7 @@ static int attribute(const struct gpu *gpu, int which, int *value)
     sscanf(gpu->address, "%x:%x:%x", &domain, &bus, &device);
     const int answers[][2] = {
         {1, 1024}, {10, 32}, {16, 40}, {18, 0}, {19, 1}, {20, 0}, {33, (int)bus}, {34, (int)device},
-        {38, 4 << 20}, {40, 2}, {41, 1}, {50, (int)domain}, {75, gpu->major}, {76, gpu->minor},
+        {38, (int)gpu->l2}, {40, 2}, {41, 1}, {50, (int)domain}, {75, gpu->major}, {76, gpu->minor},
         {92, gpu->waits}, {93, gpu->waits}, {94, gpu->waits}, {115, 0}, {122, gpu->waits}, {123, gpu->waits}};
     for (size_t index = 0; index < sizeof answers / sizeof *answers; index++)
         if (answers[index][0] == which) {
@@ -200,8 +205,15 @@ CALL cuCtxEnablePeerAccess(struct context *peer, unsigned flags)
         code = PEER_UNSUPPORTED;
     if (!code && box.gpu[gpu].peer_open[other])
         code = PEER_ALREADY_ENABLED;
-    if (!code)
+    int open = 0;
+    for (int index = 0; !code && index < box.gpus; index++)
+        open += box.gpu[gpu].peer_open[index];
+    if (!code && box.peer_limit && open >= box.peer_limit)
+        code = TOO_MANY_PEERS;
+    if (!code) {
         box.gpu[gpu].peer_open[other] = true;
+        pass(box.peer);
+    }
     return leave(code);
 }
 
@@ -210,8 +222,10 @@ CALL cuCtxDisablePeerAccess(struct context *peer)
     int gpu, code = enter_context(&gpu), other = gpu_of_context(peer);
     if (!code && (other < 0 || !box.gpu[gpu].peer_open[other]))
         code = PEER_NOT_ENABLED;
-    if (!code)
+    if (!code) {
         box.gpu[gpu].peer_open[other] = false;
+        pass(box.peer);
+    }
     return leave(code);
 }
 

@@ -59,6 +59,8 @@ static int read_gpu(const char *line)
     gpu->woke_at = -1;
     gpu->lost_code = (int)number(line, "lost_code", 0);
     gpu->lost_after = (int)number(line, "lost_after", 0);
+    gpu->l2 = number(line, "l2", 0);
+    gpu->l2_times = number(line, "l2_times", 1);
     return 0;
 }
 
@@ -155,6 +157,18 @@ static int read_setting(const char *word, const char *rest)
         box.launch = atof(rest) * 1e-6;
     else if (!strcmp(word, "poll_us"))
         box.poll = atof(rest) * 1e-6;
+    else if (!strcmp(word, "start_us"))
+        box.start = atof(rest) * 1e-6;
+    else if (!strcmp(word, "peer_us"))
+        box.peer = atof(rest) * 1e-6;
+    else if (!strcmp(word, "peer_limit"))
+        box.peer_limit = atoi(rest);
+    else if (!strcmp(word, "cpuset"))
+        box.cpuset = atoi(rest);
+    else if (!strcmp(word, "memory_on"))
+        box.memory_on = atoi(rest);
+    else if (!strcmp(word, "no_policy"))
+        box.no_policy = true;
     else if (!strcmp(word, "block_s"))
         box.block = atof(rest);
     else if (!strcmp(word, "spare"))
@@ -200,6 +214,7 @@ int read_box(void)
         return -1;
     }
     memset(box.node_of_cpu, -1, sizeof box.node_of_cpu);
+    box.cpuset = box.memory_on = -1;
     static char line[8192];
     int bad = 0;
     while (!bad && fgets(line, sizeof line, in))

@@ -13,5 +13,7 @@ int enter(void);
 int enter_context(int *gpu);
 int leave(int code);
 int gpu_of_context(const struct context *context);
+int current_gpu(void);
+void *or_faulty(const char *name, void *function);
 
 #endif

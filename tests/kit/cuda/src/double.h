@@ -35,6 +35,7 @@ enum {
     LAUNCH_TIMEOUT = 702,
     PEER_ALREADY_ENABLED = 704,
     PEER_NOT_ENABLED = 705,
+    TOO_MANY_PEERS = 711,
     NOT_SUPPORTED = 801,
 };
 
@@ -70,6 +71,8 @@ struct gpu {
     int wake_copies;
     double wake_seconds, wake_memory, wake_link, woke_at;
     int lost_code, lost_after; /* lost_code 0: it stays */
+    double l2, l2_times; /* bytes of the cache, and how much faster it is than the memory */
+    uint64_t before;     /* bytes of the copy or kernel before, which are what the cache then holds */
     /* what happened so far */
     int copies;
     int sticky;
@@ -84,6 +87,11 @@ struct box {
     bool blocking; /* CUDA_LAUNCH_BLOCKING: a launch waits for the end of its kernel */
     uint64_t spare; /* faults of ways leave smaller copies alone */
     double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
+    double start; /* of the first copy or kernel of a stream that was idle or waited */
+    double peer;  /* of a change of peer access */
+    int peer_limit; /* devices that one device may reach; 0: any number */
+    int cpuset, memory_on; /* the node whose CPUs, whose memory alone this process may use; -1: all */
+    bool no_policy; /* asking for a node, or where memory lies, is refused */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];
     double capacity[MAX_RESOURCES];
@@ -103,6 +111,7 @@ enum kind kind_named(const char *name);
 
 /* affinity.c */
 int node_of_thread(void);
+int node_of_memory(void); /* on which a thread gets memory */
 
 /* memory.c: where an address is */
 struct place {
@@ -195,6 +204,7 @@ struct stream {
     struct op *first, *last;
     struct stream *next;
     int length; /* commands that are not done */
+    bool busy;  /* the work before this one ended just now */
     int error;
     int polls;
     bool destroyed;

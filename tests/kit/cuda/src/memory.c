@@ -44,7 +44,7 @@ int place_gpu(int gpu, uint64_t bytes, uint64_t *address)
 int place_host(uint64_t bytes, void **address)
 {
     char *start;
-    int code = bytes ? keep(-1, node_of_thread(), bytes, &start) : INVALID_VALUE;
+    int code = bytes ? keep(-1, node_of_memory(), bytes, &start) : INVALID_VALUE;
     if (code == OK)
         *address = start;
     return code;
@@ -84,7 +84,7 @@ struct place place_of(uint64_t address)
     struct piece *piece = piece_of(address);
     if (piece && !piece->gone)
         return piece->place;
-    return (struct place){false, -1, node_of_thread(), NULL, 0};
+    return (struct place){false, -1, node_of_memory(), NULL, 0};
 }
 
 /* Whether so many bytes lie within one allocation. */

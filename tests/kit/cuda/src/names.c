@@ -30,6 +30,7 @@ static const struct {
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
     {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
+    {711, "CUDA_ERROR_TOO_MANY_PEERS", "peer mapping resources exhausted"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
@@ -139,7 +140,7 @@ CALL cuGetProcAddress_v2(const char *name, void **function, int version, uint64_
     pthread_mutex_unlock(&lock);
     for (size_t index = 0; !lacking && index < sizeof calls / sizeof *calls; index++)
         if (!strcmp(calls[index].name, name) && version >= calls[index].since)
-            *function = (void *)(uintptr_t)calls[index].function;
+            *function = or_faulty(name, (void *)(uintptr_t)calls[index].function);
     if (*function && status)
         *status = 0;
     return *function ? OK : NOT_FOUND;

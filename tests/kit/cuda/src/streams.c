@@ -124,10 +124,13 @@ static bool step(struct stream *stream, struct op *op)
         reach(stream, op);
         return true;
     case WAIT_EVENT:
+        stream->busy &= op->event->done >= op->sequence;
         return op->event->done >= op->sequence;
     case WAIT_VALUE:
+        stream->busy &= value_is_there(op);
         return value_is_there(op);
     case HOST_FUNCTION:
+        stream->busy = false;
         if (begins)
             call_host(op);
         return op->ended;
@@ -137,7 +140,7 @@ static bool step(struct stream *stream, struct op *op)
     if (op->hang)
         return false;
     if (begins)
-        op->flows_at = now + op->delay;
+        op->flows_at = now + op->delay + (stream->busy ? 0 : box.start);
     if (!op->flowing && now >= op->flows_at) {
         op->flowing = true;
         if (op->flow.left > 0) {
@@ -148,6 +151,7 @@ static bool step(struct stream *stream, struct op *op)
     if (!op->flowing || op->flow.left > 0)
         return false;
     flow_stop(&op->flow);
+    stream->busy = true;
     end_move(op);
     if (op->error && !stream->error)
         stream->error = op->error;
@@ -209,6 +213,22 @@ void pass(double seconds)
         ;
 }
 
+/* For programs that keep their time by the double's clock, or let some of it go by. */
+__attribute__((visibility("default"))) double double_now(void)
+{
+    pthread_mutex_lock(&lock);
+    double seconds = now;
+    pthread_mutex_unlock(&lock);
+    return seconds;
+}
+
+__attribute__((visibility("default"))) void double_pass(double seconds)
+{
+    pthread_mutex_lock(&lock);
+    pass(seconds);
+    pthread_mutex_unlock(&lock);
+}
+
 static bool has_room(const void *stream)
 {
     return ((const struct stream *)stream)->length < box.depth;
@@ -225,8 +245,10 @@ void issue(struct stream *stream, struct op *op)
     op->issued = now;
     if (stream->last)
         stream->last->next = op;
-    else
+    else {
         stream->first = op;
+        stream->busy = false;
+    }
     stream->last = op;
     stream->polls = 0;
     pass(box.launch);

@@ -8,6 +8,7 @@ statistics of every place.
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Event, encode_line
+from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.norm_model import NormModel
 from tests.launch.train.small_disk import small_disk
 
@@ -53,12 +55,13 @@ def _run(out: Path, name: str, towers: int, fields: dict[str, Any]) -> None:
 
     model = NormModel(**fields.pop("model", {}))
     disk_bytes = fields.pop("disk_bytes", None)
+    cut = cut_as_on_gpus(min_chunk=1) if fields.pop("in_parts", False) else nullcontext()
     spec = _spec(towers, {"model": fields.pop("named", "norm"), **fields})
     events: list[Event] = []
     refused: dict[str, Any] = {}
     work = {"train": train, "forward": pass_forward, "eval": evaluate}[spec.task]
     try:
-        with small_disk(disk_bytes):
+        with small_disk(disk_bytes), cut:
             held = work(model, spec, events.append)
     except GputopoError as error:
         refused = {"error": error.what, "hint": error.hint, "exit_code": int(error.exit_code)}

@@ -20,6 +20,11 @@ MODES: dict[str, Fields] = {
     "independent": {"variable_update": "independent"},
     "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
     "staged": {"variable_update": "parameter_server", "exchange": {"staged": True}},
+    "in parts": {
+        "variable_update": "parameter_server",
+        "exchange": {"ps_spread": True, "staged": True},
+        "in_parts": True,
+    },
     "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
     "kuza55": {"variable_update": "parameter_server", "method": "kuza55"},
 }
@@ -35,6 +40,7 @@ CASES = {
         ("independent", "adam"),
         ("relaxed", "momentum"),
         ("staged", "adam"),
+        ("in parts", "adam"),
         ("replicated", "fp16"),
         ("mirrored", "adam"),
         ("kuza55", "adam"),
@@ -108,7 +114,7 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         name = "-".join(names)
         whole, second = runs[f"{name}-whole"].last, runs[f"{name}-second"].last
         assert set(whole) == set(second)
-        sets = 1 if names[0] in ("ps", "staged", "kuza55") else towers
+        sets = 1 if names[0] in ("ps", "staged", "in parts", "kuza55") else towers
         assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
         assert any(key.startswith("state") for key in whole)
         for key, array in whole.items():
@@ -158,6 +164,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("carries", relaxed, **MODES["relaxed"]),
         other("one_server", adam, **by_adam, lifecycle={"resume": False}),
         other("spread", adam, **by_adam, **spread),
+        other("parts", adam, **by_adam, **spread, in_parts=True),
         other("gathered", adam, **by_adam),
         other("method", adam, **by_adam, method="kuza55"),
         other("scaled", relaxed, **MODES["replicated"], precision=FP16),
@@ -228,14 +235,17 @@ def test_a_full_disk_ends_the_run_with_its_steps_reported_and_the_last_checkpoin
 def test_devices_that_share_variables_may_be_others_after_a_resume(
     odd: tuple[Path, dict[str, Ran]],
 ) -> None:
-    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("spread", "gathered")]
-    assert resumed == [2, 4]
-    files = [odd[0] / "adam" / f"checkpoint-0000000{steps}.npz" for steps in (2, 4)]
-    with np.load(files[0]) as one, np.load(files[1]) as two:
-        assert one.files == two.files
+    resumed = [odd[1][name].reported(Resumed)[0].steps for name in ("spread", "parts", "gathered")]
+    assert resumed == [2, 4, 6]
+    found = {}
+    for steps in (2, 4, 6):
+        with np.load(odd[0] / "adam" / f"checkpoint-0000000{steps}.npz") as file:
+            found[steps] = {name: file[name] for name in file.files}
         # Adam's powers, from 1 on: once for each step.
-        assert one["shared/0/0"] == pytest.approx(0.9**3)
-        assert two["shared/0/0"] == pytest.approx(0.9**5)
+        assert found[steps]["shared/0/0"] == pytest.approx(0.9 ** (steps + 1))
+    assert found[2].keys() == found[4].keys() == found[6].keys()
+    shapes = [{name: array.shape for name, array in one.items() if "/" in name} for one in found.values()]
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 def test_the_state_of_keras_optimizers_is_not_taken_for_that_of_ours(

@@ -191,3 +191,10 @@ def test_gpus_that_tensorflow_does_not_see_are_refused_for_all_methods(tmp_path:
     reported = run_worker(tmp_path, ReductionJob(run=run, method=METHODS["copy"], repeats=1, warm_up=1))
     assert reported.kind == REFUSED_FOR_ALL
     assert "TensorFlow sees 0 of the 2 planned GPUs" in reported.cause
+
+
+def test_every_device_adds_a_part_of_a_large_variable(all_ran: dict[int, Ran]) -> None:
+    for count in (3, 4):
+        cuts = all_ran[count].reported["cuts"]
+        assert cuts["copy"] == 0
+        assert cuts["copy in parts"] == (count - 1) * count, "what is on the first device is not counted"

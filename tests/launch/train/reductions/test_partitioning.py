@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from gputopo.launch.train.reductions.partitioning import (
     chunk_sizes,
     leaders_of,
+    owners_of,
     small_runs,
-    spread,
     starts_of,
 )
 from gputopo.topology.reduction_groups import halves
@@ -66,18 +66,10 @@ def test_runs_end_at_a_large_one_and_at_the_maximum() -> None:
     assert small_runs([1, 1, 9, 1, 1, 1], 4, 2) == [[0, 1], [2], [3, 4], [5]]
 
 
-@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 6))
-def test_a_variable_goes_where_the_fewest_bytes_are(sizes: list[int], count: int) -> None:
-    places = [f"/GPU:{number}" for number in range(count)]
-    chosen = spread(sizes, places)
-    held = dict.fromkeys(places, 0)
-    for size, place in zip(sizes, chosen, strict=True):
-        assert held[place] == min(held.values())
-        held[place] += size
-
-
-def test_equal_places_are_taken_in_order() -> None:
-    assert spread([5, 5, 5, 1], ["a", "b"]) == ["a", "b", "a", "b"]
+def test_gpus_share_a_large_variable_and_cpu_devices_do_not() -> None:
+    sizes = [1000, 900_000, 2000]
+    assert owners_of(sizes, ["/GPU:0", "/GPU:1"]) == [("/GPU:1",), ("/GPU:0", "/GPU:1"), ("/GPU:0",)]
+    assert owners_of(sizes, ["/CPU:0", "/CPU:1"]) == [("/CPU:1",), ("/CPU:0",), ("/CPU:1",)]
 
 
 @given(st.integers(2, 16), st.integers(1, 8), st.integers(1, 20), st.integers(0, 300))

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.copies.numbers import is_large, noise_share
+from gputopo.copies.numbers import is_large, noise_share, runs_agree
 from gputopo.findings.difference import Difference, difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Kind, Method, Path, Sample, gpus_of
 from gputopo.values.machine import Machine
 
 Measured = TypeVar("Measured", Sample, Failure)
@@ -77,6 +77,7 @@ class _Key(msgspec.Struct, frozen=True):
     size: int | None
     algorithm: str | None
     model: str | None
+    of_collective: tuple[object, ...]
 
 
 def bandwidth_difference(
@@ -132,14 +133,21 @@ def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
     if others and one.group is not None and named is None and "all" in one.group:
         return True
     members = {int(number) for number in named[1].split(",")} if named else set()
-    return not members.union((gpu_of(one.source), gpu_of(one.destination))).isdisjoint(gpus)
+    return not members.union(gpus_of(one.source), gpus_of(one.destination)).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
-    """Return the samples by what they are of; of several sizes of large copies, the largest."""
+    """Return the valid samples by what they are of; of several sizes of large copies, the largest.
+
+    Several runs that disagree are no number to compare.
+    """
     found: dict[_Key, Sample] = {}
     for sample in samples:
-        if not sample.median_gb_per_s and not sample.median_us:
+        if (
+            sample.invalid is not None
+            or not runs_agree(sample)
+            or not (sample.median_gb_per_s or sample.median_us)
+        ):
             continue
         key = _Key(
             sample.kind,
@@ -153,6 +161,7 @@ def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
             None if is_large(sample) else sample.bytes,
             sample.algorithm,
             sample.model,
+            (sample.ranks, sample.in_place, sample.data_type, sample.reduction, sample.root),
         )
         if key not in found or (sample.bytes or 0) > (found[key].bytes or 0):
             found[key] = sample
@@ -225,8 +234,8 @@ def _renumbered(one: Measured, new_index: Mapping[int, int]) -> Measured:
 
 
 def _place(place: str, new_index: Mapping[int, int]) -> str:
-    gpu = gpu_of(place)
-    return place if gpu is None else f"gpu:{new_index.get(gpu, gpu)}"
+    gpus = sorted(new_index.get(gpu, gpu) for gpu in gpus_of(place))
+    return f"gpu:{','.join(map(str, gpus))}" if gpus else place
 
 
 def _sorted(group: str) -> str:
@@ -251,9 +260,16 @@ def _words(key: _Key) -> str:
         key.path or "",
         key.algorithm or "",
         key.model or "",
+        _collective_words(key.of_collective),
         f"node {key.numa_node}" if key.numa_node is not None else "",
         f"{key.size} bytes" if key.size is not None else "",
         f"at once: {key.group}" if key.group else "",
     ]
     how = ", ".join(part for part in parts if part)
     return f"{key.kind} {key.source} to {key.destination}{f' ({how})' if how else ''}"
+
+
+def _collective_words(of: tuple[object, ...]) -> str:
+    _, in_place, data_type, reduction, root = of
+    words = [data_type, reduction, "in place" if in_place else None, None if root is None else f"root {root}"]
+    return " ".join(str(word) for word in words if word)

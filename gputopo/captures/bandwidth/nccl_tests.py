@@ -1,0 +1,320 @@
+"""The text of NVIDIA's nccl-tests of all versions, whole or any part of it: text in, Machine out.
+
+Lines may stand among those of NCCL_DEBUG=INFO and behind the marks of mpirun or srun. A row's columns are
+known by their number: size, count, type, operator and root where the program has them, then time, algorithm
+bandwidth, bus bandwidth and errors, out of place and in place. Rows whose numbers contradict one another are
+not understood. `nccl_tests_runs` makes the machine.
+"""
+
+import re
+
+from gputopo.captures.bandwidth import nccl_tests_runs as runs
+from gputopo.captures.bandwidth.matrix_rows import Read, understood_of
+from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
+from gputopo.values.errors import InputError
+
+SOURCE = runs.SOURCE
+
+_PROGRAMS = "|".join(sorted(runs.KINDS, key=len, reverse=True))
+_TYPES = r"(?:u?int(?:8|32|64)?|char|half|float|double|bfloat16|f8e4m3|f8e5m2|fp8_e4m3|fp8_e5m2)"
+_GAP = r"[ \t,;|]{1,64}"
+_MARKS = re.compile(
+    r"\bout-of-place\b[^\n]{0,80}\bin-place\b|\balgbw\s+busbw\b|\bAvg bus bandwidth\s*:"
+    r"|^[^\w\n]{0,20}nThreads?:? \d+ nGpus:? \d+ minBytes"
+    r"|\bCollective test (?:starting|concluded): |\bTest (?:NCCL|CUDA) failure \S+:\d+"
+    rf"|^[^\w\n]{{0,20}}\d{{1,15}}{_GAP}\d{{1,15}}{_GAP}{_TYPES}{_GAP}(?:\w+{_GAP})?(?:-?\d+{_GAP})?"
+    rf"\d+(?:\.\d+)?{_GAP}\d+\.\d\d\b",
+    re.MULTILINE,
+)
+# mpirun --tag-output, srun --label, MPI launchers with the host's name, a date.
+_PREFIX = re.compile(
+    r"^(?:\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?|(?:[\w.-]{1,64} )?\d{1,5}:(?: |$)"
+    r"|\[\d{1,5}\](?= |#|$)|\d{4}-\d\d-\d\d[T ]\S{8,20} "
+    r"|\[?[\w.-]{1,64}\]?: ?(?=#| {3,}\d))"
+)
+_PROGRAM = re.compile(rf"(?<![A-Za-z_])({_PROGRAMS})_(?:perf|test)(?![A-Za-z0-9]|\.cu)")
+_CONCLUDED = re.compile(rf"^Collective test (starting|concluded): \S{{0,200}}?({_PROGRAMS})_perf")
+_HEAD = re.compile(r"^(?:nThreads?:? (\d{1,6}) )?nGpus(?:\(perProc\))?:? (\d{1,6}) minBytes:? ")
+_RANK = re.compile(
+    r"^Rank +(\d{1,6})(?: +Group +(\d{1,6}))?(?: +Pid +\d{1,10})?(?: +(?:on|uses))?"
+    r"(?: +(?!device\b)(\S{1,255}))? +device +(\d{1,4})(?: +\[(?:0x)?([0-9a-fA-F:.]{1,16})\])?"
+    r" +(\S.{0,119})$",
+    re.ASCII,
+)
+_DEVICE = re.compile(
+    r"^Device +(\d{1,4}) +-> +(\d{1,4}) \[0x([0-9a-fA-F]{1,2})\] (.{1,120})$", re.ASCII
+)  # NCCL 1
+_COLUMNS = re.compile(r"^(size|bytes) +(?:count|N) +type\b(.*)$")
+_ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
+_BETWEEN = re.compile(r"[,;|\t]|\[\d{1,5}\]")  # cells; the rank that some launchers put before each write
+_OPERATOR = re.compile(r"[a-z][a-z0-9]{1,15}\Z")
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?\Z", re.ASCII)
+_ROOT = re.compile(r"-?\d{1,5}\Z", re.ASCII)
+_STAMP = re.compile(r" +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+_OUT_OF_BOUNDS = re.compile(r"^Out of bounds values *: (\d{1,12}) (?:OK|FAILED)$", re.ASCII)
+_AVERAGE = re.compile(r"^Avg bus bandwidth *: (\S{1,20})(?: +GB/s)?(?: +(OK|FAILED))?$")
+_FAILED = re.compile(r"^\S{0,255}:? ?Test (NCCL|CUDA) failure \S{1,200}:\d{1,6}\b(.{0,500})$")
+_TIMEOUT = re.compile(r"^\S{1,255}: Test timeout \((\d{1,9})s\) \S{1,200}:\d{1,6}$")
+_LAST_ERROR = re.compile(r"^error: (\S.{0,500})$")
+_UNWOUND = re.compile(r"^\.\. \S{1,255} pid \d+: Test failure \S{1,200}:\d{1,6}$")
+_REASONS = {"NCCL": "NCCL_ERROR", "CUDA": "CUDA_ERROR"}
+_VERSION = re.compile(r"\bNCCL version (\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)(?:\+cuda(\d{1,2}\.\d{1,2}))?")
+_LIBRARY = re.compile(r"^nccl-tests version \S{1,20} nccl-headers=\d{1,8} nccl-library=(\d{4,6})$")
+_LOG = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR)\b|\bNCCL version \d|^NCCL_\w+=")
+_TRANSPORT = re.compile(r"\] (?:->|send|receive).*?\bvia (P2P|SHM|NET|COLLNET)\b|\bvia (P2P|SHM|NET)/")
+_NVLS = re.compile(r"\b(\d{1,3}) nvls channels\b")
+_NO_NVLS = re.compile(r"NVLS multicast support is not available")
+_SETTING = re.compile(
+    r"\b(NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NVLS_ENABLE|ALGO|PROTO|MAX_NCHANNELS))"
+    r"(?: set by environment to |=)([\w^,:.-]{1,40}?)\.?(?=[\s\"';]|$)"
+)
+_PROSE = re.compile(
+    r"^(?:Using devices|\(B\).*|out-of-place\b.*|(?:Blocking|Parallel Init|Swap Comms) Enabled.*"
+    r"|Per-Iteration Report:.*|Reducing maxBytes to \d+.*|Writing JSON output to .*|GPU memory usage *:.*"
+    r"|Base Copy BW *:.*|NCCL Tests compiled with NCCL \S+|Errors with asterisks indicate errors.*"
+    r"|nccl-tests version .*|NCCL_TESTS_\w+.*|rank=\d+ send_bytes=.*|invalid option.*|\.\.\.)$"
+)
+_RCCL = re.compile(r"\brccl-tests: Version\b|\b(?:RCCL|HIP) version\b", re.IGNORECASE)
+_AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d+)\b", re.IGNORECASE)
+_PER_HALF = (3, 4, 5, 8)  # columns of a half: without errors, with them, with copies beside it, by iteration
+_MS = 1000.0
+
+
+def program_of(line: str) -> str | None:
+    """Return the program that a command line starts, without `_perf`."""
+    found = _PROGRAM.search(line)
+    return found[1] if found else None
+
+
+def settings_of(line: str) -> dict[str, None]:
+    """Return the variables of NCCL in a line that decide how it transfers, as `NCCL_ALGO=Ring`."""
+    return {f"{one[1]}={one[2]}": None for one in _SETTING.finditer(line)}
+
+
+def version_of(code: int) -> str:
+    """Return NCCL's version of its number, 22807 or, up to 2.8, 2708."""
+    major = 10_000 if code >= 10_000 else 1_000
+    return f"{code // major}.{code % major // 100}.{code % 100}"
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has a line that only these programs print."""
+    return _MARKS.search(text) is not None
+
+
+def read(text: str, *, origin: str) -> Read:
+    """Read the runs in a text, with the numbers of the lines that were understood.
+
+    Raises InputError for rccl-tests on GPUs that are not NVIDIA's.
+    """
+    reader = _Reader()
+    understood = understood_of(text, reader.add)
+    names = {rank.name for run in reader.runs for rank in run.ranks}
+    if any(map(_AMD.search, names)) or (not names and _RCCL.search(text)):
+        raise InputError(
+            f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo knows machines with NVIDIA GPUs only"
+        )
+    return Read(runs.machine(reader.runs, origin=origin), understood)
+
+
+class _Reader:
+    """One text, line by line."""
+
+    def __init__(self) -> None:
+        self.runs = [Run()]
+        self.named: str | None = None  # the program of a command line above the next run
+        self.facts: dict[str, None] = {}  # of that command line
+        self.above: set[str] = set()  # programs that lines above the next run mention
+        self.begun = self.ended = False  # the head of the run's output was there; its end
+        self.in_ms = self.counts_wrong = self.by_iteration = False
+
+    @property
+    def run(self) -> Run:
+        """The run whose output is being read."""
+        return self.runs[-1]
+
+    def add(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not understood."""
+        del number
+        line = _STAMP.sub("", _PREFIX.sub("", line, count=1)).strip().lstrip("#").strip()
+        if not line:
+            return True
+        readers = (self._log, self._head, self._row, self._end, self._command)
+        if any(reader(line) for reader in readers):
+            return True
+        self.above |= runs.programs_in(line)
+        return False
+
+    def _log(self, line: str) -> bool:
+        """Take a line of NCCL's own log."""
+        if _LOG.search(line) is None:
+            return False
+        if version := _VERSION.search(line):
+            self._next_if_ended()
+            self.run.nccl_version = version[1] + (f" (CUDA {version[2]})" if version[2] else "")
+        self.run.facts.update(settings_of(line))
+        if transport := _TRANSPORT.search(line):
+            self.run.facts[transport[1] or transport[2]] = None
+        if channels := _NVLS.search(line):
+            self.run.facts["NVLS" if int(channels[1]) else "no NVLS"] = None
+        elif _NO_NVLS.search(line):
+            self.run.facts["no NVLS"] = None
+        return True
+
+    def _head(self, line: str) -> bool:
+        """Take a line above the table."""
+        if concluded := _CONCLUDED.match(line):
+            if concluded[1] == "starting":
+                self._begin()
+            self.run.program = concluded[2]
+        elif _HEAD.match(line):
+            if not (self.begun and self.run.is_empty):
+                self._begin()
+        elif rank := _RANK.match(line):
+            self._next_if_ended()
+            number, group, host, device, bus, name = rank.groups()
+            self.begun = True
+            self.run.complete = False
+            at = bus.lower().rstrip(":.") if bus else None
+            self.run.ranks.append(
+                Rank(int(number), (host or "").split(".")[0], int(group or 0), int(device), at, name.strip())
+            )
+        elif device := _DEVICE.match(line):
+            self._next_if_ended()
+            self.begun = True
+            rank_number, index, bus, name = device.groups()
+            self.run.ranks.append(Rank(int(rank_number), "", 0, int(index), bus.lower(), name.strip()))
+        elif columns := _COLUMNS.match(line):
+            if self.run.rows:
+                self._begin()
+            self.in_ms = columns[1] == "bytes"
+            self.counts_wrong = "wrong" in columns[2]
+            self.by_iteration = "i_min" in columns[2]
+            self.run.by_cpu_time = "cputime" in columns[2]
+        else:
+            if library := _LIBRARY.match(line):
+                self._begin()
+                self.run.nccl_version = version_of(int(library[1]))
+            if line == "..." and self.run.ranks and not self.run.rows:
+                self.run.is_cut = True
+            return _PROSE.match(line) is not None
+        return True
+
+    def _begin(self) -> None:
+        """Begin a run, unless nothing of the last one has come."""
+        if not self.run.is_empty or self.ended:
+            self.runs.append(Run())
+        self.begun, self.ended = True, False
+        self.run.complete = False
+        self.run.program = self.run.program or self.named
+        self.run.facts.update(self.facts)
+        self.run.above = self.above
+        self.named, self.facts, self.above = None, {}, set()
+
+    def _next_if_ended(self) -> None:
+        if self.ended:
+            self._begin()
+
+    def _row(self, line: str) -> bool:
+        """Take a row; False where it is none, or its numbers contradict one another."""
+        found = _ROW.match(_BETWEEN.sub(" ", line))
+        row = self._parsed(int(found[1]), found[3], found[4].split()) if found else None
+        if row is None:
+            return False
+        if row.bytes == 0:
+            return True
+        if not self.begun and self.named and self.run.program is None:
+            self.run.program, self.named = self.named, None
+        if not self.run.add(row):
+            again = self.run.again()
+            self.run.complete = True
+            self.runs.append(again)
+            again.add(row)
+        self.run.above |= self.above
+        return True
+
+    def _parsed(self, size: int, data_type: str, words: list[str]) -> Row | None:
+        """Read the words behind the type, whose number of columns decides what they are."""
+        reduction = words.pop(0) if _OPERATOR.match(words[0]) else None
+        for rooted in (True, False):
+            if rooted and not (words and _ROOT.match(words[0])):
+                continue
+            timed = self._halves(words[rooted:], size)
+            if timed:
+                root = int(words[0]) if rooted and not words[0].startswith("-") else None
+                return Row(size, data_type, None if reduction == "none" else reduction, root, timed)
+        return None
+
+    def _halves(self, words: list[str], size: int) -> tuple[Timed, ...]:
+        """Read one half of a row, or both; nothing where they are none."""
+        for count in (2, 1):
+            if len(words) % count or len(words) // count not in _PER_HALF:
+                continue
+            each = len(words) // count
+            if each == 8 and count == 1 and not self.by_iteration:
+                continue
+            timed = [
+                self._timed(words[each * half : each * (half + 1)], size, in_place=half > 0)
+                for half in range(count)
+            ]
+            found = tuple(one for one in timed if one is not None)
+            if len(found) == count:
+                return found
+        return ()
+
+    def _timed(self, words: list[str], size: int, *, in_place: bool) -> Timed | None:
+        """Read a half: time, rates, errors. The rate of a copy beside it stands before the errors."""
+        us, algorithm, bus = (_number(word) for word in words[:3])
+        errors = {3: "?", 5: words[-1]}.get(len(words)) or words[3]
+        wrong = _number(errors.rstrip("*"))
+        if (
+            us is None
+            or us <= 0
+            or algorithm is None
+            or bus is None
+            or (wrong is None and errors not in ("N/A", "?"))
+        ):
+            return None
+        counted = wrong is not None and (self.counts_wrong or re.fullmatch(r"\d+", errors))
+        found = Timed(
+            in_place,
+            us * (_MS if self.in_ms else 1),
+            algorithm,
+            bus,
+            int(wrong) if counted and wrong is not None else None,
+            errors == "N/A",
+        )
+        return found if size == 0 or found.agrees(size) else None
+
+    def _end(self, line: str) -> bool:
+        """Take a line below the table, or of a failure."""
+        if bounds := _OUT_OF_BOUNDS.match(line):
+            self.run.out_of_bounds = int(bounds[1])
+        elif average := _AVERAGE.match(line):
+            self.run.complete = self.ended = True
+            if average[2] == "FAILED":
+                says = f"average bus bandwidth {average[1]} GB/s is below NCCL_TESTS_MIN_BW"
+                self.run.failures.append(("BELOW_MINIMUM", says))
+        elif failed := _FAILED.match(line):
+            self.run.failures.append((_REASONS[failed[1]], failed[2].strip(" '") or "no message"))
+        elif error := _LAST_ERROR.match(line):
+            self.run.last_error = error[1]
+        elif timeout := _TIMEOUT.match(line):
+            self.run.failures.append(("TIMED_OUT", f"no end within {timeout[1]} s"))
+        else:
+            return _UNWOUND.match(line) is not None
+        return True
+
+    def _command(self, line: str) -> bool:
+        """Take the command line of a program: it names the operation."""
+        program = program_of(line)
+        if program is None:
+            return False
+        self.named, self.facts = program, settings_of(line)
+        if self.begun and not self.run.rows and self.run.program is None and not self.ended:
+            self.run.program, self.named = self.named, None
+        return True
+
+
+def _number(word: str) -> float | None:
+    return float(word) if _NUMBER.match(word) else None

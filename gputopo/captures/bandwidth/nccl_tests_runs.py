@@ -1,0 +1,372 @@
+"""Runs of nccl-tests as values, and the Machine of them: common to its text and its JSON.
+
+Ranks on one host are the GPUs of the machine. Ranks on several hosts are not: such numbers are of the place
+`hosts`, and no GPU is listed. Host names are dropped, since they identify somebody's machine.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from gputopo.captures import places
+from gputopo.captures.places import ALL_GPUS, Device
+from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.machine import Gpu, Machine
+
+SOURCE = "nccl-tests"
+
+# The programs, without `_perf`, and the kinds of their numbers. Blocks of alltoallv have unequal sizes.
+KINDS: dict[str, Kind] = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "alltoall",
+    "alltoallv": "alltoall",
+    "sendrecv": "sendrecv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): by the
+# number of ranks n, 2 (n - 1) / n or (n - 1) / n. That of all others is the algorithm bandwidth.
+_TWICE = ("all_reduce",)
+_OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")
+_MAX_RANKS = 1 << 16
+# Times are printed with three digits at least, and rates with two decimals.
+_TOLERANCE = 0.02
+_ROUNDING = 0.006  # GB/s
+# all_gather and reduce_scatter up to 2.11, and hypercube, count only what comes from the others: (n - 1) / n.
+_LEAST_SHARE = 0.49
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A GPU as listed. `bus`: its PCI address, or its bus alone in versions before 2.14."""
+
+    number: int
+    host: str
+    group: int
+    device: int
+    bus: str | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One half of a row: microseconds, GB/s, and how many elements were wrong.
+
+    None: not known; `unchecked`: stated as N/A.
+    """
+
+    in_place: bool
+    us: float
+    algorithm_gb_per_s: float
+    bus_gb_per_s: float
+    wrong: int | None = None
+    unchecked: bool = False
+
+    def agrees(self, size: int) -> bool:
+        """Return whether time and rates agree with the number of bytes."""
+        whole = size / self.us / 1e3
+        slack = _TOLERANCE * whole + _ROUNDING
+        return (
+            _LEAST_SHARE * whole - slack <= self.algorithm_gb_per_s <= whole + slack
+            and self.bus_gb_per_s <= 2 * self.algorithm_gb_per_s + 2 * slack
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size of one type, operator and root."""
+
+    bytes: int
+    data_type: str
+    reduction: str | None
+    root: int | None
+    timed: tuple[Timed, ...]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a program. `program`: such as all_reduce; `facts`: what NCCL's log and command report."""
+
+    program: str | None = None
+    ranks: list[Rank] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    keys: set[tuple[object, ...]] = field(default_factory=set)  # of the rows
+    facts: dict[str, None] = field(default_factory=dict)
+    failures: list[tuple[str, str]] = field(default_factory=list)  # reason and message
+    out_of_bounds: int = 0
+    nccl_version: str | None = None
+    last_error: str | None = None
+    above: set[str] = field(default_factory=set)  # programs mentioned above its output
+    is_cut: bool = False  # the list of ranks
+    is_assumed: bool = False  # the program, which nothing names
+    by_cpu_time: bool = False
+    complete: bool = True
+
+    def again(self) -> "Run":
+        """Return a run of the same program and GPUs without results: a cycle (-N), or another process's."""
+        return Run(
+            self.program, self.ranks, facts=self.facts, nccl_version=self.nccl_version, complete=self.complete
+        )
+
+    def add(self, row: Row) -> bool:
+        """Add a result; False where there is one of the same size, type, operator and root."""
+        key = (row.bytes, row.data_type, row.reduction, row.root)
+        if key in self.keys:
+            return False
+        self.keys.add(key)
+        self.rows.append(row)
+        return True
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether every rank up to the last one is listed."""
+        return not self.is_cut and len(self.ranks) > max((rank.number for rank in self.ranks), default=-1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of its output was read."""
+        return not (self.ranks or self.rows or self.failures)
+
+
+def machine(runs: Sequence[Run], *, origin: str = "") -> Machine:
+    """Return the machine of these runs with their numbers. `origin`: a file's name may name the program."""
+    runs = [run for run in runs if not run.is_empty]
+    hosts = {rank.host for run in runs for rank in run.ranks}
+    single = len(hosts) <= 1
+    listed = [rank for run in runs if single and run.is_listed for rank in run.ranks]
+    gpus, index_of = _gpus(listed)
+    notes: list[str] = []
+    if not single and all(len({rank.host for rank in run.ranks}) <= 1 for run in runs):
+        notes.append(f"{SOURCE}: the runs are of {len(hosts)} machines; only those of one machine are judged")
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    not_measured: list[NotMeasured] = []
+    for number, run in enumerate(runs, 1):
+        program = run.program or _guessed(run, origin)
+        label = str(number) if len(runs) > 1 else None
+        ranks, hosts_of_run, place = _place(run, program, index_of, single)
+        if program is None:
+            if run.rows:
+                what = f"{SOURCE}: {len(run.rows)} sizes of an unknown operation"
+                why = "neither the command nor the name of the program is in the output"
+                not_measured.append(NotMeasured(what=what, reason=why))
+            failures += _failures(run, "allreduce", place)
+            continue
+        kind = KINDS[program]
+        failures += _failures(run, kind, place)
+        if run.by_cpu_time:
+            why = "it reports CPU time (-C), which is no time of the transfer"
+            not_measured.append(NotMeasured(what=f"{SOURCE}: {kind}", reason=why))
+            continue
+        notes += _notes(run, kind, ranks, hosts_of_run)
+        groups = len({rank.group for rank in run.ranks})
+        for row in run.rows:
+            samples += [
+                Sample(
+                    kind=kind,
+                    source=place,
+                    destination=place,
+                    bytes=row.bytes,
+                    group=f"{groups} groups of GPUs at once" if groups > 1 else None,
+                    median_gb_per_s=(timed.algorithm_gb_per_s or None) if ranks != 1 else None,
+                    median_us=timed.us,
+                    bus_gb_per_s=timed.bus_gb_per_s,
+                    algorithm=SOURCE if program != "alltoallv" else f"{SOURCE} alltoallv",
+                    ranks=ranks,
+                    hosts=hosts_of_run,
+                    in_place=timed.in_place,
+                    data_type=row.data_type,
+                    reduction=row.reduction,
+                    root=row.root,
+                    nccl=tuple(run.facts),
+                    run=label,
+                )
+                for timed in row.timed
+            ]
+    bandwidth = Bandwidth(
+        source=SOURCE,
+        samples=tuple(samples),
+        failures=tuple(failures),
+        not_measured=tuple(not_measured),
+        complete=all(run.complete for run in runs),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth)
+
+
+def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
+    """Return the GPUs of one host and the index of each rank.
+
+    By CUDA's number where each GPU has its own; a process in a container may see one GPU and call it 0: then
+    by PCI bus.
+    """
+    by_bus: dict[tuple[int, str], Rank] = {}
+    for rank in ranks:
+        by_bus.setdefault((rank.device, rank.bus or ""), rank)
+    found = list(by_bus.values())
+    if len({rank.device for rank in found}) < len(found):
+        found.sort(
+            key=lambda rank: (int(rank.bus or "0", 16) if ":" not in (rank.bus or "") else 0, rank.bus or "")
+        )
+        numbers = {(rank.device, rank.bus or ""): number for number, rank in enumerate(found)}
+    else:
+        numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
+    devices = {numbers[key]: Device(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
+    gpus, index_of = places.gpus_in_pci_order(devices)
+    return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
+
+
+def _address(bus: str | None) -> str | None:
+    """Return the PCI address of a GPU; None where only its bus is known, whose domain is not."""
+    if bus is None or ":" not in bus:
+        return None
+    from gputopo.captures.pci import pci_tree  # slow to load
+
+    return pci_tree.address(bus if "." in bus else f"{bus}.0")
+
+
+def _place(
+    run: Run, program: str | None, index_of: dict[Rank, int], single: bool
+) -> tuple[int | None, int | None, str]:
+    """Return the number of ranks and of hosts of a run, and the place of its numbers."""
+    hosts = len({rank.host for rank in run.ranks}) or None
+    first = [rank for rank in run.ranks if rank.group == run.ranks[0].group]
+    inferred = _ranks_by_ratio(run.rows, program)
+    ranks = max(len({rank.number for rank in first}), inferred or 0) or None
+    if not first:
+        return ranks, None, ALL_GPUS
+    if not run.is_listed or (inferred or 0) > len(first):  # a part of the list was cut off
+        last = max(rank.number for rank in run.ranks) + 1
+        return max(last, ranks or 0), None, ALL_GPUS if single else HOSTS
+    if not single:
+        return ranks, hosts, HOSTS
+    return ranks, hosts, places.group({index_of[rank] for rank in first})
+
+
+def _ranks_by_ratio(rows: Sequence[Row], program: str | None) -> int | None:
+    """Return the number of ranks by the ratio of bus to algorithm bandwidth; None where it has none."""
+    best = max(
+        (timed for row in rows for timed in row.timed), key=lambda timed: timed.bus_gb_per_s, default=None
+    )
+    if best is None or not best.algorithm_gb_per_s or program not in (*_TWICE, *_OF_OTHERS):
+        return None
+    ratio = best.bus_gb_per_s / best.algorithm_gb_per_s / (2 if program in _TWICE else 1)
+    if not 0 < ratio < 0.99:
+        return 1 if ratio == 0 and best.algorithm_gb_per_s >= 1 else None
+    ranks = round(1 / (1 - ratio))
+    slack = 2 * 0.005 / best.algorithm_gb_per_s
+    fits = [n for n in range(max(ranks - 1, 2), ranks + 2) if abs((n - 1) / n - ratio) <= slack]
+    return fits[0] if len(fits) == 1 and ranks <= _MAX_RANKS else None
+
+
+def _guessed(run: Run, origin: str) -> str | None:
+    """Return the program whose output has these operators, roots, ratios and checks; None where several have.
+
+    Of those that a line above the output or the file's name mentions one is taken.
+    """
+    best = max(
+        ((row, timed) for row in run.rows for timed in row.timed),
+        key=lambda one: one[1].bus_gb_per_s,
+        default=None,
+    )
+    if best is None or best[1].bus_gb_per_s < 0.1:
+        return None
+    row, timed = best
+    ratio = timed.bus_gb_per_s / timed.algorithm_gb_per_s if timed.algorithm_gb_per_s else 0.0
+    slack = 0.01 + 0.01 / max(timed.algorithm_gb_per_s, 0.01)
+    fitting = _fitting(run, row, 0 if abs(ratio - 1) <= slack else ratio - 1)
+    if len(fitting) == 1:
+        return fitting[0]
+    for words in (run.above, programs_in(PurePath(origin).name)):
+        named = [program for program in fitting if program in words]
+        if len(named) == 1:
+            return named[0]
+    if fitting == ["all_reduce", "sendrecv"] and len(run.ranks) == 2:
+        run.is_assumed = True
+        return "all_reduce"
+    return None
+
+
+def _fitting(run: Run, row: Row, above: float) -> list[str]:
+    """Return the programs that fit a row whose ratio of bus to algorithm bandwidth is `above` 1."""
+    if row.reduction is not None and row.root is not None:
+        return ["reduce"]
+    if row.reduction is not None:
+        if above > 0:
+            return ["all_reduce"]
+        if above < 0:
+            return ["reduce_scatter"]
+        ranks = len({rank.number for rank in run.ranks})
+        return ["sendrecv"] if ranks > 2 else ["all_reduce", "sendrecv"]
+    if row.root is not None:
+        return ["gather", "scatter"] if above else ["broadcast"]
+    if not above:
+        return ["all_gather", "hypercube"]
+    halves = [timed for one in run.rows for timed in one.timed]
+    counted = {timed.in_place for timed in halves if timed.wrong is not None}
+    if counted == {False} and all(timed.unchecked for timed in halves if timed.in_place):
+        return ["alltoall"]  # whose results in place are not checked, since 2.14
+    return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
+
+
+_NAMED = re.compile(
+    r"(?<![A-Za-z])(?:(all[-_ ]?reduce)|(all[-_ ]?gather)|(reduce[-_ ]?scatter)"
+    r"|(all[-_ ]?to[-_ ]?all|all2all|a2a)|(send[-_ ]?recv)|(broadcast)"
+    r"|(hypercube)|(reduce)|(gather)|(scatter))(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_IN_ORDER = (
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "broadcast", "hypercube", "reduce",
+    "gather", "scatter",
+)  # fmt: skip
+
+
+def programs_in(words: str) -> set[str]:
+    """Return the programs whose operations are mentioned, however written."""
+    return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
+
+
+def _failures(run: Run, kind: Kind, place: str) -> list[Failure]:
+    """Return what failed, and the sizes whose results were wrong."""
+    found = [
+        Failure(kind=kind, source=place, destination=place, reason=reason, says=says)
+        for reason, says in dict.fromkeys(run.failures)
+    ]
+    wrong = {
+        row.bytes: max(timed.wrong or 0, *(one.wrong or 0 for one in row.timed))
+        for row in run.rows
+        for timed in row.timed
+        if timed.wrong
+    }
+    for size, count in wrong.items():
+        says = f"{count} wrong elements at {size} bytes"
+        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
+    if run.out_of_bounds and not wrong:
+        says = f"out of bounds values: {run.out_of_bounds}"
+        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
+    return found
+
+
+def _notes(run: Run, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:
+    notes = []
+    if hosts is not None and hosts > 1 and ranks:
+        names = ", ".join(dict.fromkeys(rank.name for rank in run.ranks))
+        each = f"{hosts} hosts with {ranks // hosts} GPUs each" if ranks % hosts == 0 else f"{hosts} hosts"
+        notes.append(
+            f"{SOURCE}: {kind} over {each} ({ranks} x {names}): with the network, and of no single machine"
+        )
+    if ranks == 1:
+        notes.append(f"{SOURCE}: {kind} ran on one GPU: nothing was transferred between GPUs")
+    if run.is_assumed:
+        notes.append(f"{SOURCE}: nothing names the operation of a run of two GPUs; it is taken as all-reduce")
+    if run.last_error:
+        notes.append(f"{SOURCE}: the last error of NCCL in {kind}: {run.last_error[:200]}")
+    if run.nccl_version:
+        notes.append(f"{SOURCE} ran with NCCL {run.nccl_version}")
+    return notes

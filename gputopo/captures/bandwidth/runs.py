@@ -1,0 +1,389 @@
+"""Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
+
+A measurement that is given again, with another value, is of another run. Runs are never merged: each sample
+has the name of its run, and a note states that there are several.
+"""
+
+import contextlib
+import itertools
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from gputopo.captures import merge
+from gputopo.captures.bandwidth.matrix_rows import Read
+from gputopo.captures.matching import aligned
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.fact_path import EVERY, at_gpu
+from gputopo.values.machine import Machine
+
+Mark = tuple[int, Hashable]  # the line of a measurement, from 1, and what it is of
+
+_RULE = "[-=*#~+_]"
+_NAME = r"[^\W_](?:.{0,78}[^\s=*#~+_-])?"
+# Lines that people and programs put above an output, by their form; the first group is the name.
+_HEADINGS = (
+    re.compile(r"^==> (.{1,80}) <==$"),  # of head and tail
+    re.compile(rf"^({_RULE})\1{{1,}}[>\s]*(?P<name>{_NAME}?)[<\s]*\1{{2,}}$"),  # ===== NAME =====
+    re.compile(rf"^(#+|[-=*~+_]{{2,}}|>+) *(?P<name>{_NAME})$"),  # # NAME, --- NAME
+    re.compile(r"^\[(?P<name>[A-Za-z][\w.:-]{0,60})\]$"),
+    re.compile(r"^(?:host(?:name)?|node|machine|server)\s*[:=]\s*(?P<name>[\w.-]{1,60})$", re.IGNORECASE),
+    re.compile(r"^(?P<name>(?:run|pass|trial|iteration|iter|attempt|test)\s*#?\s*\d{1,4})\W{0,3}$", re.I),
+    re.compile(r"^(?P<name>before|after|[A-Za-z][\w.-]{0,30}\d|(?:before|after)\b[^:]{1,60})\s*:$", re.I),
+)
+_PROMPT = re.compile(r"^\[?[\w.-]{1,32}@(?P<name>[\w.-]{1,60})[ :][^$#%]{0,100}[$#%] \S")
+_START = re.compile(
+    r"^\[P2P \(Peer-to-Peer\) GPU Bandwidth|^\[?CUDA Bandwidth Test\]|^nvbandwidth Version"
+    r"|^(?:\+ |[$#%] |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
+    r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth)\b"
+)
+_IS_RULE = re.compile(rf"^({_RULE})\1{{2,}}$")
+_IS_NAME = re.compile(r"^[A-Za-z][\w.\[\], -]{0,60}(?: \(\d+\))?$")
+_PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
+_HOST = re.compile(  # a word with a number, that is none of a run, a GPU or a file
+    r"(?!(?:run|pass|trial|iter(?:ation)?|test|gpu|cuda|driver)[-_ .]?\d)(?!.*\.(?:txt|log|out|json|md|csv)$)"
+    r"[A-Za-z][\w.-]*\d[\w.-]*$",
+    re.IGNORECASE,
+)
+_MAX_NAMED = 4
+_OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees one
+# What a sample is of, and not what was measured.
+_IDENTITY = tuple(
+    name
+    for name in Sample.__struct_fields__
+    if not re.match(r"median_|repeats_|spread_|discarded_|conditions|expected_|bus_|runs?$|invalid", name)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The lines of one run: from `first`, up to the line before `end`. `headed`: the first is a heading."""
+
+    name: str
+    first: int
+    end: int
+    headed: bool
+
+
+class Scanned(Protocol):
+    """What a program's lines hold, before it is made a machine."""
+
+    def measured(self) -> Iterable[Mark]:
+        """Return what was measured, with its line."""
+
+    def read(self, *, origin: str) -> Read:
+        """Return the machine, with the numbers of the lines that were understood."""
+
+
+_S = TypeVar("_S", bound=Scanned)
+
+
+def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin: str) -> Read:
+    """Read the runs of a text. `scan` reads one; it is given the run above, of the first the whole text.
+
+    Raises InputError where the runs list different GPUs.
+    """
+    whole = scan(text, None)
+    parts = divided(text, sorted(whole.measured(), key=lambda mark: mark[0]))
+    if not parts:
+        return whole.read(origin=origin)
+    found = whole
+    lines = text.splitlines()
+    machines: list[Machine] = []
+    understood = set(headings(parts))
+    for part in parts:
+        found = scan("\n".join(lines[part.first - 1 : part.end - 1]), found)
+        read = found.read(origin=origin)
+        machines.append(read.machine)
+        understood |= {part.first - 1 + line for line in read.understood}
+    if not _differ([_samples(one) for one in machines]):
+        return whole.read(origin=origin)
+    machine = joined([part.name for part in parts], machines, source, origin=origin)
+    return Read(machine, frozenset(understood))
+
+
+def headings(parts: Iterable[Part]) -> frozenset[int]:
+    """Return the lines of the headings by which a text is divided."""
+    return frozenset(part.first for part in parts if part.headed)
+
+
+def divided(text: str, measured: Sequence[Mark]) -> list[Part]:
+    """Return the parts of a text in which nothing is measured twice; none where that is so of the whole.
+
+    It is divided at the headings of one form, those that make the fewest parts; where no form parts all
+    repetitions, before each measurement that the part has already.
+    """
+    if not _is_repeated(measured):
+        return []
+    forms = _headings(text.splitlines())
+    end = text.count("\n") + 2
+    divisions = [_ranges(form, measured) for form in forms]
+    fitting = [one for one in divisions if not any(_is_repeated(marks) for _, marks in one)]
+    if fitting:
+        ranges = min(fitting, key=lambda one: (len(one), not any(name for (_, name), _ in one)))
+    else:
+        every = sorted({line for form in forms for line in form})
+        ranges = _ranges(dict.fromkeys(_beginnings(every, measured), ""), measured)
+    firsts = [1, *(first for (first, _), _ in ranges[1:])]
+    names = _names([name for (_, name), _ in ranges])
+    headed = [name != "" for (_, name), _ in ranges]
+    firsts[0] = ranges[0][0][0] if headed[0] else 1
+    return [Part(*of) for of in zip(names, firsts, [*firsts[1:], end], headed, strict=True)]
+
+
+def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Bandwidth, frozenset[int]]:
+    """Return a measurement with the run of each sample if there are several. `lines`: of the samples.
+
+    Returned are also the lines of the runs' headings.
+    """
+    places = sorted(range(len(lines)), key=lambda at: lines[at])
+    parts = divided(text, [(lines[at], _what(bandwidth.samples[at])) for at in places])
+    bounds = [part.first for part in parts]
+    of_part: list[list[Sample]] = [[] for _ in parts]
+    for at in places if parts else ():
+        of_part[bisect_right(bounds, lines[at]) - 1].append(bandwidth.samples[at])
+    named = in_runs([part.name for part in parts], of_part)
+    if named is None:
+        return bandwidth, frozenset()
+    note = several(bandwidth.source, [part.name for part, own in zip(parts, named, strict=True) if own])
+    samples = tuple(itertools.chain.from_iterable(named))
+    whole = msgspec.structs.replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
+    return whole, headings(parts)
+
+
+def _is_repeated(measured: Sequence[Mark]) -> bool:
+    return len({what for _, what in measured}) < len(measured)
+
+
+def _ranges(headings: dict[int, str], measured: Sequence[Mark]) -> list[tuple[tuple[int, str], list[Mark]]]:
+    """Return the line and the name of each heading with measurements below it, and these."""
+    found = []
+    bounds = sorted({1: "", **headings}.items())
+    lines = [line for line, _ in measured]
+    for (first, name), (end, _) in itertools.pairwise([*bounds, (10**9, "")]):
+        if marks := [*measured[bisect_left(lines, first) : bisect_left(lines, end)]]:
+            found.append(((first, name), marks))
+    return found
+
+
+def _beginnings(headings: Sequence[int], measured: Sequence[Mark]) -> Iterator[int]:
+    """Return the line before which each run begins: the last heading above what is repeated, if any."""
+    seen: set[Hashable] = set()
+    last = 1
+    for line, what in measured:
+        if what in seen:
+            above = bisect_right(headings, line)
+            yield headings[above - 1] if above and headings[above - 1] > last else line
+            seen = set()
+        seen.add(what)
+        last = line
+
+
+def _headings(lines: Sequence[str]) -> list[dict[int, str]]:
+    """Return the name in each heading by its line, for each form of headings that the text has."""
+    forms: dict[object, dict[int, str]] = {}
+    bare = [line.strip().strip("`|").strip() for line in lines]
+    for number, line in enumerate(bare, 1):
+        if not line or len(line) > 200:
+            continue
+        if _START.match(line):
+            forms.setdefault("start", {})[number] = ""
+        if prompt := _PROMPT.match(line):
+            forms.setdefault("prompt", {})[number] = prompt["name"]
+        for place, form in enumerate(_HEADINGS):
+            if (found := form.match(line)) and (name := found.groupdict().get("name", found[1])):
+                mark = found[1] if place in (1, 2) else ""
+                forms.setdefault((place, mark), {})[number] = name.strip(" :")
+                break
+        below = bare[number] if number < len(bare) else ""
+        if _IS_NAME.match(line) and _IS_RULE.match(below):  # dshbak, clush -b; underlined headings
+            forms.setdefault("ruled", {})[number] = line
+    return list(forms.values())
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Return a name for each run: its heading's, if these differ and name no program, else its number."""
+    known = {name for name in given if name}
+    if (len(known) < len(given) - 1 and len(known) < 2) or any(map(_PROGRAM.search, known)):
+        return [f"run {number}" for number in range(1, len(given) + 1)]
+    names = [name or f"run {number}" for number, name in enumerate(given, 1)]
+    return [
+        f"{name} ({names[: at + 1].count(name)})" if name in names[:at] else name
+        for at, name in enumerate(names)
+    ]
+
+
+def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, origin: str) -> Machine:
+    """Return the runs of one program as one machine.
+
+    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. Raises
+    InputError where the runs list other GPUs.
+    """
+    if (
+        len({tuple(gpu.name for gpu in machine.gpus) for machine in machines})
+        == 1
+        < len({tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines})
+    ):
+        machines = [_without_addresses(machine) for machine in machines]
+    most = max(machines, key=lambda machine: len(machine.gpus))
+    if not all(_are_of_same_gpus(most, machine) for machine in machines):
+        raise InputError(
+            f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
+            "they are of several machines: copy the lines of one",
+        )
+    named = apart(names, _of_all_gpus(most, machines))
+    machine = merge.merge([msgspec.structs.replace(one, bandwidth=None) for one in named])
+    return msgspec.structs.replace(machine, source=source, bandwidth=_together(named))
+
+
+def _together(machines: Sequence[Machine]) -> Bandwidth | None:
+    """Return the measurements of runs as one, in their order."""
+    measured = [machine.bandwidth for machine in machines if machine.bandwidth is not None]
+    if not measured:
+        return None
+    chain = itertools.chain.from_iterable
+    return msgspec.structs.replace(
+        measured[0],
+        samples=tuple(chain(one.samples for one in measured)),
+        failures=tuple(dict.fromkeys(chain(one.failures for one in measured))),
+        not_measured=tuple(dict.fromkeys(chain(one.not_measured for one in measured))),
+        notes=tuple(dict.fromkeys(chain(one.notes for one in measured))),
+        complete=all(one.complete for one in measured),
+        driver_version=next((one.driver_version for one in measured if one.driver_version), None),
+        cuda_version=next((one.cuda_version for one in measured if one.cuda_version), None),
+    )
+
+
+def _are_of_same_gpus(one: Machine, other: Machine) -> bool:
+    """Return whether two lists of GPUs can be of one machine: one may have fewer, none another GPU."""
+    lists = [{g.pci_address: g.name for g in machine.gpus} for machine in (one, other)]
+    if any(None in found for found in lists):
+        lists = [{str(g.index): g.name for g in machine.gpus} for machine in (one, other)]
+    fewer, more = sorted(lists, key=len)
+    return all(gpu in more and len({name, more[gpu]} - {None}) < 2 for gpu, name in fewer.items())
+
+
+def _without_addresses(machine: Machine) -> Machine:
+    gpus = tuple(msgspec.structs.replace(gpu, pci_address=None) for gpu in machine.gpus)
+    missing = {
+        at_gpu(EVERY, "pci_address"): "the runs list other PCI addresses: they are of several machines"
+    }
+    return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
+
+
+def _of_all_gpus(most: Machine, machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines with the GPUs of the one that lists most of them, numbered as there."""
+    found = []
+    for machine in machines:
+        numbered = aligned(most, machine)[0]
+        own = {gpu.index: gpu for gpu in numbered.gpus}
+        gpus = tuple(own.get(gpu.index, gpu) for gpu in most.gpus)
+        found.append(msgspec.structs.replace(numbered, gpus=gpus))
+    return found
+
+
+def apart(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines; those of one program that have other values of the same get the names as runs."""
+    found = list(machines)
+    done: set[int] = set()
+    for source in dict.fromkeys(one for machine in machines for one in _programs(machine)):
+        of_program = [at for at, one in enumerate(found) if source in _programs(one) and at not in done]
+        samples = in_runs([names[at] for at in of_program], [_samples(found[at]) for at in of_program])
+        if samples is None:
+            continue
+        note = several(source, [names[at] for at, own in zip(of_program, samples, strict=True) if own])
+        done |= set(of_program)
+        for at, own in zip(of_program, samples, strict=True):
+            bandwidth = found[at].bandwidth or Bandwidth(source=source)
+            new = msgspec.structs.replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
+            found[at] = msgspec.structs.replace(found[at], bandwidth=new)
+    return found
+
+
+def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list[Sample]] | None:
+    """Return the samples of runs, each with the name of its run; None where no two differ in a measurement.
+
+    A run that an earlier one has whole is left out: it is the same output once more.
+    """
+    if not _differ(runs):
+        return None
+    found: list[list[Sample]] = []
+    seen: list[set[object]] = []
+    for name, run in zip(names, runs, strict=True):
+        own: set[object] = {(_what(sample), _value(sample)) for sample in run}
+        again = any(own <= earlier for earlier in seen)
+        seen.append(own)
+        named = [msgspec.structs.replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
+        found.append([] if again else named)
+    return found
+
+
+def several(source: str, names: Sequence[str]) -> str:
+    """Return the note on several runs of a program."""
+    names = list(dict.fromkeys(names))
+    hosts = len(names) > 1 and all(_HOST.match(name) for name in names)
+    of = "several machines by their names" if hosts else "the same GPUs at other times, or several machines"
+    return f"{source}: {len(names)} runs ({_listed(names)}), of {of}; the number of each run is kept"
+
+
+def by_files(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines of files that are read together, each run with the name of its file.
+
+    Files of one program with other values become one machine, where their GPUs can be of one or are of one
+    model: a merge would leave out the GPUs that are not at the same PCI addresses.
+    """
+    names = [PurePath(source).name if source != "-" else "standard input" for source in sources]
+    if len(set(names)) < len(names):
+        names = list(sources)
+    found: dict[int, Machine] = dict(enumerate(machines))
+    for program in {machine.source for machine in machines} & set(_OF_SEVERAL_GPUS):
+        own = [at for at, machine in enumerate(machines) if machine.source == program]
+        runs = [_samples(machines[at]) for at in own]
+        if _differ(runs):
+            with contextlib.suppress(InputError):  # of other GPUs: a merge states the contradiction
+                one = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
+                found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
+    places = sorted(found)
+    return apart([names[at] for at in places], [found[at] for at in places])
+
+
+def _differ(runs: Sequence[Sequence[Sample]]) -> bool:
+    """Return whether a measurement has different values in two runs, and not only within one."""
+    first: dict[Hashable, set[object]] = {}
+    for run in runs:
+        values: dict[Hashable, set[object]] = {}
+        for sample in run:
+            values.setdefault(_what(sample), set()).add(_value(sample))
+        for what, own in values.items():
+            earlier = first.setdefault(what, own)
+            if not (own <= earlier or earlier <= own):
+                return True
+    return False
+
+
+def _what(sample: Sample) -> Hashable:
+    """Return what a sample is of, but for its run."""
+    return tuple(getattr(sample, name) for name in _IDENTITY)
+
+
+def _value(sample: Sample) -> object:
+    return sample.median_gb_per_s, sample.median_us
+
+
+def _samples(machine: Machine) -> tuple[Sample, ...]:
+    return machine.bandwidth.samples if machine.bandwidth else ()
+
+
+def _programs(machine: Machine) -> list[str]:
+    return machine.bandwidth.source.split(" + ") if machine.bandwidth else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(dict.fromkeys(names))
+    return ", ".join([*shown[:_MAX_NAMED], *["..."] * (len(shown) > _MAX_NAMED)])

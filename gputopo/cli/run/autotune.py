@@ -1,0 +1,199 @@
+"""`gputopo run --autotune K`: measure the K best placements first, then train with the fastest."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.run import training as core
+from gputopo.cli.run.options import OutputOptions
+from gputopo.launch.jobs.run import worker_command
+from gputopo.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from gputopo.launch.jobs.autotune import Trial
+    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.spec.target import Target
+    from gputopo.values.run.autotune import Autotune, Timed
+    from gputopo.values.run.plan import Candidate, Plan
+
+
+def train_fastest(
+    target: "Target",
+    spec: "RunSpec",
+    options: OutputOptions,
+    *,
+    asked: Mapping[str, Any],
+    training: Mapping[str, Any],
+    update: str,
+) -> int:
+    """Measure the best placements of the target's plan, train with the fastest, and return the exit code.
+
+    `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
+    `update`: the variable update that they need, or auto.
+    """
+    from gputopo.report.runs.autotune import autotune_note
+
+    _refuse(target, spec, options)
+    core.require_runnable(target, spec, options)
+    with contextlib.ExitStack() as claims:
+        trials = _trials(target, spec, options, asked, training, update, claims)
+        found, code, folder = _measured(target, trials, options)
+        if code:
+            return code
+        winner = trials[found.winner or 0]
+        if set(winner.candidate.gpus) <= set(target.plan.choice.gpus):
+            claims.close()
+        tuned = replace(target, plan=_plan_with(winner, found))
+        # A failure of all is reported by the run itself, which then fails too.
+        final = spec if found.winner is None else _spec_of(tuned, spec.model, asked, training)
+        final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
+        return core.train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
+
+
+def _measured(
+    target: "Target", trials: "Sequence[Trial]", options: OutputOptions
+) -> "tuple[Autotune, int, Path]":
+    """Run the trials and show what was measured; return it, the code of a signal, and the run's folder."""
+    from gputopo.launch.jobs.autotune import tune
+    from gputopo.launch.supervise import run_folder as runs
+    from gputopo.report.layout import text_of
+    from gputopo.report.runs.autotune import autotune_lines, autotune_note
+
+    home = runs.runs_home(os.environ)
+    folder = (
+        runs.new_folder(home, datetime.now(), trials[0].spec.model)
+        if options.output is None
+        else Path(options.output)
+    )
+    found, code = tune(trials, folder, machine=target.machine, on_run=_show_run, command=worker_command)
+    to_stderr(text_of(autotune_lines(found)))
+    to_stderr(f"{autotune_note(found)}\n")
+    return found, code, folder
+
+
+def _refuse(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
+    """Raise UsageError for what cannot be combined with --autotune."""
+    if options.dry_run:
+        raise UsageError(
+            "--autotune cannot be combined with --dry-run: it starts runs to measure them",
+            "leave one of them out",
+        )
+    if target.rehearsal_of is not None:
+        raise UsageError(
+            "--autotune cannot be combined with --from: runs on this CPU do not measure that machine",
+            "leave --autotune out, or run it on that machine",
+        )
+    others = {"task": spec.task != "train", "method": spec.method, "strategy": spec.strategy}
+    other = next((name for name, given in others.items() if given), None)
+    if other is not None:
+        raise UsageError(
+            f"--autotune cannot be combined with --{other} {getattr(spec, other)}: "
+            "it compares placements of the core's own training",
+            "leave one of them out",
+        )
+
+
+def _trials(
+    target: "Target",
+    spec: "RunSpec",
+    options: OutputOptions,
+    asked: Mapping[str, Any],
+    training: Mapping[str, Any],
+    update: str,
+    claims: contextlib.ExitStack,
+) -> "list[Trial]":
+    """Return the candidates as short runs; claim GPUs of theirs that are not of the choice.
+
+    Raises UsageError where there is only one.
+    """
+    from gputopo.launch.jobs.autotune import Trial, trial_of
+    from gputopo.launch.spec import env
+    from gputopo.planner.autotune import contenders
+    from gputopo.planner.choose import plan_environment
+
+    if len(spec.devices) < 2:
+        raise UsageError(
+            "--autotune has nothing to compare: one device holds variables and computes, wherever they are",
+            "leave --autotune out, or use more devices: --num-gpus 2",
+        )
+    found = contenders(
+        target.plan,
+        options.autotune or 0,
+        backend=target.backend,
+        devices=len(spec.devices),
+        variable_update=update,
+        ps=asked.get("ps", "auto"),
+        all_reduce=asked.get("all_reduce"),
+    )
+    trials = []
+    for one in _claimed(found, target, claims):
+        plan = msgspec.structs.replace(target.plan, choice=one)
+        if target.machine is not None:
+            plan = msgspec.structs.replace(plan, environment=plan_environment(target.machine, one.gpus))
+        try:
+            short = trial_of(_spec_of(replace(target, plan=plan), spec.model, asked, training))
+        except UsageError:
+            continue  # the other options do not go with this placement
+        trials.append(Trial(plan, short, env.worker_env(os.environ, short, plan.environment)))
+    if len(trials) < 2:
+        raise UsageError(
+            "--autotune has nothing to compare: the options leave a single placement",
+            "leave --autotune out, or some of --variable-update, --ps and --all-reduce",
+        )
+    return trials
+
+
+def _claimed(
+    found: "Sequence[Candidate]", target: "Target", claims: contextlib.ExitStack
+) -> "Iterator[Candidate]":
+    """Iterate over the candidates whose GPUs are claimed now; without those that others have claimed."""
+    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
+
+    ours = set(target.plan.choice.gpus)
+    for one in found:
+        more = set(one.gpus) - ours
+        gpus = [gpu for gpu in (target.machine.gpus if target.machine else ()) if gpu.index in more]
+        try:
+            claims.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+        except ClaimedError:
+            continue
+        ours |= more
+        yield one
+
+
+def _spec_of(
+    target: "Target", model: str, asked: Mapping[str, Any], training: Mapping[str, Any]
+) -> "RunSpec":
+    from gputopo.launch.spec.prepare import spec_of
+
+    return spec_of(target, model, asked, **training)
+
+
+def _plan_with(winner: "Trial", found: "Autotune") -> "Plan":
+    """Return the plan with the fastest as its choice, the others behind it."""
+    from gputopo.report.runs.autotune import autotune_note
+
+    plan = winner.plan
+    choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found),))
+    others = tuple(one for one in plan.candidates if one != winner.candidate)
+    prediction = plan.prediction
+    if prediction is not None:
+        prediction = msgspec.structs.replace(prediction, margin=None, tie=None)
+    return msgspec.structs.replace(plan, choice=choice, candidates=(choice, *others), prediction=prediction)
+
+
+def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
+    from gputopo.report.layout import plain
+    from gputopo.report.plan import mode_words
+
+    outcome = (
+        f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"
+    )
+    to_stderr(f"autotune round {number}: {mode_words(trial.candidate)}: {outcome}\n")

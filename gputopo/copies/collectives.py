@@ -1,0 +1,304 @@
+"""Collective operations: the samples of one operation over its sizes, and its expected bus bandwidth."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gputopo.copies.expected import link_name, observed_link
+from gputopo.reference.expectations import (
+    GpuExpectation,
+    expected_bus,
+    expected_gpu,
+    expected_link,
+    expected_nvlink,
+)
+from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Kind, Sample, gpus_of
+from gputopo.values.machine import Gpu, Machine
+
+NAMES: dict[Kind, str] = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "sendrecv": "send and receive",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+# Up to this size a time is that of starting the operation, not of its bytes.
+SMALL_BYTES = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The samples of one operation of one set of GPUs: one run, type, operator and root."""
+
+    samples: tuple[Sample, ...]
+
+    @property
+    def first(self) -> Sample:
+        """Any sample: for what all have in common."""
+        return self.samples[0]
+
+    @property
+    def is_of_nccl_tests(self) -> bool:
+        """Whether nccl-tests measured it, and not gputopo bench-reduction."""
+        return self.first.in_place is not None  # TensorFlow's reductions do not report it
+
+    @property
+    def sizes(self) -> list[int]:
+        """All sizes in bytes, each once."""
+        return list(dict.fromkeys(one.bytes for one in self.samples if one.bytes is not None))
+
+    @property
+    def best(self) -> Sample:
+        """The sample that is judged: of the largest size, the faster one of out of place and in place."""
+        return max(self.samples, key=lambda one: (one.bytes or 0, one.bus_gb_per_s or 0.0))
+
+    @property
+    def smallest(self) -> Sample | None:
+        """The sample of the smallest size whose time is a latency, None where there is none."""
+        small = [one for one in self.samples if one.bytes is not None and one.bytes <= SMALL_BYTES]
+        return min(small, key=lambda one: (one.bytes or 0, bool(one.in_place)), default=None)
+
+    def at(self, size: int, *, in_place: bool) -> Sample | None:
+        """Return the sample of one size."""
+        return next(
+            (one for one in self.samples if one.bytes == size and bool(one.in_place) == in_place), None
+        )
+
+    def is_comparable(self, other: "Series") -> bool:
+        """Return whether another series is of the same operation and GPUs."""
+        same = self.first.source == other.first.source
+        return self.first.kind == other.first.kind and same
+
+
+def series_of(samples: Iterable[Sample]) -> list[Series]:
+    """Return the collective operations among samples, in their order."""
+    found: dict[tuple[object, ...], list[Sample]] = {}
+    for one in samples:
+        if one.kind in COLLECTIVES:
+            key = (
+                one.kind,
+                one.source,
+                one.ranks,
+                one.run,
+                one.algorithm,
+                one.model,
+                one.data_type,
+                one.reduction,
+            )
+            found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
+    return [Series(tuple(of)) for of in found.values()]
+
+
+def nearest(one: Series, size: int) -> Sample:
+    """Return the sample whose size is nearest, the faster one of out of place and in place."""
+    return min(
+        one.samples, key=lambda sample: (abs((sample.bytes or 0) - size), -(sample.bus_gb_per_s or 0.0))
+    )
+
+
+# A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
+# H200 reach 0.98 and 0.99 of it from 8 GiB on, A100 0.92 at 256 MiB (nccl_bus.csv). Low: ours.
+RING_BYTES = 256 * 1024 * 1024
+RING_LOW_SHARE = 0.75
+FEW_LOW_SHARE = (
+    0.50  # of 2 and 3 GPUs, for which NCCL takes fewer channels: 2 B200 reach 0.67 (google/dranet)
+)
+# Over PCIe a ring is limited by its slowest link. Without peer access each byte goes through host memory: 8
+# GeForce RTX 2080 Ti reach 0.2 of it (published log). Only less is judged. Ours.
+PCIE_BYTES = 32 * 1024 * 1024
+PCIE_LOW_SHARE = 0.15
+# Each GPU sends to one or to all others at once: 0.93 of the rate of its NVLinks for 8 A100 (nccl_bus.csv),
+# 0.90 for two (NVIDIA/nccl-tests issue 331); in a mesh of four a neighbour has a third of the links. Without
+# P2P copies reach under a tenth. Ours, between the last two.
+EXCHANGE_LOW_SHARE = 0.20
+_LIMIT = "derived: at most"
+_EXCHANGES = ("alltoall", "sendrecv")
+_RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
+_SWITCHED = (
+    3  # NVLink generations of servers with NVSwitches, where every GPU reaches any other with all links
+)
+_CUBE = 8  # GPUs of a server without them
+
+
+class BusRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Expected bus bandwidth in GB/s; `without_nvls`: that of a ring where NVSwitches could reduce."""
+
+    source: str
+    gb_per_s: float | None
+    low_gb_per_s: float | None
+    without_nvls: float | None = None
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is what the links carry at most, which few machines reach."""
+        return self.source.startswith(_LIMIT)
+
+
+def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
+    """Return the same numbers, those of collective operations with the bus bandwidth expected of them."""
+    if not any(one.kind in COLLECTIVES for one in bandwidth.samples):
+        return bandwidth
+    return msgspec.structs.replace(
+        bandwidth, samples=tuple(_beside(one, machine) for one in bandwidth.samples)
+    )
+
+
+def _beside(sample: Sample, machine: Machine) -> Sample:
+    found = None if sample.expected_gb_per_s is not None else expected_rate(sample, machine)
+    if found is None:
+        return sample
+    return msgspec.structs.replace(
+        sample,
+        expected_gb_per_s=None if found.gb_per_s is None else round(found.gb_per_s, 1),
+        expected_low_gb_per_s=None if found.low_gb_per_s is None else round(found.low_gb_per_s, 1),
+        expected_source=found.source,
+    )
+
+
+def expected_rate(sample: Sample, machine: Machine) -> BusRate | None:
+    """Return the expected bus bandwidth of an operation over the GPUs of one host, None if unknown."""
+    gpus = _members(sample, machine)
+    if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
+        return None
+    rows = {row.name: row for gpu in gpus if (row := expected_gpu(gpu.name, gpu.pci_device_id))}
+    if len(rows) != 1 or len({gpu.name for gpu in gpus}) != 1 or sample.bytes is None:
+        return None
+    model = next(iter(rows.values()))
+    joined = _nvlinks_of_each(gpus, model, machine)
+    return (
+        _published(sample, model, len(gpus), joined)
+        or _over_nvlink(sample, model, joined)
+        or _over_pcie(sample, gpus, model, machine, joined)
+    )
+
+
+def _members(sample: Sample, machine: Machine) -> list[Gpu]:
+    """Return the GPUs that took part; all of the machine where as many ranks are not listed."""
+    indices = gpus_of(sample.source)
+    if indices:
+        found = [gpu for gpu in machine.gpus if gpu.index in indices]
+        return found if len(found) == len(indices) == (sample.ranks or len(indices)) else []
+    everywhere = sample.source == "gpus" and len(machine.gpus) == sample.ranks
+    return list(machine.gpus) if everywhere else []
+
+
+def _nvlinks_of_each(gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine) -> int | None:
+    """Return how many NVLinks each GPU has to the others, 0 for PCIe alone, None if unknown."""
+    total = model.nvlinks
+    counts = {gpu.index: 0 for gpu in gpus}
+    known = True
+    for a, b in itertools.combinations(sorted(counts), 2):
+        link = machine.link(a, b)
+        known = known and link is not None and link.nvlinks is not None
+        for index in (a, b):
+            counts[index] += (link.nvlinks or 0) if link else 0
+    if known:
+        least = min(counts.values())
+        return min(least, total or least) if least and _is_one_fabric(gpus, machine) else 0
+    if total is None:
+        return 0 if model.nvlink_generation is None and model.nvlink_by_bridge is None else None
+    if model.nvlink_by_bridge is not False:
+        return None
+    whole = (model.nvlink_generation or 0) >= _SWITCHED or len(gpus) == _CUBE
+    return total if whole else None
+
+
+def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
+    """Return whether NVLinks lead from each GPU to every other, over others if need be."""
+    reached, rest = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
+    while near := {b for b in rest if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
+        reached |= near
+        rest -= near
+    return not rest
+
+
+def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> BusRate | None:
+    rows = expected_bus(model.name, ranks, sample.kind, sample.bytes or 0)
+    rows = [row for row in rows if row.links != "nvlink" or joined]
+    if not rows or joined == 0:
+        return None
+    ring = next((row for row in rows if row.nvls is False), None)
+    off = nvls_is_off(sample)
+    row = ring if off and ring else next((row for row in rows if row.nvls is not False), rows[0])
+    if off and row.nvls:
+        return None
+    return BusRate(
+        source=f"{model.name}, {ranks} GPUs, {NAMES[sample.kind]} ({row.confidence}: nccl_bus.csv)",
+        gb_per_s=row.bus_gb_per_s,
+        low_gb_per_s=row.low_gb_per_s,
+        without_nvls=(ring.bus_gb_per_s if ring else _ring_rate(model, joined)) if row.nvls else None,
+    )
+
+
+def _ring_rate(model: GpuExpectation, joined: int | None) -> float | None:
+    """Return the rate of a ring over the NVLinks of a GPU."""
+    link = expected_nvlink(model.nvlink_generation, model.chip)
+    return joined * link.nccl_gb_per_s if joined and link and link.nccl_gb_per_s else None
+
+
+def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> BusRate | None:
+    link = expected_nvlink(model.nvlink_generation, model.chip)
+    if not joined or link is None or link.nccl_gb_per_s is None or (sample.bytes or 0) < RING_BYTES:
+        return None
+    rate = joined * link.nccl_gb_per_s
+    if sample.kind in _EXCHANGES and link.version >= _SWITCHED:
+        return BusRate(
+            source=f"{_LIMIT} {joined} NVLinks of version {link.version} of a GPU "
+            f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
+            gb_per_s=rate,
+            low_gb_per_s=EXCHANGE_LOW_SHARE * rate,
+        )
+    if sample.kind not in _RINGS:
+        return None
+    return BusRate(
+        source=f"derived: a ring over {joined} NVLinks of version {link.version} "
+        f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
+        gb_per_s=rate,
+        low_gb_per_s=(RING_LOW_SHARE if (sample.ranks or 0) > 3 else FEW_LOW_SHARE) * rate,
+    )
+
+
+def _over_pcie(
+    sample: Sample, gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine, joined: int | None
+) -> BusRate | None:
+    if joined != 0 or sample.kind not in (*_RINGS, *_EXCHANGES) or (sample.bytes or 0) < PCIE_BYTES:
+        return None
+    links = []
+    for gpu in gpus:
+        seen = observed_link(gpu, sample, machine)
+        link = (
+            expected_link(seen.generation, seen.width)
+            if seen
+            else expected_link(model.pcie_generation, model.pcie_width)
+        )
+        if link is None:
+            return None
+        links.append(
+            (link.copy_to_device_gb_per_s, link_name(link), seen.known_by if seen else "by its model")
+        )
+    rate, name, known_by = min(links)
+    return BusRate(
+        source=f"{_LIMIT} the slowest PCIe link, {name} {known_by} (links.csv)",
+        gb_per_s=rate,
+        low_gb_per_s=PCIE_LOW_SHARE * rate,
+    )
+
+
+def is_limit(sample: Sample) -> bool:
+    """Return whether the expectation of a sample is a limit, which few machines reach."""
+    return (sample.expected_source or "").startswith(_LIMIT)
+
+
+def nvls_is_off(sample: Sample) -> bool:
+    """Return whether NCCL's log or command shows that NVSwitches do not reduce (NVLink SHARP)."""
+    algorithms = [fact.split("=")[1].upper() for fact in sample.nccl if fact.startswith("NCCL_ALGO=")]
+    chosen = any("NVLS" not in one and not one.startswith("^") for one in algorithms)
+    excluded = any("NVLS" in one and one.startswith("^") for one in algorithms)
+    return chosen or excluded or "no NVLS" in sample.nccl or "NCCL_NVLS_ENABLE=0" in sample.nccl

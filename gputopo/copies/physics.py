@@ -1,0 +1,468 @@
+"""The check of every number before it is shown or used: what physics forbids, and what contradicts itself.
+
+- A copy within a GPU counts every byte read and written, so that it never outruns the memory: a higher rate
+  is of the L2 cache (`cache`), and so is that of a copy that fits into the cache and outruns larger ones.
+  Any other that fits stays valid: a slow one is slow. As the rate at full clocks it does not count.
+- A copy with the host never outruns the widest link that the model has: PCIe, NVLink-C2C to a Grace CPU, or
+  NVLink to a POWER CPU. Between GPUs it never outruns all NVLinks of the model, or PCIe (`above_link`).
+- Both directions at once carry at least what the faster one carries alone, and at most the sum of both; a
+  copy among others is no faster than alone (`inconsistent`).
+- A number that one tool gave several times is one sample of several `runs`, with their median.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, log
+from statistics import median, median_low
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gputopo.copies.numbers import (
+    Pair,
+    by_copy_engine,
+    host_gpu,
+    is_large,
+    pair_of,
+    rate,
+    runs_agree,
+)
+from gputopo.copies.nvlinks import pcie_max
+from gputopo.reference.expectations import (
+    GpuExpectation,
+    expected_gpu,
+    expected_link,
+    expected_nvlink,
+    known_gpus,
+)
+from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample, gpu_of
+from gputopo.values.machine import Gpu, Machine
+
+# Both directions at once over one alone: 1.00 in all pairs below a full switch uplink, up to 2.02 on links of
+# their own; over the sum of both up to 1.01 (published outputs of p2pBandwidthLatencyTest). Ours, for noise.
+AT_ONCE_NOISE = 1.10
+# Below this share of one direction alone both at once are no sum: a full uplink that both share has 1.00.
+# Ours, for noise and for what alternating directions cost.
+AT_ONCE_LOW_SHARE = 0.85
+# Over NVLinks, where each direction has its own lanes, both at once are no sum below this share of one: they
+# have 1.87 to 1.98 in published outputs (A100, H100, H200, H800). Ours, far below.
+AT_ONCE_NVLINK = 1.3
+# A copy among others that beats the same copy alone by this much is no noise: a sum of both directions is
+# twice as fast (nvbandwidth 0.2 prints 301 to 328 GB/s where one direction has 172). Ours, between the two.
+AT_ONCE_SUM = 1.5
+# Copies with the host this far below those between two GPUs show that these are not on the same kind of link,
+# where the model is unknown. Ours: a switch with a quarter of its lanes towards the host is rare.
+OVER_HOST = 3.0
+# NVLinks of these generations also connect a GPU to an IBM POWER CPU (AC922, S822LC).
+_POWER_GENERATIONS = (1, 2)
+# Copies of which no tool has two tests in one run, where the driver chooses the method.
+_PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
+_MIN_PEERS = 2  # Other pairs before they show which of two numbers is the odd one
+
+HostLink = Literal["PCIe", "NVLink-C2C", "NVLink to the CPU", "NVLink or NVLink-C2C"]
+
+
+class Limit(NamedTuple):
+    """The highest rate that is possible, in GB/s, and whose it is."""
+
+    gb_per_s: float
+    source: str
+
+
+def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
+    """Return the bandwidth with `invalid` set where a number cannot be, and several runs as one sample.
+
+    Idempotent: what it returned, checked again with the same machine, is the same.
+    """
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    bare = [msgspec.structs.replace(one, invalid=None) if one.invalid else one for one in bandwidth.samples]
+    limited = [_with(one, _beyond_limit(one, gpus)) for one in bare]
+    joined = _one_of_each_run(limited)
+    valid = [one for one in joined if one.invalid is None]
+    cached, contradicted = _faster_than_larger(valid, gpus), _contradicted(valid, gpus)
+    samples = tuple(
+        _with(one, "cache" if one in cached else "inconsistent" if one in contradicted else None)
+        for one in joined
+    )
+    return bandwidth if samples == bandwidth.samples else msgspec.structs.replace(bandwidth, samples=samples)
+
+
+def memory_limit(gpu: Gpu | None) -> Limit:
+    """Return the published memory rate of a GPU, of the fastest board of its name; else of any known GPU."""
+    row = _row(gpu)
+    if row is not None and row.memory_gb_per_s is not None:
+        return Limit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
+    fastest = max(known_gpus(), key=lambda one: one.memory_gb_per_s or 0.0)
+    return Limit(fastest.memory_gb_per_s or inf, f"any known memory ({fastest.name})")
+
+
+def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
+    """Return whether the L2 cache of the model is as large as a copy within the GPU, and can serve it."""
+    row = _row(gpu)
+    return bool(row and row.l2_mib and sample.bytes and sample.bytes <= row.l2_mib * 2**20)
+
+
+def l2_mib(gpu: Gpu | None) -> float | None:
+    """Return the size of the L2 cache of a GPU's model, None where unknown."""
+    row = _row(gpu)
+    return row.l2_mib if row else None
+
+
+def pcie_limit(gpu: Gpu | None) -> Limit:
+    """Return the data rate of the widest PCIe link of the model; of 16 lanes of generation 6 if unknown."""
+    row = _row(gpu)
+    if row is None or row.pcie_generation is None:
+        return Limit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
+    return Limit(pcie_max(gpu), f"Gen{row.pcie_generation} x{row.pcie_width}, the link of {row.name}")
+
+
+def host_limit(gpu: Gpu | None) -> Limit:
+    """Return the highest rate between a GPU and host memory in one direction."""
+    row, pcie = _row(gpu), pcie_limit(gpu)
+    if row is None or row.c2c_gb_per_s is not None:
+        rates = [row] if row else [one for one in known_gpus() if one.c2c_gb_per_s]
+        return Limit(max(one.c2c_gb_per_s or 0.0 for one in rates), "NVLink-C2C")
+    if row.nvlinks and not row.nvlink_by_bridge and row.nvlink_generation in _POWER_GENERATIONS:
+        return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
+    return pcie
+
+
+def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
+    """Return the kind of link that a copy with the host went over: by the model, or as no PCIe carries it."""
+    row = _row(gpu)
+    if row is not None and row.c2c_gb_per_s is not None:
+        return "NVLink-C2C"
+    if rate(sample) <= _directions(sample) * pcie_limit(gpu).gb_per_s:
+        return "PCIe"
+    return "NVLink or NVLink-C2C" if row is None else "NVLink to the CPU"
+
+
+def pair_limit(gpu: Gpu | None) -> Limit:
+    """Return the highest rate between a GPU and another one in one direction, over NVLink or PCIe."""
+    row, pcie = _row(gpu), pcie_limit(gpu)
+    if row is not None and row.nvlinks is None and row.name.startswith("GeForce"):
+        return pcie
+    if row is None or row.nvlinks is None:  # of some models the bridges are not in the table
+        return _widest_nvlinks()
+    return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
+
+
+def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
+    """Return the pairs of GPUs, low index first, whose copies are faster than any PCIe link of theirs.
+
+    Where both models are unknown, a rate above 16 lanes of generation 5 is enough if copies with the host
+    reach less than a third of it.
+    """
+    samples = tuple(samples)
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    with_host: dict[int, float] = {}
+    for one in samples:
+        gpu = host_gpu(one)
+        if gpu is not None and is_large(one) and one.kind in ("h2d", "d2h"):
+            with_host[gpu] = max(rate(one), with_host.get(gpu, 0.0))
+    newest = expected_link(5, 16)
+    found = set()
+    for one in samples:
+        pair = pair_of(one)
+        if pair is None or not is_large(one) or not _is_direct(one):
+            continue
+        reached = rate(one) / _directions(one)
+        limit = min(pcie_limit(gpus.get(end)).gb_per_s for end in pair)
+        if newest and all(_row(gpus.get(end)) is None for end in pair) and with_host.keys() & set(pair):
+            host = max(with_host.get(end, 0.0) for end in pair)
+            limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
+        if reached > limit:
+            found.add((min(pair), max(pair)))
+    return frozenset(found)
+
+
+def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
+    """Return the large copies on the path of a sample in both directions, but not itself."""
+    path = _path(sample)
+    return [
+        one for one in samples if path is not None and _path(one) == path and one != sample and is_large(one)
+    ]
+
+
+def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> Limit | None:
+    """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
+    ends = [index for place in (sample.source, sample.destination) if (index := gpu_of(place)) is not None]
+    if sample.kind == "d2d_local":
+        return memory_limit(gpus.get(ends[0])) if ends else None
+    if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):
+        return None
+    between = sample.kind.startswith("p2p") or len(ends) > 1
+    limits = [
+        (pair_limit if between and _is_direct(sample) else host_limit)(gpus.get(index)) for index in ends
+    ]
+    lowest = min(limits, key=lambda one: one.gb_per_s)
+    both = _directions(sample)
+    return Limit(both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source)
+
+
+def _beyond_limit(sample: Sample, gpus: Mapping[int, Gpu]) -> Invalid | None:
+    limit = limit_of(sample, gpus)
+    if limit is None or (sample.median_gb_per_s or 0.0) <= limit.gb_per_s:
+        return None
+    return "cache" if sample.kind == "d2d_local" else "above_link"
+
+
+def _is_direct(sample: Sample) -> bool:
+    return sample.kind == "p2p_direct" or (sample.kind == "bidirectional" and sample.path != "staged")
+
+
+def _directions(sample: Sample) -> int:
+    return 2 if sample.kind == "bidirectional" else 1
+
+
+def _row(gpu: Gpu | None) -> GpuExpectation | None:
+    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
+
+
+def _nvlink_limit(row: GpuExpectation) -> Limit:
+    link = expected_nvlink(row.nvlink_generation, row.chip)
+    if link is None or not row.nvlinks:
+        return Limit(0.0, "no NVLink")
+    return Limit(row.nvlinks * link.link_gb_per_s, f"{row.nvlinks} NVLinks of {row.name}")
+
+
+@functools.cache
+def _widest_nvlinks() -> Limit:
+    return max(map(_nvlink_limit, known_gpus()), key=lambda one: one.gb_per_s)
+
+
+def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) -> list[Sample]:
+    """Return the valid copies within the GPU of a sample that its L2 cache cannot serve."""
+    return [
+        one
+        for one in samples
+        if one.kind == "d2d_local"
+        and one.source == sample.source
+        and is_large(one)
+        and not fits_cache(one, gpu)
+    ]
+
+
+def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
+    """Return the copies that the L2 cache can serve and that outrun all larger ones: it served a part."""
+    found = []
+    for one in samples:
+        gpu = gpus.get(-1 if (index := gpu_of(one.source)) is None else index)
+        if one.kind == "d2d_local" and is_large(one) and fits_cache(one, gpu):
+            larger = max(map(rate, larger_copies(one, samples, gpu)), default=inf)
+            if rate(one) > AT_ONCE_NOISE * larger:
+                found.append(one)
+    return found
+
+
+def _with(sample: Sample, invalid: Invalid | None) -> Sample:
+    return sample if invalid is None else msgspec.structs.replace(sample, invalid=invalid)
+
+
+# Several runs
+
+
+def _one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
+    """Join the samples of one key that are of several runs, at the place of the first of them."""
+    by_key: dict[tuple[object, ...], list[Sample]] = {}
+    for one in samples:
+        if one.invalid is None and one.kind not in COLLECTIVES:
+            by_key.setdefault(_key(one), []).append(one)
+    joined: list[Sample] = []
+    for one in samples:
+        own = by_key.get(_key(one), ()) if one.invalid is None else ()
+        if len(own) < 2 or not _are_runs(own):
+            joined.append(one)
+        elif one is own[0]:
+            joined.append(_joined(own))
+    return joined
+
+
+def _are_runs(samples: Sequence[Sample]) -> bool:
+    """Return whether samples of one key are of several runs.
+
+    Where no run is named, only copies of which no tool has two tests in one run. Of those between GPUs
+    p2pBandwidthLatencyTest has one by writing and one by reading, or with P2P and without where all are
+    staged; nvbandwidth has those by copy engine twice as well.
+    """
+    named = {one.run for one in samples} | {run.name for one in samples for run in one.runs}
+    printed_once = samples[0].kind in _PRINTED_ONCE and samples[0].method in ("driver", None)
+    return len(named) > 1 or printed_once
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Return one sample of all runs: the lower median of the fastest of each run."""
+    in_us = samples[0].kind == "latency"
+    values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
+    runs = {run for one in samples for run in one.runs if run.name is not None}
+    unnamed = [run for one in samples for run in one.runs if run.name is None]
+    own: dict[str | None, list[float]] = {}
+    for one, value in values:
+        if value is not None and not one.runs:
+            own.setdefault(one.run, []).append(value)
+    if len(own) == 1 and None in own:
+        unnamed += [Run(name=None, value=value) for value in own.pop(None)]
+    runs |= {Run(name=name, value=(min if in_us else max)(found)) for name, found in own.items()}
+    ordered = sorted((*runs, *unnamed), key=lambda run: (run.name or "", run.value))
+    middle = median_low(run.value for run in ordered) if ordered else None
+    first = min(values, key=lambda one: (one[0].run or "", one[1] or 0.0))[0]
+    return msgspec.structs.replace(
+        first,
+        median_us=middle if in_us else None,
+        median_gb_per_s=None if in_us else middle,
+        run=None,
+        runs=tuple(ordered),
+        repeats_gb_per_s=(),
+        repeats_us=(),
+        spread_percent=None,
+        conditions=(),
+        expected_gb_per_s=None,
+        expected_low_gb_per_s=None,
+        expected_source=None,
+    )
+
+
+def _key(sample: Sample) -> tuple[object, ...]:
+    return (
+        sample.kind,
+        sample.source,
+        sample.destination,
+        sample.bytes,
+        sample.pinned,
+        sample.method,
+        sample.path,
+        sample.group,
+        sample.with_reverse,
+        sample.numa_node,
+    )
+
+
+# Contradictions
+
+
+class _Path(NamedTuple):
+    """A path in both directions: its two ends in order, how its bytes are moved, which host memory."""
+
+    ends: tuple[str, str]
+    staged: bool | None
+    method: Method | None
+    pinned: bool | None
+    numa_node: int | None
+
+    @property
+    def peers(self) -> tuple[object, ...]:
+        """What paths have in common that are compared with one another."""
+        between = all(gpu_of(end) is not None for end in self.ends)
+        return (between, self.staged, self.method, self.pinned)
+
+
+class _Found(NamedTuple):
+    """The numbers of one path: alone in each direction, both at once, and in one direction among others."""
+
+    alone: dict[str, list[Sample]]  # by source
+    both: list[Sample]
+    among: dict[str, list[Sample]]
+
+    @property
+    def single(self) -> list[float]:
+        """The rate alone of each direction that is known, the lower one first."""
+        return sorted(max(map(rate, samples)) for samples in self.alone.values())
+
+
+def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
+    """Return the samples that cannot be, since others of the same path are as they are."""
+    paths: dict[_Path, _Found] = {}
+    for one in samples:
+        path = _path(one)
+        if path is None or not is_large(one) or not runs_agree(one):
+            continue
+        found = paths.setdefault(path, _Found({}, [], {}))
+        if one.kind == "bidirectional":
+            found.both.append(one)
+        else:
+            (found.alone if one.group is None else found.among).setdefault(one.source, []).append(one)
+    wrong: list[Sample] = []
+    for path, found in paths.items():
+        peers = [other for key, other in paths.items() if key != path and key.peers == path.peers]
+        wrong += _of_both(found, peers, own_lanes=_is_over_nvlink(path, found, gpus))
+        wrong += _of_one_among(found, peers)
+    return wrong
+
+
+def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool:
+    """Return whether one direction of a direct path is faster than any PCIe link of the two GPUs."""
+    if path.staged is not False or not found.alone:
+        return False
+    ends = [gpus.get(-1 if (index := gpu_of(end)) is None else index) for end in path.ends]
+    return found.single[-1] > max(pcie_limit(gpu).gb_per_s for gpu in ends)
+
+
+def _of_both(found: _Found, peers: Sequence[_Found], *, own_lanes: bool) -> Iterator[Sample]:
+    """Yield what contradicts itself of one direction alone and both at once.
+
+    Too little for the faster direction, or above twice it: the one of the two that is odd beside other
+    pairs. Above the sum of the two: the slower direction, as it carries more while the other is used as well.
+    Where directions have no `own_lanes`, a full uplink carries as much in one direction as in both.
+    """
+    single = found.single
+    if not single or not found.both:
+        return
+    high = single[-1]
+    low_share = AT_ONCE_NVLINK if own_lanes else AT_ONCE_LOW_SHARE
+    others = [(max(map(rate, one.both)), one.single[-1]) for one in peers if one.both and one.single]
+    wrong: set[str] = set()
+    for both in found.both:
+        if not low_share * high <= rate(both) <= AT_ONCE_NOISE * 2 * high:
+            if _second_is_odd(rate(both), high, others):
+                wrong |= found.alone.keys()
+            else:
+                yield both
+        elif len(single) > 1 and rate(both) > AT_ONCE_NOISE * sum(single):
+            wrong |= {source for source, own in found.alone.items() if max(map(rate, own)) == single[0]}
+    for source in wrong:
+        yield from found.alone[source]
+
+
+def _of_one_among(found: _Found, peers: Sequence[_Found]) -> Iterator[Sample]:
+    """Yield what contradicts itself of one direction alone and the same among other copies."""
+    for source, among in found.among.items():
+        if source not in found.alone:
+            continue
+        alone = max(map(rate, found.alone[source]))
+        others = [
+            (max(map(rate, one.among[end])), max(map(rate, one.alone[end])))
+            for one in peers
+            for end in one.among.keys() & one.alone.keys()
+        ]
+        odd = False
+        for one in among:
+            if rate(one) > AT_ONCE_SUM * alone:
+                if _second_is_odd(rate(one), alone, others):
+                    odd = True
+                else:
+                    yield one
+        if odd:
+            yield from found.alone[source]
+
+
+def _second_is_odd(first: float, second: float, others: Sequence[tuple[float, float]]) -> bool:
+    """Return whether of two rates the second is farther from those of other paths. False where few are."""
+    if len(others) < _MIN_PEERS:
+        return False
+    firsts, seconds = median(one for one, _ in others), median(other for _, other in others)
+    return abs(log(second / seconds)) > abs(log(first / firsts))
+
+
+def _path(sample: Sample) -> _Path | None:
+    """Return the path of a copy between two GPUs, or with the host; None for others."""
+    if sample.kind in ("h2d", "d2h", "bidirectional") and host_gpu(sample) is not None:
+        staged = None
+    elif pair_of(sample) is not None and (
+        sample.kind in ("p2p_direct", "p2p_staged") or (sample.kind == "bidirectional" and sample.path)
+    ):
+        staged = not _is_direct(sample)
+    else:
+        return None
+    low, high = sorted((sample.source, sample.destination))
+    method = None if by_copy_engine(sample) else sample.method
+    return _Path((low, high), staged, method, sample.pinned, sample.numa_node)

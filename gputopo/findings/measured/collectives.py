@@ -1,0 +1,269 @@
+"""Collective operations, measured by nccl-tests: bus bandwidth, its course over the sizes, and latency."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gputopo.copies.collectives import (
+    NAMES,
+    BusRate,
+    Series,
+    expected_rate,
+    nvls_is_off,
+    series_of,
+)
+from gputopo.findings.measured.faults import BELOW_MINIMUM
+from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.values.bandwidth import Sample, gpus_of
+from gputopo.values.machine import Machine
+from gputopo.values.subject import MACHINE, Subject
+
+RING_MARGIN = Threshold(
+    "bus bandwidth of a ring, up to so much more",
+    1.08,
+    "of the ring's",
+    "8 H200 reach 365.6 GB/s by the ring and 473.1 by NVLS; 5 of them 414.2 (stas00/ml-engineering)",
+)
+DROP = Threshold(
+    "bus bandwidth of the largest size, of that of the best smaller size",
+    0.80,
+    "of it",
+    "Published sweeps rise, or fall by less than 7 %. Ours",
+)
+SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes", "Ours")
+IN_PLACE = Threshold(
+    "in place against out of place at the largest size",
+    0.85,
+    "of the faster one",
+    "Published runs differ by less than 5 %. Ours",
+)
+LATENCY_US = Threshold(
+    "time of a message of at most 8 KiB",
+    250.0,
+    "us",
+    "8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs. Ours",
+)
+
+SLOW = Rule(
+    "collectives.slow",
+    title="bus bandwidth of a collective operation below what the links carry",
+    remedy="Run it again with NCCL_DEBUG=INFO and compare the paths (via P2P, SHM or NET; NVLS) with gputopo "
+    "inspect: NVLinks that are down, peer access that is refused, and variables such as NCCL_P2P_DISABLE "
+    "come first.",
+)
+NVLS_UNUSED = Rule(
+    "collectives.nvls_unused",
+    title="all-reduce no faster than a ring: the NVSwitches do not reduce (NVLS, NVLink SHARP)",
+    remedy="Look for NVLS in NCCL_DEBUG=INFO. It needs NCCL 2.17 or later, a running fabric manager, and "
+    "neither NCCL_NVLS_ENABLE=0 nor NCCL_ALGO without NVLS; in a virtual machine all GPUs of the host.",
+    thresholds=(RING_MARGIN,),
+)
+FALLS = Rule(
+    "collectives.falls",
+    title="bus bandwidth falls at larger sizes",
+    remedy="Check for throttling and other programs during the run (gputopo inspect --watch), and measure "
+    "the larger sizes again with more iterations (-n 50).",
+    severities=("info",),
+    thresholds=(DROP, SWEEP_BYTES),
+)
+PLACES_DIFFER = Rule(
+    "collectives.in_place_differs",
+    title="in place and out of place differ widely",
+    remedy="Measure again on idle GPUs. If it stays, use the faster form, and report it to NCCL.",
+    severities=("info",),
+    thresholds=(IN_PLACE,),
+)
+LATENCY = Rule(
+    "collectives.latency",
+    title="small messages take unusually long",
+    remedy="Check for a busy or throttled CPU, processes that are not bound to the NUMA node of their GPU, "
+    "and NCCL_DEBUG=INFO in a timed run.",
+    severities=("info",),
+    thresholds=(LATENCY_US,),
+)
+
+
+@check(SLOW, NVLS_UNUSED)
+def slow(machine: Machine) -> Iterator[Finding]:
+    """Find operations whose largest size is below the expected bus bandwidth."""
+    for one in _series(machine):
+        best = one.best
+        rate = expected_rate(best, machine)
+        if rate is None or rate.low_gb_per_s is None or best.bus_gb_per_s is None:
+            continue
+        if best.bus_gb_per_s >= rate.low_gb_per_s:
+            continue
+        if rate.without_nvls and _is_as_a_ring(best.bus_gb_per_s, rate.without_nvls):
+            yield _finding(NVLS_UNUSED, best, rate, f"as fast as a ring ({rate.without_nvls:g} GB/s)")
+        else:
+            causes = _causes(best, machine)
+            yield _finding(SLOW, best, rate, f"possible causes: {'; '.join(causes)}" if causes else "")
+
+
+@check(SLOW)
+def below_minimum(machine: Machine) -> Iterator[Finding]:
+    """Find operations that nccl-tests itself reports as too slow."""
+    for one in machine.bandwidth.failures if machine.bandwidth else ():
+        if one.reason == BELOW_MINIMUM:
+            gpus = gpus_of(one.source)
+            yield SLOW.finding(
+                Subject.of_gpus(gpus) if gpus else MACHINE,
+                f"{NAMES[one.kind]}: {one.says}",
+                {"operation": one.kind, "says": one.says},
+            )
+
+
+@check(NVLS_UNUSED)
+def nvls_off(machine: Machine) -> Iterator[Finding]:
+    """Find all-reduces whose log or command excludes NVLS, where the GPUs have it."""
+    for one in _series(machine):
+        best = one.best
+        if best.kind != "allreduce" or not nvls_is_off(best):
+            continue
+        with_nvls = expected_rate(_without_facts(best), machine)
+        if with_nvls and with_nvls.without_nvls and best.bus_gb_per_s:
+            facts = ", ".join(fact for fact in best.nccl if "NVLS" in fact or "ALGO" in fact)
+            yield _finding(NVLS_UNUSED, best, with_nvls, facts)
+
+
+@check(FALLS)
+def falls(machine: Machine) -> Iterator[Finding]:
+    """Find sweeps whose largest size is slower than a smaller one."""
+    for one in _series(machine):
+        large = [s for s in one.samples if (s.bytes or 0) >= SWEEP_BYTES.value and s.bus_gb_per_s]
+        if len({s.bytes for s in large}) < 2:
+            continue
+        best, top = one.best, max(large, key=lambda sample: sample.bus_gb_per_s or 0.0)
+        if (best.bus_gb_per_s or 0.0) < DROP.value * (top.bus_gb_per_s or 0.0):
+            yield FALLS.finding(
+                _subject(best),
+                f"{_what(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth at {_size(best)}, "
+                f"{top.bus_gb_per_s:g} at {_size(top)}",
+                {**_evidence(best), "best_bus_gb_per_s": top.bus_gb_per_s, "best_bytes": top.bytes},
+            )
+
+
+@check(PLACES_DIFFER)
+def places_differ(machine: Machine) -> Iterator[Finding]:
+    """Find operations whose two forms differ at the largest size."""
+    for one in _series(machine):
+        largest = one.best.bytes or 0
+        rates = {
+            name: sample.bus_gb_per_s
+            for name, in_place in (("out of place", False), ("in place", True))
+            if (sample := one.at(largest, in_place=in_place)) and sample.bus_gb_per_s
+        }
+        if (
+            largest >= SWEEP_BYTES.value
+            and len(rates) == 2
+            and min(rates.values()) < IN_PLACE.value * max(rates.values())
+        ):
+            words = ", ".join(f"{rate:g} {name}" for name, rate in rates.items())
+            yield PLACES_DIFFER.finding(
+                _subject(one.best),
+                f"{_what(one.best)}, {_size(one.best)}: {words} GB/s of bus bandwidth",
+                _evidence(one.best),
+            )
+
+
+@check(LATENCY)
+def latency(machine: Machine) -> Iterator[Finding]:
+    """Find operations of one host whose small messages take long."""
+    for one in _series(machine):
+        smallest = one.smallest
+        if smallest is None or smallest.hosts != 1 or (smallest.median_us or 0.0) <= LATENCY_US.value:
+            continue
+        yield LATENCY.finding(
+            _subject(smallest),
+            f"{_what(smallest)}, {_size(smallest)}: {smallest.median_us:g} us, usually under 50",
+            {"operation": smallest.kind, "bytes": smallest.bytes, "us": smallest.median_us},
+        )
+
+
+def _series(machine: Machine) -> list[Series]:
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    return [one for one in series_of(samples) if one.is_of_nccl_tests]
+
+
+def _is_as_a_ring(rate: float, ring: float) -> bool:
+    return ring / RING_MARGIN.value <= rate <= ring * RING_MARGIN.value
+
+
+def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Finding:
+    low = f"at least {rate.low_gb_per_s:.3g}"
+    usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
+    says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
+    return rule.finding(
+        _subject(best),
+        f"{says}; {more}" if more else says,
+        {
+            **_evidence(best),
+            "expected_bus_gb_per_s": rate.gb_per_s,
+            "low_bus_gb_per_s": rate.low_gb_per_s,
+            "source": rate.source,
+        },
+    )
+
+
+def _causes(sample: Sample, machine: Machine) -> list[str]:
+    """Return what else is known of the machine and the run that makes a collective operation slow."""
+    found = []
+    gpus = set(gpus_of(sample.source)) or {gpu.index for gpu in machine.gpus}
+    down = [
+        gpu.index
+        for gpu in machine.gpus
+        if gpu.index in gpus and any(p.active is False for p in gpu.nvlinks or ())
+    ]
+    if down:
+        found.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
+    if "NCCL_P2P_DISABLE=1" in sample.nccl:
+        found.append("NCCL_P2P_DISABLE=1")
+    elif "SHM" in sample.nccl:
+        found.append("NCCL's log has paths via SHM, so through host memory")
+    if "NET" in sample.nccl:
+        found.append("NCCL's log has paths via NET")
+    refused = [
+        f"{link.a}-{link.b}"
+        for link in machine.links
+        if {link.a, link.b} <= gpus and link.p2p_read not in (None, "OK")
+    ]
+    if refused:
+        found.append(
+            f"peer access refused between {', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}"
+        )
+    return found
+
+
+def _without_facts(sample: Sample) -> Sample:
+    return msgspec.structs.replace(sample, nccl=())
+
+
+def _what(sample: Sample) -> str:
+    run = f" (run {sample.run})" if sample.run else ""
+    ranks = f" over {sample.ranks} GPUs" if sample.ranks else ""
+    return f"{NAMES[sample.kind]}{ranks}{run}"
+
+
+def _size(sample: Sample) -> str:
+    count = float(sample.bytes or 0)
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
+
+
+def _subject(sample: Sample) -> Subject:
+    gpus = gpus_of(sample.source)
+    return Subject.of_gpus(gpus) if gpus else MACHINE
+
+
+def _evidence(sample: Sample) -> dict[str, object]:
+    return {
+        "operation": sample.kind,
+        "ranks": sample.ranks,
+        "bytes": sample.bytes,
+        "bus_gb_per_s": sample.bus_gb_per_s,
+        "in_place": sample.in_place,
+        **({"nccl": list(sample.nccl)} if sample.nccl else {}),
+    }

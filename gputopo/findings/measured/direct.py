@@ -1,0 +1,259 @@
+"""Direct copies (P2P) that are slower than those staged through host memory, and what to do about them."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
+from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
+from gputopo.findings.rule import Case, Finding, Rule, Threshold, check
+from gputopo.topology.hops import class_name
+from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
+from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.machine import Hop, Machine
+from gputopo.values.subject import MACHINE, Subject
+
+SLOWER_SHARE = Threshold(
+    "direct copies slower than staged ones",
+    0.03,
+    "below the staged rate",
+    "Published matrices of one run repeat within 2 % (0.77 and 0.79 GB/s for one staged pair of 7gforce-v2); "
+    "direct copies across the host bridge of 7gforce are 3.9 to 7.6 % slower (0.73 against 0.76 to 0.79 "
+    "GB/s)",
+)
+PRINTED_GB_PER_S = Threshold(
+    "rounding of printed rates", 0.01, "GB/s", "The tools print two decimals: 0.40 and 0.41 may be the same"
+)
+DEVIATIONS = Threshold(
+    "noise", 3.0, "standard deviations of both numbers together", "99.7 % of normally distributed repeats"
+)
+LATENCY_SHARE = Threshold(
+    "lower latency of direct copies",
+    0.80,
+    "of the staged latency",
+    "Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct ones without a "
+    "fault have a tenth to a half of them. Ours",
+)
+
+_CASES = {
+    "not in all respects": Case(
+        "direct copies are slower in one direction, and faster in both at once or of lower latency",
+        "Leave P2P on. If a job sends large blocks in one direction at a time, time it with and without P2P "
+        "between these pairs.",
+        "info",
+    ),
+    "pairs with NVLink": Case(
+        "the slower direct copies are those of NVLinks",
+        "Leave P2P on, and look for NVLinks that are down or have errors (nvidia-smi nvlink -s and -e).",
+        "warning",
+    ),
+    "host path at fault": Case(
+        "copies of these GPUs with the host failed or corrupted data",
+        "Leave P2P on: without it all copies take the path through the host. Repair that first (see "
+        "bandwidth.wrong_data, bandwidth.copy_failed), and measure again.",
+        "warning",
+    ),
+    "host path not verified": Case(
+        "the tool that measured does not compare the copied data",
+        "Before P2P is turned off, measure with gputopo bandwidth: it compares every byte, also of the path "
+        "through the host that all copies would then take.",
+        "warning",
+    ),
+    "no setting": Case(
+        "no NCCL_P2P_LEVEL turns P2P off between these pairs alone",
+        "Choose other pairs (gputopo plan takes this result into account). On one switch look for ACS and "
+        "the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu).",
+        "warning",
+    ),
+}
+DIRECT_SLOWER = Rule(
+    "p2p.direct_slower_than_staged",
+    title="direct copies (P2P) slower than those staged through host memory",
+    remedy="Let NCCL stage these pairs with the NCCL_P2P_LEVEL of the message; NCCL_P2P_DISABLE=1 only "
+    "without any NVLink. TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result "
+    "into account. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu).",
+    severities=("warning", "info"),
+    thresholds=(SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE),
+    cases=_CASES,
+)
+_BESIDE = "TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result into account."
+_ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
+
+
+_PATHS: tuple[Path, Path] = ("direct", "staged")
+
+
+class Slow(NamedTuple):
+    """One ordered pair that is slower than what it is compared with."""
+
+    pair: Pair
+    gb_per_s: float
+    against_gb_per_s: float
+
+    @property
+    def share(self) -> float:
+        """The rate as a share of what it is compared with."""
+        return self.gb_per_s / self.against_gb_per_s
+
+
+class _Compared(NamedTuple):
+    """Direct and staged numbers of one ordered pair; `better`: whether one of them is better directly."""
+
+    slow: Slow
+    both_gb_per_s: tuple[float, float] | None
+    latency_us: tuple[float, float] | None
+    better: bool
+
+
+@check(DIRECT_SLOWER)
+def direct_slower(machine: Machine) -> Iterator[Finding]:
+    """Find pairs that copy faster through host memory than directly; one finding for each class of link.
+
+    A warning only where both directions at once and latency, as far as they were measured, are no better
+    directly; else all numbers are reported, and nothing is to be done.
+    """
+    by_class: dict[tuple[str, bool], list[_Compared]] = {}
+    compared = sorted(_compared(machine), key=lambda one: one.slow)
+    for one in compared:
+        by_class.setdefault((class_of(machine, one.slow.pair), one.better), []).append(one)
+    everywhere = [one.slow.pair for one in compared if not one.better]
+    for (hop, better), found in by_class.items():
+        pairs = [one.slow.pair for one in found]
+        worst = min(found, key=lambda one: one.slow.share)
+        but = ", but not in all respects" if better else ""
+        yield DIRECT_SLOWER.finding(
+            subject_of(pairs),
+            f"direct copies are slower than those staged through host memory{but} "
+            f"({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}",
+            {
+                "class": hop,
+                "pairs": dict(map(_evidence, found)),
+            },
+            "info" if better else "warning",
+            remedy=_CASES["not in all respects"].remedy if better else _remedy(machine, everywhere),
+        )
+
+
+def slower_directly(machine: Machine) -> set[Pair]:
+    """Return the ordered pairs whose direct copies are slower than staged ones, which is reported.
+
+    Not those with NVLink that are slower in one direction only: what is wrong with them is not known by that.
+    """
+    by_nvlink = nvlink_pairs(machine)
+    found = ((one.slow.pair, one.better) for one in _compared(machine))
+    return {(a, b) for (a, b), better in found if not better or (min(a, b), max(a, b)) not in by_nvlink}
+
+
+def is_slower(one: Sample, other: Sample) -> bool:
+    """Return whether a copy is slower than another beyond noise and the rounding of printed rates."""
+    deviation = (noise_share(one.repeats_gb_per_s) ** 2 + noise_share(other.repeats_gb_per_s) ** 2) ** 0.5
+    noise = DEVIATIONS.value * deviation
+    missing = rate(other) - rate(one)
+    # Half a unit of the last place for the rounding of floats: 0.41 - 0.40 is a little more than 0.01.
+    return missing > max(SLOWER_SHARE.value, noise) * rate(other) and missing > 1.5 * PRINTED_GB_PER_S.value
+
+
+def class_of(machine: Machine, pair: Pair) -> str:
+    """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown hop`."""
+    hop = class_name(machine.link(*pair))
+    return "unknown hop" if hop == "unknown" else hop
+
+
+def subject_of(pairs: Iterable[Pair]) -> Subject:
+    """Return a single pair as the subject of a finding, for several the machine."""
+    unordered = {(min(pair), max(pair)) for pair in pairs}
+    return Subject.of_link(*min(unordered)) if len(unordered) == 1 else MACHINE
+
+
+def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
+    """Yield each failure of a copy that passes host memory, with each GPU of it."""
+    for failure in machine.bandwidth.failures if machine.bandwidth else ():
+        staged = failure.kind == "p2p_staged" or failure.path == "staged"
+        ends = [gpu_of(failure.source), gpu_of(failure.destination)]
+        if staged or (failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends):
+            yield from ((gpu, failure) for gpu in ends if gpu is not None)
+
+
+def _compared(machine: Machine) -> Iterator[_Compared]:
+    """Yield the pairs that are slower directly in one direction, with all that was measured of them."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    direct, staged = pair_copies(samples, "p2p_direct"), pair_copies(samples, "p2p_staged")
+    both = [pair_copies(samples, "bidirectional", path) for path in _PATHS]
+    latencies = [_latencies(samples, path) for path in _PATHS]
+    for pair, one in direct.items():
+        if pair not in staged or not is_slower(one, staged[pair]):
+            continue
+        reverse = pair[::-1]
+        sums = _two(*(found.get(pair, found.get(reverse)) for found in both))
+        delays = _two(*(found.get(pair) for found in latencies))
+        if delays is not None and delays[0].method != delays[1].method:
+            delays = None  # a pointer chase and a queued copy of a few bytes are not comparable
+        yield _Compared(
+            Slow(pair, rate(one), rate(staged[pair])),
+            sums and (rate(sums[0]), rate(sums[1])),
+            delays and (delays[0].median_us or 0.0, delays[1].median_us or 0.0),
+            better=bool(sums and is_slower(sums[1], sums[0])) or bool(delays and _is_later(*delays)),
+        )
+
+
+def _two(one: Sample | None, other: Sample | None) -> tuple[Sample, Sample] | None:
+    return None if one is None or other is None else (one, other)
+
+
+def _is_later(direct: Sample, staged: Sample) -> bool:
+    return (direct.median_us or 0.0) < LATENCY_SHARE.value * (staged.median_us or 0.0)
+
+
+def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
+    """Return the lowest latency of each ordered pair over a path."""
+    found: dict[Pair, Sample] = {}
+    for one in samples:
+        pair = pair_of(one)
+        if one.kind != "latency" or one.path != path or not pair or not one.median_us or one.invalid:
+            continue
+        if pair not in found or one.median_us < (found[pair].median_us or 0.0):
+            found[pair] = one
+    return found
+
+
+def _numbers(one: _Compared) -> str:
+    """Return the direct number against the staged one in each respect that was measured."""
+    a, b = one.slow.pair
+    words = [f"{one.slow.gb_per_s:.2f} against {one.slow.against_gb_per_s:.2f} GB/s for {a} to {b}"]
+    if one.both_gb_per_s is not None:
+        words.append("both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s))
+    if one.latency_us is not None:
+        words.append("latency {:.2f} against {:.2f} us".format(*one.latency_us))
+    return ", ".join(words)
+
+
+def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
+    """Return the name of a pair, `0>1`, and its numbers."""
+    found = {"direct_gb_per_s": one.slow.gb_per_s, "staged_gb_per_s": one.slow.against_gb_per_s}
+    if one.both_gb_per_s is not None:
+        found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = one.both_gb_per_s
+    if one.latency_us is not None:
+        found["direct_latency_us"], found["staged_latency_us"] = one.latency_us
+    return f"{one.slow.pair[0]}>{one.slow.pair[1]}", found
+
+
+def _is_verified(machine: Machine) -> bool:
+    """Return whether the tool compared what arrived through the host with what was sent."""
+    return machine.bandwidth is not None and "live" in machine.bandwidth.source.split(" + ")
+
+
+def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
+    """Return what to do about pairs that are slower directly in all that was measured."""
+    pairs = {(min(pair), max(pair)) for pair in pairs}
+    if {gpu for gpu, _ in host_failures(machine)} & {gpu for pair in pairs for gpu in pair}:
+        return _CASES["host path at fault"].remedy
+    if pairs & nvlink_pairs(machine):
+        return _CASES["pairs with NVLink"].remedy
+    found = cutoff(machine, pairs)
+    if found is None or found.also:
+        return f"{_CASES['no setting'].says} ({pairs_in_words(pairs)}). {_CASES['no setting'].remedy}"
+    if found.setting == P2P_OFF and not _is_verified(machine):
+        return _CASES["host path not verified"].remedy
+    links = [machine.link(*pair) for pair in pairs]
+    switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
+    causes = _ON_ONE_SWITCH if switched else ""
+    return f"Let NCCL stage {pairs_in_words(pairs)}: {found.setting}. {_BESIDE}{causes}"

@@ -1,0 +1,207 @@
+"""Measured numbers that are shown and not used, and why; several runs of one copy."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
+from gputopo.copies.pair_speeds import gb
+from gputopo.copies.physics import Limit, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
+from gputopo.findings.measured.faults import path_words, subject_of
+from gputopo.findings.rule import Fault, Finding, Rule, check, present
+from gputopo.values.bandwidth import Invalid, Sample, gpu_of
+from gputopo.values.machine import Gpu, Machine
+
+CACHE_RATE = Rule(
+    "bandwidth.cache_rate",
+    title="copies in GPU memory faster than the memory: served by the L2 cache",
+    remedy="None needed: the number is not used. For the rate of the memory copy more than the cache holds "
+    "(gputopo bandwidth, p2pBandwidthLatencyTest, nvbandwidth -t device_local_copy).",
+    severities=("info",),
+)
+ABOVE_LINK = Rule(
+    "bandwidth.above_link",
+    title="copies faster than the widest link of the GPUs",
+    remedy="The number is not used. Check its unit, and whether it is a sum of both directions or of several "
+    "GPUs. Measure again with gputopo bandwidth.",
+)
+INCONSISTENT = Rule(
+    "bandwidth.inconsistent",
+    title="one direction alone and both at once contradict each other",
+    remedy="The number is not used. Check that nothing else used the GPUs, and measure again with gputopo "
+    "bandwidth. If both directions at once stay below one, look for ACS and an IOMMU that translates.",
+)
+SEVERAL_RUNS = Rule(
+    "bandwidth.several_runs",
+    title="one copy measured by several runs",
+    remedy="Look at the runs one by one: gputopo bandwidth --from RUN.",
+    severities=("warning", "info"),
+)
+_MAX_NAMED = 4
+_MAX_RANGES = 2
+SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it. Ours.
+
+
+@check(CACHE_RATE)
+def cache_rates(machine: Machine) -> Iterator[Fault]:
+    """Report copies within a GPU that are faster than its memory."""
+    for gpu in present(machine):
+        samples = [one for one in _invalid(machine, "cache") if gpu_of(one.source) == gpu.index]
+        if samples:
+            fastest = max(samples, key=rate)
+            limit = memory_limit(gpu)
+            if rate(fastest) > limit.gb_per_s:
+                words = f"is above the {gb(limit.gb_per_s)} GB/s of {limit.source}: {_served(fastest, gpu)}"
+            else:
+                larger = larger_copies(fastest, machine.bandwidth.samples if machine.bandwidth else (), gpu)
+                reached = gb(max(map(rate, larger), default=0.0))
+                copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
+                cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
+                words = f"is above the {reached} of larger copies: {copy} fits into {cache}"
+            yield CACHE_RATE.fault(
+                gpu,
+                f"{gb(rate(fastest))} GB/s {words}",
+                {
+                    "gb_per_s": [rate(one) for one in samples],
+                    "bytes": fastest.bytes,
+                    "memory_gb_per_s": limit.gb_per_s,
+                    "l2_mib": l2_mib(gpu),
+                },
+            )
+
+
+@check(ABOVE_LINK)
+def above_link(machine: Machine) -> Iterator[Finding]:
+    """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    by_kind: dict[str, list[tuple[Sample, Limit]]] = {}
+    for one in _invalid(machine, "above_link"):
+        if (limit := limit_of(one, gpus)) is not None:
+            by_kind.setdefault(one.kind, []).append((one, limit))
+    for found in by_kind.values():
+        worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
+        yield ABOVE_LINK.finding(
+            subject_of([one for one, _ in found]),
+            f"copies faster than the link: {gb(rate(worst))} GB/s {path_words(worst)}, at most "
+            f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}",
+            {"samples": [{**_evidence(one), "limit_gb_per_s": limit.gb_per_s} for one, limit in found]},
+        )
+
+
+@check(INCONSISTENT)
+def inconsistent(machine: Machine) -> Iterator[Finding]:
+    """Report numbers that contradict those of the same path."""
+    found = list(_invalid(machine, "inconsistent"))
+    if not found or machine.bandwidth is None:
+        return
+    beside = [
+        [one for one in on_path_of(sample, machine.bandwidth.samples) if one.invalid is None]
+        for sample in found
+    ]
+    first = ", ".join(f"{gb(rate(one))} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
+    yield INCONSISTENT.finding(
+        subject_of(found),
+        f"{gb(rate(found[0]))} GB/s {path_words(found[0])} is {_contradiction(found[0], beside[0])}: "
+        f"{first}{_more(len(found))}",
+        {
+            "samples": [
+                {**_evidence(one), "beside": [_evidence(other) for other in others]}
+                for one, others in zip(found, beside, strict=True)
+            ]
+        },
+    )
+
+
+@check(SEVERAL_RUNS)
+def several_runs(machine: Machine) -> Iterator[Finding]:
+    """Report copies that were measured by several runs of a tool."""
+    samples = [one for one in (machine.bandwidth.samples if machine.bandwidth else ()) if one.runs]
+    for agree in (False, True):
+        found = [one for one in samples if runs_agree(one) == agree]
+        if not found:
+            continue
+        count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
+        if agree:
+            says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which counts"
+        else:
+            says = (
+                f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
+                "only where every run is below the limit"
+            )
+        yield SEVERAL_RUNS.finding(
+            subject_of(found),
+            says,
+            {
+                "samples": [
+                    {**_evidence(one), "runs": [{"run": run.name, "value": run.value} for run in one.runs]}
+                    for one in found
+                ]
+            },
+            "info" if agree else "warning",
+            remedy="None needed." if agree else None,
+        )
+
+
+def _invalid(machine: Machine, why: Invalid) -> Iterator[Sample]:
+    return (one for one in (machine.bandwidth.samples if machine.bandwidth else ()) if one.invalid == why)
+
+
+def _served(sample: Sample, gpu: Gpu) -> str:
+    """Return what served a copy within a GPU: its L2 cache, unless the copy is much larger."""
+    size = "" if sample.bytes is None else f" of {sample.bytes / 1e6:.3g} MB"
+    cache = l2_mib(gpu)
+    if cache is not None and sample.bytes is not None and sample.bytes > 2 * cache * 2**20:
+        return f"no copy{size} can, nor does it fit into the L2 cache of {cache:g} MiB"
+    return f"the copy{size} was served by the L2 cache" + ("" if cache is None else f" of {cache:g} MiB")
+
+
+def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
+    """Return how a number contradicts the valid ones of its path, and the likeliest cause."""
+    both = max((rate(one) for one in beside if one.kind == "bidirectional"), default=0.0)
+    alone = max((rate(one) for one in beside if one.kind != "bidirectional"), default=0.0)
+    if sample.kind == "bidirectional":
+        if rate(sample) > 2 * alone:
+            return "above twice of one direction"
+        return "no sum of both directions, as one alone has about as much or more"
+    if sample.group is not None:
+        return "faster beside other copies than alone: a sum of both directions"
+    if rate(sample) < both / 2:
+        return "slower alone than while the other direction is used as well (clock ramp-up, other load)"
+    return "a sum of both directions"
+
+
+def _as_a_sum(sample: Sample, machine: Machine) -> str:
+    """Return that a number is twice what others of its kind have, where it is."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    others = [rate(one) for one in samples if one.kind == sample.kind and is_large(one)]
+    if others and abs(rate(sample) / median(others) - 2) <= SUM_TOLERANCE:
+        return ": twice the usual rate, so a sum of both directions"
+    return ""
+
+
+def _ranges(samples: Sequence[Sample]) -> str:
+    """Return the smallest and the largest number of all runs of each copy, the widest ranges first."""
+    words = []
+    for one in sorted(samples, key=lambda one: -_width(one)):
+        values = [run.value for run in one.runs]
+        unit = "us" if one.kind == "latency" else "GB/s"
+        words.append(f"{path_words(one)} {gb(min(values))} to {gb(max(values))} {unit} ({len(values)} runs)")
+    more = len(words) - _MAX_RANGES
+    return "; ".join(words[:_MAX_RANGES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _width(sample: Sample) -> float:
+    values = [run.value for run in sample.runs]
+    return max(values) / (min(values) or 1.0)
+
+
+def _evidence(sample: Sample) -> dict[str, Any]:
+    return {
+        name: value
+        for name in ("kind", "source", "destination", "bytes", "method", "path", "group", "median_gb_per_s")
+        if (value := getattr(sample, name)) is not None
+    }
+
+
+def _more(count: int) -> str:
+    return f"; and {count - 1} more" if count > 1 else ""

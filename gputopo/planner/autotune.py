@@ -1,0 +1,154 @@
+"""Which placements are measured before a run, and when the fastest of them is known. Pure.
+
+The candidates run in rounds, each once in a round, in alternating order, so that a drift of clocks or of the
+load of the host meets all of them. Two are compared by the logarithms of their speeds' ratios, one for each
+round that both have run:
+
+    lead  = median of these
+    noise = t * deviation / sqrt(rounds)
+
+`t` is Student's quantile for 97.5 %; the deviation is the standard deviation, from FOR_MAD rounds on the
+scaled median absolute deviation, which one disturbed round cannot move. It is never below the noise within
+the runs, so that two rounds that agree by chance settle nothing. A candidate whose lead on another exceeds
+the noise ends that one's runs. All end where one is left, where lead + noise is below SAME for all that are
+left, or where the time does not suffice for the next run.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median, stdev
+from typing import Any
+
+from gputopo.planner.request import SPREAD
+from gputopo.runs.throughput import MAD_TO_SIGMA
+from gputopo.values.run.all_reduce import Backend, parse
+from gputopo.values.run.autotune import Settled, Timed
+from gputopo.values.run.plan import Candidate, Plan, mode_of
+
+SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
+FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
+# Student's t, 97.5 %, for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+UNPREDICTED: tuple[dict[str, Any], ...] = (
+    {"variable_update": "parameter_server", "ps_device": "cpu"},
+    {"variable_update": "replicated", "all_reduce": "copy"},
+    {"variable_update": "replicated", "all_reduce": "pscpu"},
+    {"variable_update": "parameter_server", "ps_device": SPREAD},
+    {"variable_update": "replicated", "all_reduce": "nccl"},
+)
+"""The order in which placements are measured where nothing is predicted, after the one that was chosen."""
+
+
+def contenders(
+    plan: Plan,
+    count: int,
+    *,
+    backend: Backend,
+    devices: int,
+    variable_update: str = "auto",
+    ps: str = "auto",
+    all_reduce: str | None = None,
+) -> tuple[Candidate, ...]:
+    """Return the choice and the best candidates of the plan that differ from it and one another in mode.
+
+    Up to `count`, in the plan's order, where that is by predicted seconds; else those of UNPREDICTED on the
+    chosen GPUs, as far as the options allow. Other GPUs, as many, and which of them has the variables make
+    no other mode.
+    """
+    choice = plan.choice
+    if plan.prediction is not None:
+        others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
+    else:
+        placed = (Candidate(gpus=choice.gpus, **place) for place in UNPREDICTED)
+        others = [
+            one for one in placed if _is_allowed(one, backend, devices, variable_update, ps, all_reduce)
+        ]
+    found = {mode_of(choice): choice}
+    for one in others:
+        if (one.variable_update == "independent") == (choice.variable_update == "independent"):
+            found.setdefault(mode_of(one), one)
+    return tuple(found.values())[:count]
+
+
+def _is_allowed(
+    one: Candidate, backend: Backend, devices: int, variable_update: str, ps: str, all_reduce: str | None
+) -> bool:
+    """Return whether the options leave a placement to choose from, and these devices can do it."""
+    if devices < 2 or variable_update not in ("auto", one.variable_update):
+        return False
+    if one.all_reduce is None:
+        return all_reduce is None and ps in ("auto", one.ps_device)
+    usable = parse(one.all_reduce).why_not(backend, devices) is None
+    return usable and ps == "auto" and (all_reduce is None or parse(all_reduce).written == one.all_reduce)
+
+
+class Race:
+    """The runs of some candidates, by their places. It holds what was measured, however it ends."""
+
+    def __init__(self, count: int) -> None:
+        self.runs: list[list[Timed]] = [[] for _ in range(count)]
+        self.racing = list(range(count))
+        self.failures: dict[int, str] = {}
+        self.settled: Settled = "stopped"
+
+    @property
+    def leader(self) -> int | None:
+        """The fastest of those that are left: by the median of its rounds, else the first; None: none ran."""
+        ran = [one for one in self.racing if self.runs[one]]
+        return max(ran, key=lambda one: median(run.images_per_sec for run in self.runs[one]), default=None)
+
+    def run(
+        self, measure: Callable[[int, int], Timed | str], *, budget_s: float, clock: Callable[[], float]
+    ) -> None:
+        """Measure in rounds until it is settled. What `measure` raises ends it; what was measured stays.
+
+        `measure`: runs the candidate of a place for a round, from 1; a text is why it failed. The first round
+        is made as long as the budget is not used up, later runs only if one like the longest so far fits in.
+        """
+        began, longest, rounds = clock(), 0.0, 0
+        while True:
+            rounds += 1
+            for one in self.racing[:: 1 if rounds % 2 else -1]:
+                before = clock()
+                if before + longest > began + budget_s:
+                    self.settled = "time"
+                    return
+                found = measure(one, rounds)
+                if isinstance(found, str):
+                    self.failures[one] = found
+                    self.racing.remove(one)
+                else:
+                    self.runs[one].append(found)
+                longest = max(longest, clock() - before)
+            if self._is_settled():
+                return
+
+    def _is_settled(self) -> bool:
+        leader = self.leader
+        if leader is None or len(self.racing) == 1:
+            self.settled = "failed"
+            return True
+        leads = {one: lead(self.runs[leader], self.runs[one]) for one in self.racing if one != leader}
+        self.racing = [one for one in self.racing if one not in leads or leads[one][0] <= leads[one][1]]
+        if len(self.racing) == 1:
+            self.settled = "lead"
+        elif all(sum(leads[one]) < SAME for one in self.racing if one != leader):
+            self.settled = "same"
+        return self.settled != "stopped"
+
+
+def lead(faster: Sequence[Timed], slower: Sequence[Timed]) -> tuple[float, float]:
+    """Return by how much one is faster, as a logarithm, and the noise of that; infinite for one round."""
+    pairs = list(zip(faster, slower, strict=False))
+    ratios = [math.log(a.images_per_sec / b.images_per_sec) for a, b in pairs]
+    middle, rounds = median(ratios), len(ratios)
+    if rounds < 2:
+        return middle, math.inf
+    if rounds < FOR_MAD:
+        deviation = stdev(ratios)
+    else:
+        deviation = MAD_TO_SIGMA * median(abs(ratio - middle) for ratio in ratios)
+    within = median(math.hypot(a.noise, b.noise) for a, b in pairs)
+    t = _T[min(rounds - 1, len(_T)) - 1]
+    return middle, t * max(deviation, within) / math.sqrt(rounds)

@@ -1,0 +1,342 @@
+"""The order of sets of GPUs and places for their variables by the predicted seconds of a step. Pure.
+
+All sets with all places are compared (`gputopo.prediction.search`). Of those that are as fast, the set whose
+GPUs are nearer to one another wins, then the lowest indices.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from math import exp, hypot, inf, log
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.planner.reasons import farthest_words, reduction_reasons, search_reason
+from gputopo.planner.request import SPREAD, Request, gpus_in_words
+from gputopo.planner.selection import ALL, LISTED, Selection
+from gputopo.prediction.flows import Resource
+from gputopo.prediction.one_gpu.published import Speed
+from gputopo.prediction.paths import Paths, paths_of, unknown_facts
+from gputopo.prediction.programs import Program
+from gputopo.prediction.search import DIGITS, Found, Question, fastest
+from gputopo.prediction.step import Model, Placing
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Machine
+from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
+
+# Reductions of which gputopo chooses one. Others have the same constants: what they cost is not known.
+CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
+_MANY_SETS = 1000  # of which the ten best are not found in half a second where all GPUs are different
+# Found candidates for each that is listed: those that differ only in the GPU with the variables are one.
+_FOUND_PER_LISTED = 4
+_NO_SHARE = 0.005  # of images/sec: less is no price
+
+
+class Basis(NamedTuple):
+    """The facts that steps are predicted from, beside the machine. `batch`: per GPU."""
+
+    model: Model
+    program: Program
+    batch: int
+    speeds: Mapping[int, Speed]
+
+
+class Fastest(Selection):
+    """The candidates whose steps are shortest."""
+
+    def __init__(
+        self, machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis
+    ) -> None:
+        super().__init__(machine, request, unavailable)
+        self.basis = basis
+        self.paths = paths_of(machine)
+
+    def search(
+        self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
+    ) -> tuple[Found, ...]:
+        """Return the `keep` fastest candidates of the pool, within one PIX island where that is preferred."""
+        return self._search(pool, keep, deprioritized, self._placings(pool))
+
+    def candidates(self, keep: int | None) -> tuple[Candidate, ...]:
+        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked.
+
+        None: up to LISTED, and where there are very many sets only those of the fastest set.
+        """
+        if keep == ALL:
+            found = self._search(self.pool, ALL, self.troubles)
+            found += self._search(self.pool, ALL, self.troubles, self._unchosen())
+        elif keep is None and self.sets > _MANY_SETS:
+            found = self._listed(self._search(self.pool, 1, self.troubles), LISTED)
+        else:
+            listed = LISTED if keep is None else max(keep, 1)
+            found = self._listed(self._search(self.pool, listed * _FOUND_PER_LISTED, self.troubles), listed)
+        return tuple(self._candidate(one, rank, found) for rank, one in enumerate(found))
+
+    def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
+        """Return how much slower the chosen GPUs are than the fastest ones."""
+        now, then = (self._images_per_sec(self._search(gpus, 1)[0]) for gpus in (chosen, best))
+        return f"{now:.0f} instead of {then:.0f} images/sec" if now < then * (1 - _NO_SHARE) else ""
+
+    def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
+        """Return from what was predicted, how sure the choice is, and what the options cost."""
+        choice = candidates[0]
+        margin = tie = None
+        runner_up = next(iter(runners_up(choice, candidates)), None)
+        if runner_up is not None:
+            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
+            if margin < SURE_MARGIN:
+                tie = ", or ".join((*unknown_facts(self.machine, self.paths)[:1], "one short run of each"))
+        return Prediction(
+            program=self.basis.program.name,
+            batch_size=self.basis.batch,
+            single_gpu_images_per_sec={
+                gpu: round(self.basis.speeds[gpu].images_per_sec, 2) for gpu in self.pool
+            },
+            single_gpu_source=" + ".join(dict.fromkeys(self.basis.speeds[gpu].source for gpu in choice.gpus)),
+            margin=margin,
+            tie=tie,
+            prices=tuple(self._prices(choice)),
+        )
+
+    def _search(
+        self,
+        pool: Sequence[int],
+        keep: int,
+        deprioritized: Collection[int] = (),
+        placings: Sequence[Placing] | None = None,
+    ) -> tuple[Found, ...]:
+        """Return the `keep` fastest candidates by `_order`."""
+        basis, last = self.basis, set(deprioritized) - {self.required}
+        compute = {gpu: basis.batch / basis.speeds[gpu].images_per_sec for gpu in pool}
+        found: list[Found] = []
+        for part in self._parts(pool, last):
+            question = Question(
+                self.paths,
+                basis.model,
+                basis.program,
+                compute,
+                tuple(self._placings(part) if placings is None else placings),
+                min(self.size, len(part)),
+                self.key,
+                self.required,
+                last,
+            )
+            found += fastest(question, part, keep)
+        found.sort(key=lambda one: self._order(one, last))
+        if self.exact and set(pool) == set(self.pool):
+            found = [one._replace(gpus=self.pool) for one in found]
+        return tuple(found[:keep])
+
+    def _order(self, found: Found, last: Collection[int]) -> tuple[object, ...]:
+        nearness = sorted((self.key(a, b) for a, b in combinations(found.gpus, 2)), reverse=True)
+        return (
+            sum(gpu in last for gpu in found.gpus),
+            round(found.prediction.step_s, DIGITS),
+            nearness,
+            found.gpus,
+        )
+
+    def _parts(self, pool: Sequence[int], last: Collection[int]) -> Sequence[Sequence[int]]:
+        """Return the PIX islands to choose from where they are preferred and large enough, else the pool."""
+        if not self.request.prefer_pix or self.exact:
+            return [pool]
+        fewest = max(0, self.size - len(set(pool) - set(last)))  # GPUs to avoid that every set has
+        islands = [tuple(gpu for gpu in island if gpu in pool) for island in self.islands]
+        return [
+            island
+            for island in islands
+            if self.size - len(set(island) - set(last)) <= fewest and self.size <= len(island)
+        ] or [pool]
+
+    def _placings(self, pool: Sequence[int]) -> tuple[Placing, ...]:
+        """Return the places for the variables among which gputopo chooses, as the request leaves them."""
+        update, ps = self.variable_update, self.request.ps
+        if update == "independent":
+            return (Placing("independent"),)
+        places = [f"gpu:{gpu}" for gpu in pool]
+        if self.size > 1:
+            places += [SPREAD, "cpu"]
+        served = [Placing("parameter_server", place) for place in (places if ps == "auto" else [ps])]
+        reductions = CHOSEN_REDUCTIONS if self.all_reduce is None else (self.all_reduce,)
+        copied = [Placing("replicated", None, name) for name in reductions]
+        if update == "parameter_server" or ps != "auto" or (update == "auto" and self.size == 1):
+            return tuple(served)
+        return tuple(copied if update == "replicated" else [*served, *copied])
+
+    def _unchosen(self) -> tuple[Placing, ...]:
+        """Return the other places that the request allows: predicted where asked for, never chosen."""
+        update, every = self.request.variable_update, list[Placing]()
+        if self.request.ps != "auto" or self.all_reduce is not None:
+            return ()
+        if update in ("auto", "parameter_server"):
+            every += [Placing("parameter_server", place) for place in (SPREAD, "cpu")]
+        if update in ("auto", "replicated"):
+            reductions = map(all_reduce.Reduction, all_reduce.NAMES)
+            usable = (one.name for one in reductions if one.why_not("gpu", self.size) is None)
+            every += [Placing("replicated", None, name) for name in usable]
+        if update == "auto":
+            every.append(Placing("independent"))
+        chosen = self._placings(self.pool)
+        return tuple(placing for placing in every if placing not in chosen)
+
+    def _listed(self, found: Sequence[Found], keep: int) -> tuple[Found, ...]:
+        """Return the fastest one, other places on its GPUs, and as many others as are listed.
+
+        Those that differ only in the GPU with the variables are one.
+        """
+        listed: dict[object, Found] = {}
+        for one in (found[0], *self._search(found[0].gpus, ALL, self.troubles), *found):
+            owner = one.placing.owner is not None and one.placing.owner != self.required
+            mode = "owner" if owner else one.placing
+            listed.setdefault((one.gpus, mode, round(one.prediction.step_s, DIGITS)), one)
+        return tuple(sorted(list(listed.values())[:keep], key=lambda one: self._order(one, self.troubles)))
+
+    def _images_per_sec(self, found: Found) -> float:
+        return len(found.gpus) * self.basis.batch / found.prediction.step_s
+
+    def _candidate(self, found: Found, rank: int, others: Sequence[Found]) -> Candidate:
+        """Return a found candidate; the first one with all its reasons, the others in short."""
+        gpus, placing, step = found.gpus, found.placing, found.prediction
+        speed = self._images_per_sec(found)
+        speeds = [self.basis.speeds[gpu] for gpu in gpus]
+        low, high = self._range(found)
+        links = {"weights": step.weights_by, "gradients": step.gradients_by}
+        return Candidate(
+            gpus=gpus,
+            variable_update=placing.variable_update,
+            ps_device=placing.ps_device,
+            all_reduce=placing.all_reduce,
+            alike=found.alike,
+            images_per_sec=round(speed, 2),
+            images_per_sec_low=round(speed * low, 2),
+            images_per_sec_high=round(speed * high, 2),
+            speedup=round(speed / max(speeds).images_per_sec, 3),
+            step_ms=_ms(step.step_s),
+            compute_ms=_ms(step.compute_s),
+            exposed_ms={
+                "weights": _ms(step.weights_s),
+                "gradients": _ms(step.gradients_s),
+                "variables": _ms(step.variables_s),
+            },
+            links={part: in_words(by, placing, self.paths) for part, by in links.items() if by is not None},
+            limited_by=self._limited_by(found),
+            reasons=tuple(self._reasons(found, others) if rank == 0 else self._short_reasons(found)),
+        )
+
+    def _range(self, found: Found) -> tuple[float, float]:
+        """Return the range of the prediction, over it: that of the program and of the slowest GPU's speed.
+
+        Their errors are independent: logarithms add up as squares do.
+        """
+        program, speed = self.basis.program, min(self.basis.speeds[gpu] for gpu in found.gpus)
+        alone = len(found.gpus) == 1 or found.placing.traffic == "none"
+        low, high = (1.0, 1.0) if alone else (program.low, program.high)
+        return (
+            exp(-hypot(log(low), log(speed.low / speed.images_per_sec))),
+            exp(hypot(log(high), log(speed.high / speed.images_per_sec))),
+        )
+
+    def _limited_by(self, found: Found) -> str:
+        step = found.prediction
+        parts = {"weights": step.weights_s, "gradients": step.gradients_s, "variables": step.variables_s}
+        largest = max(parts, key=parts.__getitem__)
+        if sum(parts.values()) < SURE_MARGIN * step.step_s:
+            speeds = {gpu: self.basis.speeds[gpu].images_per_sec for gpu in found.gpus}
+            slowest = min(found.gpus, key=speeds.__getitem__)
+            differ = len(set(speeds.values())) > 1
+            return f"compute of GPU {slowest}" if differ else "compute"
+        if largest == "variables":
+            return "cost of variables"
+        by = step.weights_by if largest == "weights" else step.gradients_by
+        return largest if by is None else in_words(by, found.placing, self.paths)
+
+    def _reasons(self, found: Found, others: Sequence[Found]) -> list[str]:
+        gpus = found.gpus
+        reasons = self.distance_reasons(gpus, self.pool)
+        reasons.append("the GPUs were named by --gpus" if self.exact else self._search_reason(found, others))
+        if len(gpus) > 1:
+            unknown = unknown_facts(self.machine, self.paths)
+            reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
+        reduction = reduction_reasons(self.machine, gpus, found.placing.all_reduce)
+        return [*reasons, *self.reasons_of_request(gpus), *reduction]
+
+    def _search_reason(self, found: Found, others: Sequence[Found]) -> str:
+        step_s = round(found.prediction.step_s, DIGITS)
+        same = {one.gpus: one.alike for one in others if round(one.prediction.step_s, DIGITS) == step_s}
+        equal = sum(same.values())
+        if self.size == 1 < self.sets:
+            more = f"; {equal} are as fast, the lowest index was chosen" if equal > 1 else ""
+            first = "of those with the least use and errors " if self.troubles else ""
+            return f"one GPU of {self.sets} to choose from: {first}the fastest by prediction{more}"
+        return search_reason(
+            self.sets,
+            equal,
+            self.size,
+            by="predicted seconds of a step",
+            good="fast",
+            chosen="the nearest with the lowest indices was chosen",
+            troubled=bool(self.troubles),
+        )
+
+    def _short_reasons(self, found: Found) -> Iterator[str]:
+        short = farthest_words(self.links, found.gpus)
+        if troubled := sorted(self.troubles.keys() & set(found.gpus)):
+            short += f"; {gpus_in_words(troubled)} in use or in error"
+        yield short if found.alike == 1 else f"{short}; represents {found.alike} equivalent sets"
+
+    def _prices(self, choice: Candidate) -> Iterator[Price]:
+        """Return what each option costs that leaves fewer candidates to choose from."""
+        for option, request in self._without_options(choice).items():
+            other = Fastest(self.machine, request, self.unavailable, self.basis)
+            bases = {self.basis.speeds[gpu].basis if gpu in self.basis.speeds else None for gpu in other.pool}
+            if None in bases or ("given" in bases and len(bases) > 1):
+                continue  # a speed that was given is not to be compared with those of other sources
+            best = other.search(other.pool, 1, other.troubles)[0]
+            speed = other._images_per_sec(best)
+            share = 1 - (choice.images_per_sec or 0.0) / speed
+            yield Price(
+                option=option,
+                share=round(share, 4) if share > _NO_SHARE else 0.0,
+                images_per_sec=round(speed, 2),
+                instead=best.gpus,
+            )
+
+    def _without_options(self, choice: Candidate) -> dict[str, Request]:
+        """Return the request without each option that leaves fewer candidates, by that option."""
+        request = self.request
+        freed: dict[str, dict[str, object]] = {}
+        if request.prefer_pix and self.in_one_island(choice.gpus) and self.size > 1:
+            freed["--prefer-pix"] = {"prefer_pix": False}
+        if request.ps != "auto":
+            freed[f"--ps {request.ps}"] = {"ps": "auto"}
+        if request.all_reduce is not None:
+            freed[f"--all-reduce {request.all_reduce}"] = {"all_reduce": None}
+        elif request.variable_update in ("parameter_server", "replicated"):
+            freed[f"--variable-update {request.variable_update}"] = {"variable_update": "auto"}
+        if self.exact and self.required is None:
+            freed["--gpus"] = {"gpus": None, "num_gpus": self.size}
+        return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}
+
+
+def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
+    """Return a resource of `gputopo.prediction.flows` in words: `GPU 3 to the host`."""
+    kind, *ends = resource
+    by_host = placing.traffic == "host"
+    if kind in ("uplink up", "uplink down"):
+        gpus = index_ranges(paths.uplinks[int(ends[0])].gpus)
+        return f"uplink of GPUs {gpus}"
+    if kind in ("up", "nvlink out"):
+        name = "NVLinks" if kind == "nvlink out" else "link"
+        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
+    if kind in ("down", "nvlink in"):
+        name = "NVLinks" if kind == "nvlink in" else "link"
+        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
+    if kind == "host":
+        return "gradients added on the CPU"
+    names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
+    return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)

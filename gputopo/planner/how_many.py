@@ -1,0 +1,187 @@
+"""How many GPUs a job takes. Pure.
+
+`--num-gpus auto` takes more while each doubling brings a share of its worth. Of GPUs of different speeds
+fewer can be faster with equal batches, since the slowest sets the pace of synchronous training.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+
+import msgspec
+
+from gputopo.planner.fastest import Basis, Fastest
+from gputopo.planner.nearest import Nearest
+from gputopo.planner.request import Request
+from gputopo.prediction.paths import Paths
+from gputopo.values.machine import Machine
+from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import GpuCount, GroupSpeed, HowMany, Unequal
+
+# A doubling that brings less than half of what ideal GPUs would bring is better left to another job.
+GAIN = 0.5
+# Speeds of one GPU within this count as equal: two runs of one job differ as much.
+SAME_SPEED = 0.03
+# Between groups a smaller difference is within the error of any prediction.
+CLEARLY = 0.01
+_NOISE = 1e-9  # of sums of floating-point numbers
+
+
+def how_many(
+    machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis | str | None
+) -> HowMany:
+    """Return the number of GPUs for a request with `num_gpus` auto, which was checked.
+
+    All where the bandwidth was not measured, or no step can be predicted: `basis` has the missing fact.
+    Raises NoPlanError where no GPU can be used.
+    """
+    gain = GAIN if request.gain is None else request.gain
+    if not isinstance(basis, Basis):
+        largest = Nearest(machine, request, unavailable).size
+        why = basis or "no step is predicted for this job"
+        return HowMany(num_gpus=largest, gain=gain, reason=_unless_measured(largest, why))
+    # Some reductions cannot serve all numbers of GPUs: the largest number is known without.
+    free = msgspec.structs.replace(request, all_reduce=None)
+    selection = Fastest(machine, free, unavailable, basis)
+    counts = gains(
+        {
+            size: _images_per_sec(machine, one, unavailable, basis)
+            for size in doublings(selection.size)
+            if (one := _of_size(request, size)) is not None
+        }
+    )
+    if is_measured(selection.paths, selection.pool):
+        chosen = enough(counts, gain)
+        reason = _reason(counts, chosen, gain)
+    else:
+        chosen = counts[-1]
+        reason = _unless_measured(chosen.num_gpus, "bandwidth was not measured (gputopo bandwidth --save)")
+        if slower := _slower(counts):
+            reason += f"; {slower}"
+    return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason, counts=counts)
+
+
+def doublings(largest: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ... and the largest number."""
+    powers = (2**power for power in range(largest.bit_length()))
+    return tuple(dict.fromkeys((*powers, largest)))
+
+
+def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
+    """Return the counts with what each adds to the one before it; the counts rise from 1."""
+    one = images_per_sec[1]
+    found = [GpuCount(num_gpus=1, images_per_sec=round(one, 2), speedup=1.0)]
+    for (fewer, before), (more, after) in pairwise(images_per_sec.items()):
+        gain = (after / before - 1) / (more / fewer - 1)
+        found.append(
+            GpuCount(
+                num_gpus=more,
+                images_per_sec=round(after, 2),
+                speedup=round(after / one, 3),
+                gain=round(gain, 4),
+            )
+        )
+    return tuple(found)
+
+
+def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
+    """Return the largest count up to which each adds at least `gain` of its worth, and is no slower."""
+    chosen = counts[0]
+    for one in counts[1:]:
+        if one.gain is None or one.gain < max(gain, 0.0) - _NOISE:
+            break
+        chosen = one
+    return chosen
+
+
+def is_measured(paths: Paths, gpus: Sequence[int]) -> bool:
+    """Return whether what GPUs exchange was measured: each with the host, or each pair."""
+    hosts = all(paths.hosts[gpu].basis == "measured" for gpu in gpus)
+    return hosts or all(paths.pair(a, b).basis == "measured" for a, b in combinations(gpus, 2))
+
+
+def _of_size(request: Request, size: int) -> Request | None:
+    """Return the request for so many GPUs; None where its reduction cannot serve them."""
+    sized = msgspec.structs.replace(request, num_gpus=size, gain=None)
+    if request.all_reduce is None or all_reduce.parse(request.all_reduce).why_not("gpu", size) is None:
+        return sized
+    # One GPU reduces nothing.
+    return msgspec.structs.replace(sized, all_reduce=None) if size == 1 else None
+
+
+def _images_per_sec(
+    machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis
+) -> float:
+    selection = Fastest(machine, request, unavailable, basis)
+    best = selection.search(selection.pool, 1, selection.troubles)[0]
+    return len(best.gpus) * basis.batch / best.prediction.step_s
+
+
+def _unless_measured(largest: int, why: str) -> str:
+    return "the only one" if largest == 1 else f"all, unless measured otherwise: {why}"
+
+
+def _reason(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
+    after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
+    if after is None:
+        if chosen.num_gpus == 1:
+            return "the only one"
+        return f"each step up to {chosen.num_gpus} brings at least {gain:.0%} of its worth"
+    slower = _slower([one for one in counts if one.num_gpus >= chosen.num_gpus])
+    if after.gain is not None and after.gain < 0:
+        return slower
+    brings = f"{after.num_gpus} would bring {after.gain:.0%} of their worth, less than {gain:.0%} (--gain)"
+    return f"{brings}; {slower}" if slower else brings
+
+
+def _slower(counts: Sequence[GpuCount]) -> str:
+    """Return which is the first count that is slower than the one before it; empty where there is none."""
+    for before, after in pairwise(counts):
+        if after.images_per_sec < before.images_per_sec:
+            return (
+                f"{after.num_gpus} are slower than {before.num_gpus}: "
+                f"{after.images_per_sec:.0f} instead of {before.images_per_sec:.0f} images/sec"
+            )
+    return ""
+
+
+# GPUs of different speeds
+
+
+def unequal(selection: Fastest, gpus: Sequence[int], images_per_sec: float) -> Unequal | None:
+    """Return the chosen GPUs beside those of one speed among them; None where all are of one speed.
+
+    `images_per_sec`: of the chosen GPUs together. The groups: of the most frequent speed, and without the
+    slower ones.
+    """
+    speeds = {gpu: selection.basis.speeds[gpu].images_per_sec for gpu in gpus}
+    parts = [part for part in groups(speeds) if selection.required is None or selection.required in part]
+    if not parts:
+        return None
+    found = [GroupSpeed(gpus=part, images_per_sec=round(_alone(selection, part), 2)) for part in parts]
+    best = max(found, key=lambda one: one.images_per_sec)
+    return Unequal(
+        together=GroupSpeed(gpus=tuple(gpus), images_per_sec=images_per_sec),
+        alone=tuple(found),
+        better=best.gpus if best.images_per_sec > (1 + CLEARLY) * images_per_sec else tuple(gpus),
+    )
+
+
+def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
+    """Return the GPUs of the most frequent speed, and those without the slower ones; none for one speed."""
+    by_speed = sorted(speeds, key=lambda gpu: (-speeds[gpu], gpu))
+    classes: list[list[int]] = []
+    for gpu in by_speed:
+        if classes and speeds[gpu] >= (1 - SAME_SPEED) * speeds[classes[-1][0]]:
+            classes[-1].append(gpu)
+        else:
+            classes.append([gpu])
+    if len(classes) < 2:
+        return ()
+    faster = [[gpu for part in classes[:count] for gpu in part] for count in range(1, len(classes))]
+    found = dict.fromkeys(tuple(sorted(part)) for part in (max(classes, key=len), *faster))
+    return tuple(sorted(found, key=lambda part: (-len(part), part)))
+
+
+def _alone(selection: Fastest, gpus: Sequence[int]) -> float:
+    best = selection.search(gpus, 1)[0]
+    return len(best.gpus) * selection.basis.batch / best.prediction.step_s

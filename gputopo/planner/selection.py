@@ -1,0 +1,263 @@
+"""The GPUs that a job may take, how many of them, and what stands against some. Pure.
+
+The order of their sets is that of a subclass: by predicted seconds (`gputopo.planner.fastest`), or by
+distance (`gputopo.planner.nearest`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from math import comb
+from typing import Protocol
+
+from gputopo.copies.pair_speeds import pair_speeds, unmeasured
+from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
+from gputopo.planner.reasons import (
+    Links,
+    avoided_reason,
+    distance_reasons,
+    doubt_reasons,
+    model_reasons,
+    pairs_of,
+    pix_met,
+    pix_unmet,
+    pix_unmet_by_named,
+    taken_reason,
+)
+from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
+from gputopo.topology.doubts import believed_links
+from gputopo.topology.hops import is_within, islands, nearness
+from gputopo.values.errors import NoPlanError
+from gputopo.values.machine import Hop, Machine
+from gputopo.values.run import all_reduce
+from gputopo.values.run.plan import Candidate, Prediction, Refusal
+
+ALL = 10**9  # candidates: as many as there are
+LISTED = 10  # candidates, unless more or fewer are asked for
+
+
+class FoundGpus(Protocol):
+    """A set of GPUs that a search has found."""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Its GPUs, in the order of the towers."""
+
+
+class Selection(ABC):
+    """What a request leaves to choose from. Raises NoPlanError where that is too little."""
+
+    def __init__(self, machine: Machine, request: Request, unavailable: Mapping[int, str]) -> None:
+        """`unavailable`: GPUs that this process may not take, with reasons. The request was checked."""
+        self.machine, self.request, self.unavailable = machine, request, unavailable
+        self.links: Links = believed_links(machine)
+        self.pool, self.left_out = usable(machine, request, unavailable)
+        self.pair_speeds = pair_speeds(machine.bandwidth)
+        self.measured = self._measured(self.pool)
+        self.required = ps_gpu(request)
+        self.exact = request.gpus is not None and request.num_gpus is None
+        self.troubles = {index: one for index, one in troubles(machine).items() if index in self.pool}
+        self.islands = self._pix_islands()
+        self.size = self._size()
+        self.all_reduce = _reduction(request, self.size)
+        self._warned: dict[tuple[int, ...], tuple[str, ...]] = {}
+
+    @abstractmethod
+    def search(
+        self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
+    ) -> Sequence[FoundGpus]:
+        """Return the `keep` best of the pool, the best first; `deprioritized`: only where others are few."""
+
+    @abstractmethod
+    def candidates(self, keep: int | None) -> tuple[Candidate, ...]:
+        """Return the `keep` best candidates, the best first, which has all its reasons; None: LISTED."""
+
+    @abstractmethod
+    def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
+        """Return what the chosen GPUs lack of others of the same number: `PHB instead of PIX`."""
+
+    def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
+        """Return from what the candidates' seconds were predicted; None: they were not."""
+        return None
+
+    @property
+    def variable_update(self) -> str:
+        """The variable update: a requested reduction implies replicated."""
+        asked = self.request.variable_update
+        return "replicated" if self.request.all_reduce is not None and asked == "auto" else asked
+
+    @property
+    def sets(self) -> int:
+        """How many sets there are to choose from."""
+        free = 0 if self.required is None else 1
+        return comb(len(self.pool) - free, self.size - free)
+
+    @property
+    def unavailable_reasons(self) -> tuple[str, ...]:
+        """The GPUs that were left out because this process may not take them."""
+        return tuple(out.reason for out in self.left_out if set(out.gpus or ()) & self.unavailable.keys())
+
+    def in_one_island(self, gpus: Sequence[int]) -> bool:
+        """Whether every pair is PIX or nearer."""
+        return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
+
+    def unmet(self, chosen: Sequence[int]) -> tuple[Refusal, ...]:
+        """Return that --prefer-pix is not met, where it is not."""
+        if not self.request.prefer_pix or self.in_one_island(chosen):
+            return ()
+        if self.exact:
+            return (Refusal(reason=pix_unmet_by_named()),)
+        largest = self._largest_island()
+        troubled = any(index in self.troubles for index in largest)
+        return (Refusal(reason=pix_unmet(largest, len(chosen), self.required, troubled=troubled)),)
+
+    def warnings(self, chosen: Sequence[int]) -> tuple[str, ...]:
+        """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
+        key = tuple(chosen)
+        if key not in self._warned:
+            self._warned[key] = tuple(self._warnings(key))
+        return self._warned[key]
+
+    def _warnings(self, chosen: Sequence[int]) -> list[str]:
+        said = []
+        taken = sorted(self.troubles.keys() & set(chosen))
+        if self.exact and taken:
+            return [taken_reason(self.troubles, taken, "taken as named by --gpus")]
+        avoided, best = self._avoided_for(chosen)
+        if avoided:
+            instead = "" if len(chosen) == 1 else self.difference(chosen, best)
+            said.append(avoided_reason(self.troubles, avoided, chosen, instead))
+        if self.required in self.troubles:
+            holds = f"taken, as --ps gpu:{self.required} places the variables there"
+            said.append(taken_reason(self.troubles, [self.required], holds))
+        others = [index for index in taken if index != self.required]
+        if others:
+            said.append(taken_reason(self.troubles, others, f"taken, as {self._idle_words()}"))
+        return said
+
+    def reasons_of_request(self, chosen: Sequence[int]) -> list[str]:
+        """Return what the options, GPUs in use and different models have to do with the chosen set."""
+        reasons = []
+        if self.required is not None and not self.exact:
+            reasons.append(f"every set contains GPU {self.required}, which holds the variables")
+        if self.request.prefer_pix:
+            reasons += [refusal.reason for refusal in self.unmet(chosen)] or [self._pix_reason(chosen)]
+        return [
+            *reasons,
+            *self.warnings(chosen),
+            *model_reasons(self.machine, chosen),
+            *(out.reason for out in self.left_out),
+        ]
+
+    def distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
+        """Return how far apart the chosen GPUs are, or how fast their pairs were measured."""
+        if len(gpus) == 1:
+            return []  # nothing is between a GPU and itself
+        if self.measured is None:
+            said = [*distance_reasons(self.links, gpus, others), *doubt_reasons(self.machine)]
+            if self.machine.bandwidth is not None and len(self.pool) > 1:
+                said.append(not_used(self.machine.bandwidth, unmeasured(self.pair_speeds, self.pool)))
+            return said
+        said = self.measured.reasons(gpus, self.pool)
+        if self.machine.bandwidth is not None:
+            said.append(when_measured(self.machine.bandwidth))
+        return said
+
+    def key(self, a: int, b: int) -> tuple[int, ...]:
+        """Return the sort key of a pair, the nearest first."""
+        pair = (min(a, b), max(a, b))
+        return nearness(self.links.get(pair)) if self.measured is None else self.measured.key(pair)
+
+    def _pix_islands(self) -> list[tuple[int, ...]]:
+        """Return the usable part of each PIX island, with the GPU that must be in the set if there is one."""
+        pool = set(self.pool)
+        parts = (tuple(gpu for gpu in island if gpu in pool) for island in islands(self.machine, Hop.PIX))
+        return [part for part in parts if part and (self.required is None or self.required in part)]
+
+    def _largest_island(self) -> tuple[int, ...]:
+        """Return the island with the most GPUs, of those with the most that are not in use."""
+        return max(self.islands, key=lambda island: (len(self._unused(island)), len(island)), default=())
+
+    def _unused(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the GPUs that are not in use, or that must be taken."""
+        return tuple(
+            gpu
+            for gpu in gpus
+            if gpu == self.required or gpu not in self.troubles or self.troubles[gpu].use is None
+        )
+
+    def _size(self) -> int:
+        asked = None if self.request.num_gpus == "auto" else self.request.num_gpus
+        there = len(self.pool)
+        if there == 0 or (asked is not None and asked > there):
+            raise _too_few(self.machine, self.request, there, self.left_out)
+        if asked is not None:
+            return asked
+        if self.exact:
+            return there
+        largest = self._largest_island()
+        if self.request.prefer_pix and len(largest) > 1:
+            return len(self._unused(largest)) or len(largest)
+        return len(self._unused(self.pool)) or there
+
+    def _idle_words(self) -> str:
+        idle, there = len(self.pool) - len(self.troubles), len(self.pool)
+        if not idle:
+            return "all GPUs to choose from are in use or in error"
+        verb = "is" if idle == 1 else "are"
+        return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
+
+    def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the GPUs in use or in error without which others were not chosen, and the best set.
+
+        Where GPUs in use are the reason for a smaller set, all of them.
+        """
+        if self.request.num_gpus is None and not self.request.prefer_pix:
+            return tuple(sorted(self.troubles.keys() - set(chosen))), tuple(chosen)
+        avoided: set[int] = set()
+        first: tuple[int, ...] | None = None
+        while self.troubles.keys() - set(chosen) - avoided:
+            best = self.search(self.pool, 1, deprioritized=avoided)[0].gpus
+            first = first or best
+            more = self.troubles.keys() & set(best) - set(chosen) - avoided
+            if not more:
+                break
+            avoided |= more
+        return tuple(sorted(avoided)), first or tuple(chosen)
+
+    def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
+        """Return the order by measured speed, None unless every pair to choose from was measured."""
+        if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
+            return None
+        return MeasuredOrder.of(self.pair_speeds, self.links, pix_first=self.request.prefer_pix)
+
+    def _pix_reason(self, gpus: Sequence[int]) -> str:
+        return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
+
+
+def _reduction(request: Request, size: int) -> str | None:
+    """Return the requested reduction as it is written. Raises UsageError if GPUs cannot use it."""
+    if request.all_reduce is None:
+        return None
+    return all_reduce.require(request.all_reduce, "gpu", size).written
+
+
+def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:
+    asked = request.num_gpus
+    named = [index for refusal in left_out for index in refusal.gpus or ()]
+    if there == 0:
+        count = len(machine.gpus)
+        none = "the only GPU cannot be used" if count == 1 else f"none of the {count} GPUs can be used"
+        fewer = "exclude fewer GPUs, or " if request.exclude else ""
+        return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see gputopo inspect")
+    if request.gpus is not None:
+        what = f"requested {asked} GPUs, and {there} of those in --gpus can be used"
+    elif named:
+        what = (
+            f"requested {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
+            f"({gpus_in_words(named)} left out)"
+        )
+    else:
+        # what the bus shows beside them has no number
+        others = "".join(f"; {refusal.reason}" for refusal in left_out)
+        what = f"requested {asked} GPUs, and this machine has {there}{others}"
+    return NoPlanError(what, f"request at most {there}: --num-gpus {there}")

@@ -1,0 +1,104 @@
+"""Seconds for which each byte of a model's variables occupies each link, by candidate. Pure.
+
+A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
+("uplink down", n), the n-th shared one; ("socket", a, b), the link from NUMA node a to node b; ("nvlink",
+a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
+("pair", a, b), a path that is slower than both of its ends; ("host",), the cores that add gradients.
+
+`Flows` counts every copy by itself; `gputopo.prediction.rates` finds the same by looking up.
+"""
+
+from gputopo.prediction.paths import Paths
+
+Resource = tuple[str | int, ...]
+GB = 1e9
+# A pair that reaches this share of its slower end is limited by that end, not by what lies between.
+AS_ITS_ENDS = 0.97
+_REVERSE = {
+    "up": "down",
+    "down": "up",
+    "uplink up": "uplink down",
+    "uplink down": "uplink up",
+    "nvlink out": "nvlink in",
+    "nvlink in": "nvlink out",
+}
+
+
+def reverse(resource: Resource) -> Resource:
+    """Return the other direction of a link."""
+    kind, *ends = resource
+    return (_REVERSE[str(kind)], *ends) if kind in _REVERSE else (kind, *ends[::-1])
+
+
+class Flows:
+    """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self.seconds: dict[Resource, float] = {}
+        self._both: dict[Resource, float] = {}
+
+    def to_host(self, gpu: int, share: float = 1.0) -> None:
+        """Send `share` of the model's bytes from a GPU to the host."""
+        host = self._paths.hosts[gpu]
+        self._add(("up", gpu), share / host.up, host.both)
+        for number, uplink in enumerate(self._paths.uplinks):
+            if gpu in uplink.gpus:
+                self._add(("uplink up", number), share / uplink.up, uplink.both)
+
+    def from_host(self, gpu: int, share: float = 1.0) -> None:
+        """Send `share` of the model's bytes from the host to a GPU."""
+        host = self._paths.hosts[gpu]
+        self._add(("down", gpu), share / host.down, host.both)
+        for number, uplink in enumerate(self._paths.uplinks):
+            if gpu in uplink.gpus:
+                self._add(("uplink down", number), share / uplink.down, uplink.both)
+
+    def between(self, a: int, b: int, share: float = 1.0) -> None:
+        """Send `share` of the model's bytes from one GPU to another."""
+        if a == b:
+            return
+        paths = self._paths
+        path = paths.pair(a, b)
+        if path.kind == "nvlink":
+            if a in paths.ports and b in paths.ports:
+                self._add(("nvlink out", a), share / max(paths.ports[a], path.gb_per_s), paths.port_both(a))
+                self._add(("nvlink in", b), share / max(paths.ports[b], path.gb_per_s), paths.port_both(b))
+            self._add(("nvlink", a, b), share / path.gb_per_s, path.both)
+            return
+        start, end = paths.hosts[a], paths.hosts[b]
+        # Below a switch a direct copy may be faster than one to the host.
+        self._add(("up", a), share / max(start.up, path.gb_per_s), start.both)
+        self._add(("down", b), share / max(end.down, path.gb_per_s), end.both)
+        if path.gb_per_s < AS_ITS_ENDS * min(start.up, end.down):
+            self._add(("pair", a, b), share / path.gb_per_s, path.both)
+        for number, uplink in enumerate(paths.uplinks):
+            leaves, enters = a in uplink.gpus, b in uplink.gpus
+            if leaves and (not enters or path.through_host):
+                self._add(("uplink up", number), share / uplink.up, uplink.both)
+            if enters and (not leaves or path.through_host):
+                self._add(("uplink down", number), share / uplink.down, uplink.both)
+        for socket in paths.sockets:
+            here, there = socket.gpus
+            one, other = socket.nodes
+            if a in here and b in there:
+                self._add(("socket", one, other), share / socket.gb_per_s, socket.both)
+            if a in there and b in here:
+                self._add(("socket", other, one), share / socket.gb_per_s, socket.both)
+
+    @property
+    def slowest(self) -> tuple[Resource | None, float]:
+        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
+        worst: Resource | None = None
+        highest = 0.0
+        for resource, seconds in self.seconds.items():
+            busy = self.seconds.get(reverse(resource), 0.0)
+            # Two directions at once carry `both` of their sum, as long as both have bytes.
+            at_once = seconds + (1 / self._both[resource] - 1) * min(seconds, busy)
+            if at_once > highest:
+                worst, highest = resource, at_once
+        return worst, highest / GB
+
+    def _add(self, resource: Resource, seconds: float, both: float) -> None:
+        self.seconds[resource] = self.seconds.get(resource, 0.0) + seconds
+        self._both[resource] = min(both, self._both.get(resource, both))

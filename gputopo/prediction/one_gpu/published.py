@@ -1,0 +1,192 @@
+"""Images per second of one GPU from published figures of it, else from its datasheet and figures of others.
+
+The factor of a network is its measured speed over that of its roofline (`one_gpu.roofline`): the median over
+the GPU models that it was measured on. The ranges hold 75 % of the published figures, with each GPU model, or
+each network, left out in turn (`tests/prediction/one_gpu/test_published.py`).
+"""
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.prediction.one_gpu.roofline import FULL_CLOCKS, Clocks, step_seconds
+from gputopo.reference.expectations import GpuExpectation, expected_gpu
+from gputopo.reference.published import published, published_machines
+from gputopo.workload.workloads import Workload, require
+
+Basis = Literal["given", "history", "published", "datasheet"]
+
+# Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
+SAME_NETWORK = 0.02
+PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
+# Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
+# versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
+# other networks; of one without any. The second of each pair: there are none of the network on any GPU.
+SAME_JOB, EACH_DOUBLING = 1.10, 1.03
+OTHER_NETWORK, OTHER_AND_UNKNOWN = 1.25, 1.5
+DATASHEET, DATASHEET_AND_UNKNOWN = 1.4, 1.7
+
+
+class Speed(NamedTuple):
+    """Images/sec of one GPU alone, with the range that holds on published figures. `source`: in words."""
+
+    images_per_sec: float
+    low: float
+    high: float
+    basis: Basis
+    source: str
+
+
+class Job(NamedTuple):
+    """What one GPU trains. `batch`: examples of a step."""
+
+    workload: Workload
+    batch: int
+    precision: str
+
+    def speed(self, gpu: GpuExpectation, clocks: Clocks) -> float | None:
+        """Return the images/sec by the roofline, None where the datasheet lacks a rate."""
+        seconds = step_seconds(gpu, self.workload, self.batch, self.precision, clocks)
+        return None if seconds is None else self.batch / seconds
+
+
+class Figure(NamedTuple):
+    """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data."""
+
+    gpu: str
+    model: str
+    batch: int
+    precision: str
+    images_per_sec: float
+
+
+@functools.cache
+def one_gpu_figures() -> tuple[Figure, ...]:
+    """Return the published images/sec of one GPU with synthetic data, each once."""
+    found: dict[Figure, None] = {}
+    for row in published():
+        rate = row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
+        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
+            continue
+        gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
+        if gpu is not None:
+            found[Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)] = None
+    return tuple(found)
+
+
+def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Basis, source: str) -> Speed:
+    """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
+
+    `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
+    """
+    apart = min(abs(math.log2(job.batch / one.batch)) for one in figures)
+    near = [one for one in figures if abs(math.log2(job.batch / one.batch)) == apart]
+    rates = [one.images_per_sec * _ratio(gpu, job, one.batch) for one in near]
+    margin = SAME_JOB * EACH_DOUBLING**apart
+    batches = " and ".join(map(str, sorted({one.batch for one in near})))
+    words = f"{source}, batch {batches}" + (f", scaled to {job.batch}" if apart else "")
+    return Speed(median(rates), min(rates) / margin, max(rates) * margin, basis, words)
+
+
+def published_speed(
+    gpu: GpuExpectation, job: Job, clocks: Clocks, figures: Sequence[Figure] | None = None
+) -> Speed | None:
+    """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
+
+    `figures`: all of them if None.
+    """
+    figures = one_gpu_figures() if figures is None else figures
+    full, by_roofline = job.speed(gpu, FULL_CLOCKS), job.speed(gpu, clocks)
+    memory_alone = job.speed(gpu, clocks._replace(core=1.0))
+    if full is None or by_roofline is None or memory_alone is None:
+        return None
+    speed = _at_full_clocks(gpu, job, figures, full)
+    if clocks == FULL_CLOCKS:
+        return speed
+    # Caches and kernels that wait for memory have the core clock too: at most the whole step is slower by it.
+    slowest, fastest = memory_alone * clocks.core / full, by_roofline / full
+    words = f"core clock at {clocks.core:.0%}, memory clock at {clocks.memory:.0%} of what is expected"
+    return Speed(
+        speed.images_per_sec * math.sqrt(slowest * fastest),
+        speed.low * slowest,
+        speed.high * fastest,
+        speed.basis,
+        f"{speed.source}; {words}",
+    )
+
+
+def network_factors(figures: Sequence[Figure]) -> Mapping[str, float]:
+    """Return measured images/sec over those of the roofline, by network: the median over GPU models."""
+    by_network: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in figures:
+        if (share := _over_roofline(one)) is not None:
+            by_network[one.model][one.gpu].append(share)
+    return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
+
+
+def _at_full_clocks(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], roofline: float) -> Speed:
+    name = _published_name(job.workload, figures)
+    own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
+    if same := [one for one in own if one.model == name]:
+        return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
+    factors = network_factors(figures)
+    known = name in factors
+    rate = roofline * factors.get(name, 1.0)
+    unknown = "" if known else f", without published figures of {job.workload.name}"
+    if own:
+        shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
+        networks = ", ".join(sorted({one.model for one in own}))
+        factor = OTHER_NETWORK if known else OTHER_AND_UNKNOWN
+        source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
+        return _within(rate * median(shares), factor, "published", source)
+    factor = DATASHEET if known else DATASHEET_AND_UNKNOWN
+    return _within(rate, factor, "datasheet", f"from the datasheet of {gpu.name}{unknown}")
+
+
+def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
+    """Return the name under which a network was published, else its own: `keras:ResNet50` is resnet50."""
+
+    def is_alike(name: str) -> bool:
+        other = require(name)
+        pairs = (
+            (workload.multiply_accumulates, other.multiply_accumulates),
+            (workload.feature_bytes, other.feature_bytes),
+            (workload.parameters, other.parameters),
+        )
+        return all(abs(a - b) <= SAME_NETWORK * b for a, b in pairs)
+
+    names = dict.fromkeys(one.model for one in figures)
+    if workload.name in names:
+        return workload.name
+    return next(filter(is_alike, names), workload.name)
+
+
+def _within(rate: float, factor: float, basis: Basis, source: str) -> Speed:
+    return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
+
+
+def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
+    """Return the images/sec of a job over those with another batch."""
+    here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
+    return here / there if here and there else 1.0
+
+
+@functools.cache
+def _over_roofline(figure: Figure) -> float | None:
+    gpu = expected_gpu(figure.gpu)
+    job = Job(require(figure.model), figure.batch, figure.precision)
+    rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
+    return None if rate is None else figure.images_per_sec / rate
+
+
+@functools.cache
+def _gpu_names(machine: str) -> Mapping[int, str | None]:
+    """Return the models of a published machine's GPUs."""
+    if machine in bundled_names():
+        return {gpu.index: gpu.name for gpu in read_bundled(machine).gpus}
+    published_machine = published_machines()[machine]
+    return dict.fromkeys(range(published_machine.count), published_machine.gpu)

@@ -1,0 +1,81 @@
+"""The constants of the programs that train, by name: `gputopo/reference/data/programs.json`.
+
+No constant is of a machine, a model or a group of measurements. `gputopo.prediction.fit` finds them from
+published figures; each set names them.
+"""
+
+import difflib
+import functools
+from importlib import resources
+
+import msgspec
+
+from gputopo.values.errors import UsageError
+
+DEFAULT = "gputopo"
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """One program that trains, as constants of its steps.
+
+    - `overlap`, `ring_overlap`: share of backward over which gradients leave as they are made; of rings;
+    - `wait_cpu`, `wait_gpu`: share of the copies of weights that forward waits for, from the host, from GPUs;
+    - `return_share`: share of the copies of the sums back to the GPUs that the step waits for;
+    - `link_share`, `ring_share`: of the measured or expected rate that its copies and its rings reach;
+    - `host_add_gb_per_s`: gradients added by the cores of one CPU socket;
+    - `us_cpu`, `us_host`, `us_device`, `us_ring`: microseconds of each variable and tower with the variables
+      on the CPU, gradients added on the host (both divided by the CPU sockets), and on a GPU; by a ring
+      of each variable, however many the towers;
+    - `ring_mb`: 10^6 bytes that each variable adds to what a ring carries: messages are small.
+
+    `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
+    `gathers`: whether the gradients of variables that are spread over GPUs are all added on one GPU.
+    `serial`: whether the copies of one tower wait for those of another.
+    `low` and `high`: the range of measured over predicted images/sec on machines left out of the fit.
+    """
+
+    name: str
+    source: str
+    overlap: float
+    ring_overlap: float
+    wait_cpu: float
+    wait_gpu: float
+    return_share: float
+    link_share: float
+    ring_share: float
+    host_add_gb_per_s: float
+    us_cpu: float
+    us_host: float
+    us_device: float
+    us_ring: float
+    ring_mb: float
+    cuts_variables: bool
+    gathers: bool
+    serial: bool
+    low: float
+    high: float
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programs/1"):
+    programs: tuple[Program, ...]
+
+
+@functools.cache
+def _programs() -> dict[str, Program]:
+    data = resources.files("gputopo.reference.data").joinpath("programs.json").read_bytes()
+    return {one.name: one for one in msgspec.json.decode(data, type=_Table).programs}
+
+
+def program_names() -> tuple[str, ...]:
+    """Return the names that `--program` takes."""
+    return tuple(_programs())
+
+
+def require_program(name: str) -> Program:
+    """Return the constants of a program. Raises UsageError with the nearest names."""
+    known = _programs()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the programs are: {', '.join(known)}"
+    raise UsageError(f"there is no program '{name}'", hint)

@@ -1,0 +1,127 @@
+"""Published images/sec of training on several GPUs: `data/published.csv`, and the machines that they are of.
+
+Every row is one measurement; its source is one of `SOURCES`. Nothing here is of a GPU of the user.
+"""
+
+import csv
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from itertools import combinations
+from typing import TypeVar
+
+import msgspec
+
+from gputopo.values.gpu import Pcie
+from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.run.plan import VariableUpdate
+
+_K = TypeVar("_K")
+
+SOURCES: Mapping[str, str] = {
+    "tensorflow.org": "www.tensorflow.org/performance/benchmarks (2017)",
+    "tensorpack": "tensorpack/benchmarks ResNet-MultiGPU (TensorFlow 1.3)",
+    "lambda-2018": "LambdaColdStorage/cpu_benchmark (TensorFlow 1.9); the one-GPU figures are those of a "
+    "GeForce GTX 1080 Ti of lambda-2020",
+    "rossumai": "rossumai/keras-multi-gpu blog/docs/measurements.md (2017)",
+    "lambda-2020": "lambdal/lambda-tensorflow-benchmark (TensorFlow 1.15 to 2.3, NCCL 2)",
+}
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement. `gpus`: the first ones where the source has only their number.
+
+    `data`: "synthetic", "real", "real-distorted" (augmented on the CPU), "synthetic-cpu" and
+    "synthetic-python" (made there). `images_per_sec`: of all GPUs together; `single_gpu_images_per_sec`: of
+    the same job on one of them, where it was published. `ps_device` and `all_reduce` as options of `plan`.
+    """
+
+    source: str
+    machine: str
+    program: str
+    version: str | None = None
+    data: str
+    model: str
+    batch_per_gpu: int
+    precision: str
+    xla: bool = False
+    gpus: tuple[int, ...]
+    variable_update: VariableUpdate | None = None
+    ps_device: str | None = None
+    all_reduce: str | None = None
+    images_per_sec: float
+    single_gpu_images_per_sec: float | None = None
+    note: str | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the source or a later measurement contradicts it."""
+        return bool(self.note and self.note.startswith("suspect"))
+
+
+class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of the published figures that is not bundled.
+
+    `generation`, `width`: of each card's link if less than its own; `within`: groups of GPUs by the farthest
+    hop inside them, nearest hops first; `beyond`: all other pairs; `nvlinks`: groups by the number of NVLinks
+    of each pair; `p2p`: whether pairs without NVLink have it, if known; `assumed`: what no source has.
+    """
+
+    name: str
+    gpu: str
+    count: int
+    source: str
+    beyond: Hop
+    generation: int | None = None
+    width: int | None = None
+    within: dict[Hop, list[list[int]]] = {}
+    nvlinks: dict[int, list[list[int]]] = {}
+    p2p: bool | None = None
+    assumed: str | None = None
+
+    def machine(self) -> Machine:
+        """Return it as a machine."""
+        pcie = Pcie(gen_max=self.generation, width_max=self.width, width_now=self.width)
+        gpus = tuple(Gpu(index=index, name=self.gpu, pcie=pcie) for index in range(self.count))
+        return Machine(
+            source=self.source,
+            gpus=gpus,
+            links=tuple(self._link(a, b) for a, b in combinations(range(self.count), 2)),
+        )
+
+    def _link(self, a: int, b: int) -> Link:
+        nvlinks = _group_of(a, b, self.nvlinks) or 0
+        known = True if nvlinks else self.p2p
+        p2p = None if known is None else "OK" if known else "CNS"
+        return Link(
+            a=a,
+            b=b,
+            hop=_group_of(a, b, self.within) or self.beyond,
+            nvlinks=nvlinks,
+            p2p_read=p2p,
+            p2p_write=p2p,
+        )
+
+
+def _group_of(a: int, b: int, groups: Mapping[_K, list[list[int]]]) -> _K | None:
+    return next((key for key, sets in groups.items() if any({a, b} <= {*one} for one in sets)), None)
+
+
+class _Machines(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.published_machines/1"):
+    machines: tuple[PublishedMachine, ...]
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Return all measurements, in the order of the table."""
+    with resources.files("gputopo.reference.data").joinpath("published.csv").open(encoding="utf-8") as file:
+        rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    found = [{**row, "gpus": list(map(int, row["gpus"].split()))} for row in rows]
+    return msgspec.convert(found, tuple[Published, ...], strict=False)
+
+
+@functools.cache
+def published_machines() -> dict[str, PublishedMachine]:
+    """Return the machines that are not bundled, by name."""
+    data = resources.files("gputopo.reference.data").joinpath("published_machines.json").read_bytes()
+    return {one.name: one for one in msgspec.json.decode(data, type=_Machines).machines}

@@ -1,0 +1,87 @@
+"""Tables of a plan: what other numbers of GPUs would do, and what a changed machine would."""
+
+import re
+
+from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.plan import Candidate, HowMany, Unequal, WhatIf
+
+
+def how_many_words(how_many: HowMany) -> str:
+    """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
+    count = how_many.num_gpus
+    return f"{count} {'GPU' if count == 1 else 'GPUs'}: {how_many.reason}"
+
+
+def how_many_lines(how_many: HowMany, width: int) -> list[Line]:
+    """Return how many GPUs were chosen and why, and the predicted speed of 1, 2, 4, ... GPUs."""
+    lines = paragraph(how_many_words(how_many), width)
+    if not how_many.counts:
+        return lines
+    counts = how_many.counts
+    marks = tuple("*" if one.num_gpus == how_many.num_gpus else "" for one in counts)
+    columns = [
+        Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in counts), "right"),
+        Column("speedup", tuple(f"{one.speedup:.2f}" for one in counts), "right"),
+        Column("gain", tuple("" if one.gain is None else f"{one.gain:.0%}" for one in counts), "right"),
+        Column("", marks),
+    ]
+    return [*lines, *aligned(Column("GPUs", tuple(str(one.num_gpus) for one in counts)), columns)]
+
+
+def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
+    """Return the predicted images/sec of GPUs of different speeds together, and of those of one speed."""
+    together = unequal.together
+    rows = (together, *unequal.alone)
+    if unequal.better == together.gpus:
+        words = "all chosen GPUs with equal batches are the fastest"
+    else:
+        gpus = index_ranges(unequal.better)
+        noun = "GPU" if len(unequal.better) == 1 else "GPUs"
+        words = f"{noun} {gpus} alone would be faster than all chosen ones with equal batches: --gpus {gpus}"
+    columns = [
+        Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in rows), "right"),
+        Column("", tuple("*" if one.gpus == unequal.better else "" for one in rows)),
+    ]
+    gpus_of = Column("GPUs", tuple(index_ranges(one.gpus) for one in rows), max_width=width // 2)
+    return [*paragraph(words, width), *aligned(gpus_of, columns)]
+
+
+def what_if_lines(what_if: WhatIf, model: str | None, width: int) -> list[Line]:
+    """Return the predicted images/sec before and after changes, and what they rest on."""
+    if not what_if.changes:
+        return paragraph("no single change of a link, of NVLink or of ACS pays: less than 1%", width)
+    before, after = what_if.before, what_if.after
+    words = "; ".join(map(change_words, what_if.changes))
+    if not what_if.asked:
+        words += f": {_number(after)} instead of {_number(before)} images/sec with {model}"
+        words += "".join(
+            f"; {'nothing' if abs(share) < 0.005 else f'{share:+.0%}'} for {other}"
+            for other, share in what_if.other_models.items()
+        )
+    rows = [("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}")]
+    rows += [("Rests on", plain("; ".join(what_if.basis)))]
+    return [*paragraph(words, width), *labelled(rows, width)]
+
+
+def change_words(change: str) -> str:
+    """Return a change in words: `GPU 3 into an x16 slot`."""
+    if found := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
+        return f"GPU {found[1]} into an x{found[2]} slot"
+    if found := re.fullmatch(r"all: x([0-9]+)", change):
+        return f"all GPUs into x{found[1]} slots"
+    if found := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
+        return f"NVLink between GPUs {found[1]} and {found[2]}"
+    return "ACS off" if change == "acs off" else plain(change)
+
+
+def _number(candidate: Candidate) -> str:
+    return f"{candidate.images_per_sec or 0.0:,.0f}"
+
+
+def _range(candidate: Candidate) -> str:
+    low, high = candidate.images_per_sec_low or 0.0, candidate.images_per_sec_high or 0.0
+    return (
+        f"{_number(candidate)} images/sec ({low:,.0f} to {high:,.0f}), GPU {index_ranges(candidate.gpus)}, "
+        f"limited by {candidate.limited_by}"
+    )

@@ -1,0 +1,54 @@
+"""Variables spread over devices by size: which device adds or stores each, and which are cut. Pure.
+
+The one rule of `copy` and of --ps gpu:spread, for the training core and for predictions of its steps.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+MIN_CHUNK = 16_384
+"""Numbers: 64 KiB of float32 cross PCIe 3.0 x16 (12 GB/s) in 5 us, about what it takes to start a copy, so
+that smaller chunks gain nothing. Every chunk costs ops to build, place and start."""
+
+EVEN = 1.05
+"""Largest load of an owner, in fair shares, for which no further variable is cut: every cut costs a copy of
+the variable to put it together again."""
+
+
+def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple[int, ...]]:
+    """Return the owners (0 to `count` - 1) of each variable: one for it whole, or all, with equal parts.
+
+    `sizes` in numbers. A variable larger than a fair share, 1 / `count` of all, is cut: every owner has a
+    part of it. So are the next largest, until no owner has more than `EVEN` fair shares. All others are
+    whole, largest first, each on the owner with the fewest numbers so far, of equal ones the first. Nothing
+    is cut into parts below `MIN_CHUNK`, and nothing at all without `cuts`.
+    """
+    order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    fair = sum(sizes) / count
+    divisible = sum(size >= count * MIN_CHUNK for size in sizes) if cuts and count > 1 else 0
+    cut = min(divisible, sum(size > fair for size in sizes))
+    whole, max_load = _by_size(sizes, order[cut:], count)
+    while cut < divisible and max_load + sum(sizes[number] for number in order[:cut]) / count > EVEN * fair:
+        cut += 1
+        whole, max_load = _by_size(sizes, order[cut:], count)
+    return [(whole[number],) if number in whole else tuple(range(count)) for number in range(len(sizes))]
+
+
+def largest_share(sizes: Sequence[int], count: int, *, cuts: bool = True) -> float:
+    """Return the share of all numbers on the owner that has most of them, spread as `spread` does."""
+    loads = [0.0] * count
+    for size, owners in zip(sizes, spread(sizes, count, cuts=cuts), strict=True):
+        for owner in owners:
+            loads[owner] += size / len(owners)
+    return max(loads) / (sum(sizes) or 1)
+
+
+def _by_size(sizes: Sequence[int], order: Sequence[int], count: int) -> tuple[dict[int, int], int]:
+    """Assign whole variables to the least loaded owner; return the owner of each, and the largest load."""
+    loads = [(0, owner) for owner in range(count)]
+    owners = {}
+    for number in order:
+        load, owner = loads[0]
+        owners[number] = owner
+        heapq.heapreplace(loads, (load + sizes[number], owner))
+    return owners, max(load for load, _ in loads)

@@ -1,0 +1,448 @@
+"""A measuring session in a child process: a driver call that hangs or crashes costs itself, not the report.
+
+The child streams what it measures. Where a call does not return, its GPUs are given up and another child goes
+on without them; where that is NVML's, the rest is measured without readings.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from gputopo.copies.copies import Copy, Job
+from gputopo.copies.jobs import Request, Setting, describe, gpu_place, gpus_of, jobs, path_of
+from gputopo.probes.child import Stop
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.sampler import Monitor
+from gputopo.probes.session.conditions import Sampler
+from gputopo.probes.session.engine import Engine
+from gputopo.probes.session.measuring import (
+    ALL_COPIES,
+    Doors,
+    bandwidth_of,
+    check,
+    live_cuda,
+    live_engine,
+    run_session,
+)
+from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, Progress, Results
+from gputopo.probes.streaming import CallSlot, Feed, Limits, StreamingChild, state_of
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, SoakInterval
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import GpuSample
+
+CRASHED = "CRASHED"
+TIMED_OUT = "TIMED_OUT"
+# Each restart gives up one GPU more; a driver in which three calls hung is left alone.
+MAX_RESTARTS = 3
+_KILLED = "SIGKILL"
+_NO_MEMORY = ", as the kernel does where memory runs out (sudo dmesg | grep -i oom)"
+_FREE_SOME = "end programs that use much memory, or measure fewer GPUs at once: --gpus"
+_REMEDY = (
+    "see sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in state D; "
+    "reset the GPU (sudo nvidia-smi -r -i GPU), or reboot"
+)
+
+
+class _Line(msgspec.Struct, frozen=True, array_like=True):
+    """A line of the child: the name of the type, and the value."""
+
+    name: str
+    value: msgspec.Raw
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was added to the results since the line before."""
+
+    samples: tuple[Sample, ...]
+    failures: tuple[Failure, ...]
+    not_measured: tuple[NotMeasured, ...]
+    notes: tuple[str, ...]
+    soak: tuple[SoakInterval, ...]
+    cuda_version: str | None
+    complete: bool
+
+
+class _Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """Why not one GPU could be measured, and the remedy."""
+
+    what: str
+    hint: str
+
+
+_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    kind.__name__: msgspec.json.Decoder(kind) for kind in (Progress, Setting, Job, End, _Found, _Refusal)
+}
+
+
+def watched_doors(feed: Feed) -> Doors:
+    """Return the doors of this machine whose driver calls are noted in the child's memory."""
+    log = _Log(feed.cuda)
+
+    @contextlib.contextmanager
+    def engine(
+        cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
+    ) -> Iterator[Engine]:
+        log.gpus = {ordinal: gpu for gpu, ordinal in ordinals.items()}
+        with live_engine(cuda, ordinals, node_cpus, pinned_bytes) as opened:
+            yield opened
+
+    return Doors(
+        open_cuda=partial(live_cuda, log),
+        open_engine=engine,
+        open_sampler=partial(_NotedSampler, feed.nvml),
+    )
+
+
+def measure_watched(
+    machine: Machine,
+    request: Request,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    doors: Callable[[Feed], Doors] = watched_doors,
+    limits: Limits | None = None,
+    on_pause: Callable[[], None] = lambda: None,
+) -> Bandwidth:
+    """Measure this machine's links as `measure` does, in a child process. For the main thread.
+
+    Ctrl-C and a driver that hangs or crashes end it with what was measured until then: `complete` False.
+    `on_pause` is called again and again meanwhile.
+    """
+    check(machine, request)
+    begun, measured_at = time.perf_counter(), time.time()
+    watching = _Watching(machine, request, progress, doors, limits or Limits(), on_pause)
+    refusal = watching.run(begun)
+    duration_s = time.perf_counter() - begun
+    return bandwidth_of(machine, request, watching.results, refusal, measured_at, duration_s)
+
+
+class _Watching:
+    """The parent's side: children one after another, and what they found."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        request: Request,
+        progress: Callable[[Progress], None] | None,
+        doors: Callable[[Feed], Doors],
+        limits: Limits,
+        on_pause: Callable[[], None],
+    ) -> None:
+        self._machine, self._request = machine, request
+        self._progress, self._doors, self._limits = progress, doors, limits
+        self._on_pause = on_pause
+        self.results = Results()
+        self._refusal: tuple[str, str] | None = None
+        self._setting: Setting | None = None
+        self._begun: list[Job] = []
+        self._job: Job | None = None  # in progress
+        self._given_up: dict[int, str] = {}
+        self._no_readings: str | None = None
+        self._ended = False
+
+    def run(self, begun: float) -> tuple[str, str] | None:
+        """Measure. Return message and remedy where not one GPU could be measured."""
+        earlier: Earlier | None = None
+        restarts = 0
+        while True:
+            news_s = time.perf_counter()
+            try:
+                child = StreamingChild(partial(self._work, begun, earlier), self._limits)
+            except OSError as error:
+                reason = f"no process can be started: {error.strerror}"
+                self._leave_out(reason)
+                return reason, "raise the limit of processes (ulimit -u), or end some"
+            with child, _Interrupts() as interrupts:
+                for line in child.lines():
+                    if line:
+                        news_s = time.perf_counter()
+                        self._receive(line)
+                    self._on_pause()
+                    if self._ended or interrupts.over(child, self._limits.end_s):
+                        break
+                if self._ended and not interrupts.count:
+                    child.finish()
+            if child.abandoned is not None:
+                self._note_abandoned(child.abandoned)
+            if interrupts.count and not self._ended:
+                self._leave_out(INTERRUPTED)
+            stop = child.stop
+            if self._ended or interrupts.count or stop is None:
+                return None if self._reached_a_gpu() else self._refusal
+            if not self._blame(stop) or restarts == MAX_RESTARTS:
+                killed = _KILLED in stop.how
+                reason = stop.text + (_NO_MEMORY if killed else "")
+                self._leave_out(reason)
+                return None if self._reached_a_gpu() else (reason, _FREE_SOME if killed else _REMEDY)
+            restarts += 1
+            self._job = None
+            begun += time.perf_counter() - news_s  # the time of waiting is not the session's
+            earlier = Earlier(
+                samples=tuple(self.results.samples),
+                done=frozenset(self._begun),
+                given_up=dict(self._given_up),
+                no_readings=self._no_readings,
+            )
+
+    def _work(self, begun: float, earlier: Earlier | None, feed: Feed) -> None:
+        """Measure in the child."""
+        results = Results()
+        outlet = _Outlet(feed, results)
+        doors = self._doors(feed)
+        if earlier is not None and earlier.no_readings is not None:
+            doors = replace(doors, open_sampler=partial(_refuse, earlier.no_readings))
+        refusal = run_session(self._machine, self._request, results, doors, outlet.put, begun, earlier)
+        if refusal is not None:
+            outlet.put(_Refusal(*refusal))
+        outlet.put(End())
+
+    def _receive(self, line: bytes) -> None:
+        head = msgspec.json.decode(line, type=_Line)
+        news = _DECODERS[head.name].decode(head.value)
+        if not isinstance(news, _Found):
+            self._job = None
+        match news:
+            case Progress():
+                if self._progress is not None:
+                    self._progress(news)
+            case Setting():
+                self._setting = self._setting or news
+            case Job():
+                self._job = news
+                if self._request.soak_s is None:  # a soak repeats its jobs
+                    self._begun.append(news)
+            case End():
+                self._ended = True
+            case _Refusal():
+                self._refusal = (news.what, news.hint)
+            case _Found():
+                self._add(news)
+
+    def _add(self, found: _Found) -> None:
+        results = self.results
+        results.samples += found.samples
+        results.failures += found.failures
+        # A child that goes on finds the same as the one before.
+        results.not_measured += [one for one in found.not_measured if one not in results.not_measured]
+        results.notes += [one for one in found.notes if one not in results.notes]
+        results.soak += found.soak
+        results.cuda_version = found.cuda_version or results.cuda_version
+        results.complete = found.complete
+
+    def _blame(self, stop: Stop) -> bool:
+        """Note what a stop costs. Return whether the rest can be measured by another child."""
+        job = self._job
+        if not stop.function or _KILLED in stop.how:
+            return False
+        if stop.function.startswith("nvml"):
+            again = self._no_readings is None
+            self._no_readings = stop.text
+            if job in self._begun:
+                self._begun.remove(job)  # it is measured again
+            return again and self._request.soak_s is None
+        gpus = set(stop.gpus or (gpu for copy in (job.copies if job else ()) for gpu in gpus_of(copy)))
+        if not gpus:
+            return False
+        copies = [(job, copy) for copy in job.copies if gpus & set(gpus_of(copy))] if job else []
+        if not copies:
+            firsts = [self._first_job(gpu) for gpu in gpus]
+            self._begun += firsts
+            copies = [(first, first.copies[0]) for first in firsts]
+        self.results.failures += [_failure(one, copy, stop) for one, copy in copies]
+        for gpu in gpus:
+            self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {stop.text}"
+        self._leave_out_given_up()
+        # A GPU whose copy did not end was given up by the child itself.
+        hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
+        for one in hung:
+            for index in gpus_of(Copy(kind="h2d", source=one.source, destination=one.destination)):
+                self._given_up.setdefault(index, f"{gpu_place(index)} is no longer used: {one.says}")
+        left = [gpu for gpu in self._chosen() if gpu not in self._given_up]
+        return bool(left) and self._request.soak_s is None
+
+    def _reached_a_gpu(self) -> bool:
+        samples = any("gpu:" in one.source + one.destination for one in self.results.samples)
+        return samples or bool(self.results.soak)
+
+    def _chosen(self) -> Sequence[int]:
+        if self._request.gpus is not None:
+            return self._request.gpus
+        return [gpu.index for gpu in self._machine.gpus]
+
+    def _left(self) -> list[Job]:
+        """Return the jobs that were not begun; none of a soak."""
+        if self._request.soak_s is not None:
+            return []
+        begun = set(self._begun)
+        return [job for job in jobs(self._setting) if job not in begun] if self._setting else []
+
+    def _first_job(self, gpu: int) -> Job:
+        """Return what would have been measured first with a GPU."""
+        first = next((job for job in self._left() if gpus_of(job.copies[0]) == (gpu,)), None)
+        copy = Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True)
+        return first or Job(kind="h2d", copies=(copy,))
+
+    def _leave_out_given_up(self) -> None:
+        listed = {one.what for one in self.results.not_measured}
+        for job in self._left():
+            gone = [gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._given_up]
+            if gone and job.group is None and describe(job) not in listed:
+                self._not_measured(describe(job), self._given_up[gone[0]])
+
+    def _leave_out(self, reason: str) -> None:
+        """Note all that was not measured."""
+        self.results.complete = False
+        if reason != INTERRUPTED:
+            self.results.notes.append(f"the measurement ended early: {reason}")
+        if self._setting is None:
+            return self._not_measured(ALL_COPIES, reason)
+        listed = {one.what for one in self.results.not_measured}
+        if reason == INTERRUPTED and self._job is not None:
+            self._not_measured(describe(self._job), reason)
+        for job in self._left():
+            if describe(job) not in listed:
+                self._not_measured(describe(job), reason)
+        return None
+
+    def _not_measured(self, what: str, reason: str) -> None:
+        self.results.not_measured.append(NotMeasured(what=what, reason=reason))
+
+    def _note_abandoned(self, pid: int) -> None:
+        state = state_of(pid)
+        where = " in state D, an uninterruptible call of the driver" if state == "D" else ""
+        self.results.notes.append(
+            f"the measuring process {pid} was killed and does not end{where}; its GPUs stay in use until then"
+        )
+
+
+class _Outlet:
+    """The child's news for the parent, each behind what was added to the results before it."""
+
+    def __init__(self, feed: Feed, results: Results) -> None:
+        self._feed, self._results = feed, results
+        self._sent = [0, 0, 0, 0, 0]
+
+    def put(self, news: News | _Refusal) -> None:
+        """Write the results since the last news, and the news."""
+        results = self._results
+        lists: tuple[list[Any], ...] = (
+            results.samples,
+            results.failures,
+            results.not_measured,
+            results.notes,
+            results.soak,
+        )
+        samples, failures, not_measured, notes, soak = (
+            tuple(one[sent:]) for one, sent in zip(lists, self._sent, strict=True)
+        )
+        self._sent = [len(one) for one in lists]
+        self._write(
+            _Found(
+                samples=samples,
+                failures=failures,
+                not_measured=not_measured,
+                notes=notes,
+                soak=soak,
+                cuda_version=results.cuda_version,
+                complete=results.complete,
+            )
+        )
+        self._write(news)
+
+    def _write(self, value: msgspec.Struct) -> None:
+        self._feed.put([type(value).__name__, value])
+
+
+class _Log:
+    """Notes CUDA's calls with the GPU of the device that is current. `gpus`: by CUDA's ordinal."""
+
+    def __init__(self, slot: CallSlot) -> None:
+        self._slot = slot
+        self.gpus: Mapping[int, int] = {}
+
+    def begin(self, function: str, ordinal: int | None) -> None:
+        """Note the call that comes next."""
+        gpu = None if ordinal is None else self.gpus.get(ordinal)
+        self._slot.begin(function, "" if gpu is None else str(gpu))
+
+    def end(self) -> None:
+        """Note that it returned."""
+        self._slot.end()
+
+
+class _NotedSampler:
+    """A Monitor of one GPU whose NVML calls are noted."""
+
+    def __init__(self, slot: CallSlot, gpu: int) -> None:
+        self._slot = slot
+        with self._noted():
+            self._monitor = Monitor([gpu], slot.begin)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return one sample of the GPU. Never raises."""
+        with self._noted():
+            return self._monitor.sample()
+
+    def close(self) -> None:
+        """Close NVML."""
+        with self._noted():
+            self._monitor.close()
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._slot.end()
+
+
+class _Interrupts(AbstractContextManager["_Interrupts"]):
+    """Counts Ctrl-C while a child measures, in place of KeyboardInterrupt. Ignored, it stays ignored."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._asked_s: float | None = None
+
+    def __enter__(self) -> "_Interrupts":
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._counted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def over(self, child: StreamingChild, end_s: float) -> bool:
+        """Interrupt the child after Ctrl-C. Return whether it had its time, or there was a second one."""
+        if self.count and self._asked_s is None:
+            self._asked_s = time.monotonic()
+            child.interrupt()
+        return self.count > 1 or (self._asked_s is not None and time.monotonic() > self._asked_s + end_s)
+
+    def _counted(self, _signum: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+def _refuse(reason: str, _gpu: int) -> Sampler:
+    raise NotReadError(reason)
+
+
+def _failure(job: Job, copy: Copy, stop: Stop) -> Failure:
+    return Failure(
+        kind=job.kind,
+        source=copy.source,
+        destination=copy.destination,
+        reason=TIMED_OUT if stop.kind == "hung" else CRASHED,
+        says=stop.text,
+        method=copy.method,
+        path=path_of(job),
+        pinned=copy.pinned,
+        group=job.group,
+    )

@@ -1,0 +1,301 @@
+"""Text and JSON of nccl-tests: every version is read back; logs, marks, excerpts; damage."""
+
+import json
+import re
+from math import isfinite
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.kit.dialects import nccl_tests
+from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
+
+TEXT_ERAS = [name for name, era in ERAS.items() if not era.json]
+seeds = st.integers(0, 2**32)
+
+
+def read(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin=origin)
+    assert machine.bandwidth is not None
+    return machine, machine.bandwidth
+
+
+def without_log(samples: tuple[Sample, ...]) -> list[str]:
+    return sorted(repr(msgspec.structs.replace(one, nccl=())) for one in samples)
+
+
+def check(written: Written, text: str) -> Bandwidth:
+    machine, bandwidth = read(text)
+    expected = written.machine.bandwidth
+    assert expected is not None
+    assert machine.gpus == written.machine.gpus
+    assert machine.unread == ()
+    assert without_log(bandwidth.samples) == without_log(expected.samples)
+    assert set(bandwidth.failures) == set(expected.failures)
+    assert bandwidth.complete
+    return bandwidth
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("era", TEXT_ERAS)
+def test_each_version_is_read_back(era: str, program: str) -> None:
+    @settings(max_examples=3)
+    @given(seeds)
+    def run(seed: int) -> None:
+        written = nccl_tests.measure(Random(seed), ERAS[era], program)
+        check(written, nccl_tests.text(written, ERAS[era]))
+
+    run()
+
+
+@given(seeds)
+@settings(max_examples=10)
+def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
+    written = nccl_tests.measure(Random(seed), ERAS["2025"], "all_reduce", hosts=3)
+    bandwidth = check(written, nccl_tests.text(written, ERAS["2025"]))
+    assert {one.source for one in bandwidth.samples} == {HOSTS}
+    assert any("3 hosts with" in note for note in bandwidth.notes)
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_json_is_read_back(program: str, hosts: int) -> None:
+    @settings(max_examples=3)
+    @given(seeds)
+    def run(seed: int) -> None:
+        written = nccl_tests.measure(Random(seed), ERAS["json"], program, hosts=hosts)
+        first, *others = written.machine.gpus or (None,)
+        listed = (first, *(msgspec.structs.replace(gpu, pci_address=None) for gpu in others if gpu))
+        known = msgspec.structs.replace(written.machine, gpus=tuple(gpu for gpu in listed if gpu))
+        expected = Written(known, program, hosts, written.ranks)
+        bandwidth = check(expected, nccl_tests.as_json(written))
+        assert any("the same model" in note for note in bandwidth.notes) is (hosts == 1)
+
+    run()
+
+
+def a_json() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(nccl_tests.as_json(all_reduce()[0]))
+    return document
+
+
+def test_a_json_has_the_variables_of_its_environment_and_nothing_else_of_it() -> None:
+    document = a_json()
+    document["env"] += ["NCCL_P2P_DISABLE=1", "AWS_SECRET_ACCESS_KEY=hunter2", "NCCL_ALGO=Ring"]
+    machine, bandwidth = read(json.dumps(document))
+    assert bandwidth.samples[0].nccl == ("NCCL_P2P_DISABLE=1", "NCCL_ALGO=Ring")
+    assert "hunter2" not in repr(machine)
+    assert "node0" not in repr(machine)
+
+
+def test_the_first_version_of_the_json_is_read() -> None:
+    document = a_json()
+    document["average_bus_bandwidith"] = {"bandwidith": 12.5, "okay": "false"}
+    del document["average_bus_bandwidth"]
+    _, bandwidth = read(json.dumps(document))
+    assert bandwidth.complete
+    assert "12.5 GB/s is below" in bandwidth.failures[-1].says
+
+
+@given(
+    seeds, st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=4)
+)
+@settings(max_examples=80)
+def test_anything_may_stand_in_a_json(seed: int, value: object) -> None:
+    document = a_json()
+    random = Random(seed)
+    place: Any = document
+    for _ in range(random.randint(0, 3)):
+        key = random.choice(list(place) if isinstance(place, dict) else range(len(place))) if place else None
+        if key is None or not isinstance(place[key], dict | list):
+            break
+        place = place[key]
+    if place:
+        place[random.choice(list(place) if isinstance(place, dict) else range(len(place)))] = value
+    text = json.dumps(document)
+    for one in (text, text[: random.randrange(len(text))]):
+        try:
+            machine = detect.read_text(one, origin="damaged")
+        except InputError:
+            continue
+        samples = machine.bandwidth.samples if machine.bandwidth else ()
+        numbers = [n for s in samples for n in (s.median_gb_per_s, s.bus_gb_per_s, s.median_us)]
+        assert all(isfinite(number) and number >= 0 for number in numbers if number is not None)
+
+
+def all_reduce(seed: int = 1, era: str = "2025") -> tuple[Written, str]:
+    written = nccl_tests.measure(Random(seed), ERAS[era], "all_reduce")
+    return written, nccl_tests.text(written, ERAS[era])
+
+
+@pytest.mark.parametrize(
+    "mark", ["[1,0]<stdout>:", "0: ", "0:", "2026-01-02T03:04:05.678901234Z ", "> ", "    ", "nid001 0: "]
+)
+def test_marks_before_the_lines_are_no_part_of_them(mark: str) -> None:
+    written, text = all_reduce()
+    check(written, "".join(mark + line for line in text.splitlines(keepends=True)))
+
+
+def test_a_launcher_may_mark_each_write_within_a_row() -> None:
+    written, text = all_reduce()
+    marked = [re.sub(r"(?<=-1)  |(?<=  0)  (?=.)", "[0]  ", line) for line in text.splitlines()]
+    assert any("-1[0]" in line and "0[0]" in line for line in marked)
+    check(written, "".join(f"[0]{line}\n" for line in marked))
+
+
+def test_a_list_of_ranks_that_is_cut_names_no_gpu() -> None:
+    _, text = all_reduce()
+    lines = [line for line in text.splitlines() if not re.match(r"#  Rank  [23] ", line)]
+    lines.insert(next(n for n, line in enumerate(lines) if "Rank  1" in line) + 1, "#  ...")
+    machine, bandwidth = read("\n".join(lines))
+    assert machine.gpus == ()
+    assert {one.source for one in bandwidth.samples} == {"gpus"}
+    assert {one.ranks for one in bandwidth.samples} == {4}
+
+
+def test_lines_of_nccl_stand_among_the_rows() -> None:
+    written, text = all_reduce()
+    ranks = len(written.machine.gpus)
+    info = [f"[1,{n}]<stdout>:node0:{n}:{n} [{n}] NCCL INFO " for n in range(ranks)]
+    log = [
+        f"{info[n]}Channel {c:02}/0 : {n}[{n}] -> 1[1] via SHM/direct"
+        for n in range(ranks)
+        for c in range(30)
+    ]
+    log += [
+        "[1,0]<stdout>:NCCL version 2.28.7+cuda12.8",
+        f"{info[0]}NCCL_P2P_DISABLE set by environment to 1.",
+        f"{info[0]}24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels",
+    ]
+    lines = [f"[1,0]<stdout>:{line}" for line in text.splitlines()]
+    lines[12:12] = log
+    bandwidth = check(written, "\n".join(lines))
+    assert bandwidth.samples[0].nccl == ("SHM", "NCCL_P2P_DISABLE=1", "no NVLS")
+    assert any("NCCL 2.28.7 (CUDA 12.8)" in note for note in bandwidth.notes)
+
+
+@pytest.mark.parametrize("separator", [",", ";", " | "])
+def test_rows_may_be_separated_otherwise(separator: str) -> None:
+    written, text = all_reduce()
+    rows = [re.sub(r" +", separator, line.strip()) for line in text.splitlines() if re.match(r" +\d", line)]
+    _, bandwidth = read("\n".join(rows), "all_reduce.csv")
+    assert {(one.bytes, one.bus_gb_per_s) for one in bandwidth.samples} == {
+        (one.bytes, one.bus_gb_per_s) for one in (written.machine.bandwidth or Bandwidth(source="")).samples
+    }
+    assert {one.ranks for one in bandwidth.samples} <= {written.ranks, None}
+
+
+def test_an_unknown_operation_is_not_measured() -> None:
+    row = " 1073741824  16777216  float  3500.0  306.78  268.43  0e+00  3500.0  306.78  268.43  0e+00"
+    _, bandwidth = read(row)
+    assert bandwidth.samples == ()
+    assert "unknown operation" in bandwidth.not_measured[0].what
+    for mention in (
+        ("h100-all_gather.log", row),
+        ("log", f"kubectl exec it -- run_nccl_tests.sh -t all_gather\n{row}"),
+    ):
+        _, bandwidth = read(mention[1], mention[0])
+        assert {one.kind for one in bandwidth.samples} == {"allgather"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "ratio", "in_place", "kind"),
+    [
+        ("sum  -1", 1.75, "0", "allreduce"),
+        ("sum  -1", 0.875, "0", "reduce_scatter"),
+        ("sum  3", 1, "0", "reduce"),
+        ("none  3", 1, "0", "broadcast"),
+        ("none  -1", 0.875, "0", "allgather"),
+        ("none  -1", 0.875, "N/A", "alltoall"),
+    ],
+)
+def test_rows_alone_show_their_operation(columns: str, ratio: float, in_place: str, kind: str) -> None:
+    rates = f"5000.00  214.75  {214.748 * ratio:.2f}"
+    _, bandwidth = read(f" 1073741824  268435456  float  {columns}  {rates}  0  {rates}  {in_place}\n")
+    assert {one.kind for one in bandwidth.samples} == {kind}
+    assert {one.ranks for one in bandwidth.samples} == {None if ratio == 1 else 8}
+
+
+def test_an_all_reduce_of_two_gpus_is_assumed_with_a_note() -> None:
+    _, text = all_reduce(era="2023")
+    lines = [line for line in text.splitlines() if "Rank" not in line and "_perf" not in line]
+    rows = [line for line in lines if re.match(r" +\d", line)]
+    head = [line for line in lines if line not in rows]
+    ranks = [
+        f"# Rank  {n} Group  0 Pid 1 on box device  {n} [0x0{n}] NVIDIA GeForce RTX 4090" for n in (0, 1)
+    ]
+    row = " 1073741824  268435456  float  sum  -1  50000  21.47  21.47  0  50000  21.47  21.47  0"
+    _, bandwidth = read("\n".join([*head[:3], *ranks, row]))
+    assert {(one.kind, one.source) for one in bandwidth.samples} == {("allreduce", "gpu:0,1")}
+    assert any("taken as all-reduce" in note for note in bandwidth.notes)
+
+
+def test_two_runs_of_one_program_are_told_apart() -> None:
+    _, text = all_reduce()
+    _, bandwidth = read(text + text)
+    assert {one.run for one in bandwidth.samples} == {"1", "2"}
+
+
+def test_runs_of_several_machines_are_of_none() -> None:
+    _, text = all_reduce()
+    machine, bandwidth = read(text + text.replace("node0", "node7"))
+    assert machine.gpus == ()
+    assert {(one.source, one.hosts) for one in bandwidth.samples} == {(HOSTS, 1)}
+    assert any("of 2 machines" in note for note in bandwidth.notes)
+
+
+def test_a_failure_is_of_the_operation() -> None:
+    _, text = all_reduce()
+    cut = text.split("# Out of bounds")[0]
+    cut += "node0: Test NCCL failure common.cu:303 'unhandled cuda error / Cuda failure 'out of memory''\n"
+    cut += " .. node0 pid 1000: Test failure common.cu:401\n"
+    machine, bandwidth = read(cut)
+    assert machine.unread == ()
+    assert not bandwidth.complete
+    failure = bandwidth.failures[-1]
+    assert (failure.kind, failure.reason) == ("allreduce", "NCCL_ERROR")
+    assert "out of memory" in failure.says
+    assert "node0" not in failure.says
+
+
+def test_the_tool_may_have_failed_the_average() -> None:
+    _, text = all_reduce()
+    _, bandwidth = read(re.sub(r"Avg bus bandwidth    : \S+ ", "Avg bus bandwidth    : 12.3 FAILED", text))
+    assert "BELOW_MINIMUM" in {one.reason for one in bandwidth.failures}
+
+
+def test_amd_gpus_are_refused() -> None:
+    _, text = all_reduce()
+    with pytest.raises(InputError, match="AMD"):
+        read(re.sub(r"\] (NVIDIA|Tesla) .*", "] AMD Instinct MI300X", text))
+
+
+def test_rows_that_contradict_themselves_are_not_understood() -> None:
+    row = " 1073741824  268435456  float  sum  -1  3500.0  306.78  536.86  0  3500.0  36.78  536.86  0"
+    with pytest.raises(InputError):
+        read(row)
+
+
+@given(seeds, st.integers(0, 4000), st.integers(0, 60), st.text(max_size=5))
+@settings(max_examples=60)
+def test_damage_raises_nothing_else(seed: int, at: int, length: int, instead: str) -> None:
+    written, text = all_reduce(seed % 7, Random(seed).choice(TEXT_ERAS))
+    damaged = text[:at] + instead + text[at + length :]
+    try:
+        machine = detect.read_text(damaged, origin="damaged")
+    except InputError:
+        return
+    expected = written.machine.bandwidth
+    assert expected is not None
+    if machine.bandwidth and not instead:
+        known = {one.bus_gb_per_s for one in expected.samples}
+        wrong = [one for one in machine.bandwidth.samples if one.bus_gb_per_s not in known]
+        assert len(wrong) <= 2  # of the one row that was cut within a number

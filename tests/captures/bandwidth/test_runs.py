@@ -1,0 +1,225 @@
+"""Several runs of a program in one text, or in several files: every number is of its run."""
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect, merge
+from gputopo.captures.bandwidth import runs, single_device
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Machine
+from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, several_runs
+
+seeds = st.integers(0, 2**32)
+Write = Callable[[Machine, Random], tuple[Machine, str]]
+
+
+def _of_p2p(machine: Machine, random: Random) -> tuple[Machine, str]:
+    era = p2p.ERAS["CUDA 12"]
+    written = p2p.measure(machine, era, measured.numbers(random))
+    return written, p2p.text(written, era)
+
+
+def _of_nvbandwidth(machine: Machine, random: Random) -> tuple[Machine, str]:
+    version = (0, 8)
+    cases = [case for case in nvbandwidth.cases(version) if "_ce" in case.name]
+    written = nvbandwidth.measure(machine, version, cases, measured.numbers(random))
+    return written, nvbandwidth.text(written, version, cases)
+
+
+def _of_bandwidth_test(machine: Machine, random: Random) -> tuple[Machine, str]:
+    one = Machine(source="x", gpus=(Gpu(index=0, name="NVIDIA A100-SXM4-80GB"),))
+    era = bandwidthtest.ERAS["CUDA 12"]
+    written = bandwidthtest.measure(one, era, measured.numbers(random, 0.1, 99_999), "range")
+    return written, bandwidthtest.text(written, era, one.gpus, "range")
+
+
+PROGRAMS: dict[str, Write] = {
+    "p2p": _of_p2p,
+    "nvbandwidth": _of_nvbandwidth,
+    "bandwidthTest": _of_bandwidth_test,
+}
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin="several")
+    assert machine.bandwidth is not None
+    assert machine.unread == ()
+    assert machine.contradictions == ()
+    assert machine.bandwidth.complete
+    return machine, machine.bandwidth
+
+
+def agree(form: str, program: str, names: tuple[str, ...], random: Random) -> None:
+    machine = measured.machine(random)
+    written = [PROGRAMS[program](machine, random) for _ in names]
+    text = several_runs.FORMS_OF_HOSTS[form](names, [output for _, output in written])
+    found, bandwidth = read(text)
+    machines = [one for one, _ in written]
+    expected = [s for at, name in enumerate(names) for s in several_runs.of_run(machines[at], name)]
+    if {s.run for s in bandwidth.samples} == {None}:  # all equal, by chance
+        expected = [s for one in machines for s in several_runs.of_run(one, "")]
+        assert len({(s.median_gb_per_s, s.median_us) for s in expected}) <= len(expected) / len(names)
+        return
+    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+    assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in written[0][0].gpus]
+    assert any(f"{len(names)} runs ({names[0]}" in note for note in bandwidth.notes)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("form", several_runs.FORMS_OF_HOSTS)
+def test_the_sections_of_several_hosts_are_each_a_run(form: str, program: str) -> None:
+    @settings(max_examples=4)
+    @given(seeds)
+    def run(seed: int) -> None:
+        random = Random(seed)
+        agree(form, program, several_runs.NAMES[random.randrange(2)][: random.randint(2, 3)], random)
+
+    run()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("names", [several_runs.NAMES[2], several_runs.CHANGES])
+@pytest.mark.parametrize("form", several_runs.FORMS)
+def test_the_sections_of_runs_and_changes_are_each_a_run(
+    form: str, names: tuple[str, ...], program: str
+) -> None:
+    agree(form, program, names, Random(f"{form} {program}"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_outputs_without_headings_are_numbered(program: str) -> None:
+    random = Random(program)
+    machine = measured.machine(random)
+    written = [PROGRAMS[program](machine, random) for _ in range(3)]
+    found, bandwidth = read("\n".join(output for _, output in written))
+    assert [s.run for s in bandwidth.samples] == [
+        f"run {number}" for number, (one, _) in enumerate(written, 1) for _ in several_runs.of_run(one, "")
+    ]
+    assert found.bandwidth is not None
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_same_output_twice_is_no_other_run(program: str) -> None:
+    random = Random(program)
+    _, output = PROGRAMS[program](measured.machine(random), random)
+    _, bandwidth = read(output + output)
+    assert {s.run for s in bandwidth.samples} == {None}
+    _, other = PROGRAMS[program](measured.machine(Random(program)), random)
+    _, bandwidth = read(output + other + output)
+    assert {s.run for s in bandwidth.samples} == {"run 1", "run 2"}
+
+
+@pytest.mark.parametrize("program", ["p2p", "nvbandwidth"])
+def test_runs_on_different_gpus_are_refused(program: str) -> None:
+    texts = []
+    for name in ("NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB"):
+        gpus = tuple(Gpu(index=i, name=name, pci_address=f"0000:0{i}:00.0") for i in range(2))
+        texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
+    text = several_runs.FORMS["rules"](("node1", "node2"), texts)
+    with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
+        detect.read_text(text, origin="log")
+    assert "several machines" in error.value.hint
+
+
+@pytest.mark.parametrize("program", ["p2p", "nvbandwidth"])
+def test_runs_on_the_same_model_at_other_addresses_are_of_several_machines(program: str) -> None:
+    written = []
+    for bus in (1, 4):
+        gpus = (Gpu(index=i, name="NVIDIA A10", pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
+        written.append(PROGRAMS[program](Machine(source="x", gpus=tuple(gpus)), Random(bus)))
+    machine, bandwidth = read("".join(text for _, text in written))
+    assert [(gpu.name, gpu.pci_address) for gpu in machine.gpus] == [("NVIDIA A10", None)] * 2
+    assert "several machines" in machine.missing["gpus[*].pci_address"]
+    expected = [s for at, (one, _) in enumerate(written, 1) for s in several_runs.of_run(one, f"run {at}")]
+    assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize("names", [("NVIDIA A10", "NVIDIA A10"), ("NVIDIA A10", "NVIDIA L4")])
+def test_files_of_other_machines_lose_no_number_unless_their_gpus_differ(names: tuple[str, str]) -> None:
+    machines = []
+    for bus, name in zip((1, 4), names, strict=True):
+        gpus = (Gpu(index=i, name=name, pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
+        text = _of_nvbandwidth(Machine(source="x", gpus=tuple(gpus)), Random(bus))[1]
+        machines.append(detect.read_text(text, origin=name))
+    found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines))
+    assert found.bandwidth is not None
+    if len(set(names)) == 1:
+        assert len(found.bandwidth.samples) == sum(
+            len(one.bandwidth.samples) for one in machines if one.bandwidth
+        )
+        assert {sample.run for sample in found.bandwidth.samples} == {"a.txt", "b.txt"}
+        assert found.source == "nvbandwidth"
+    else:
+        assert any(one.fact.startswith("gpus") for one in found.contradictions)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str) -> None:
+    random = Random(program)
+    machine = measured.machine(random)
+    written = {name: PROGRAMS[program](machine, random) for name in ("before.txt", "after.txt")}
+    read_each = [detect.read_text(output, origin=name) for name, (_, output) in written.items()]
+    found = merge.merge(runs.by_files([*written], single_device.renumbered([*written], read_each)))
+    assert found.bandwidth is not None
+    expected = [s for name, (one, _) in written.items() for s in several_runs.of_run(one, name)]
+    assert sorted(map(repr, found.bandwidth.samples)) == sorted(map(repr, expected))
+    assert len(found.gpus) == len(written["before.txt"][0].gpus)
+    assert sum("2 runs (before.txt, after.txt)" in note for note in found.bandwidth.notes) == 1
+
+
+@pytest.mark.parametrize("program", ["p2p", "nvbandwidth"])
+def test_a_run_with_fewer_gpus_is_of_those_that_it_lists(program: str) -> None:
+    gpus = tuple(Gpu(index=i, name="NVIDIA A10", pci_address=f"0000:0{i}:00.0") for i in range(3))
+    lost = tuple(msgspec.structs.replace(gpu, index=i) for i, gpu in enumerate(gpus[1:]))
+    both = [PROGRAMS[program](Machine(source="x", gpus=of), Random(1)) for of in (gpus, lost)]
+    for order in (1, -1):
+        machine, bandwidth = read("".join(text for _, text in both[::order]))
+        assert [gpu.pci_address for gpu in machine.gpus] == [gpu.pci_address for gpu in gpus]
+        assert len(bandwidth.samples) == sum(len(several_runs.of_run(one, "")) for one, _ in both)
+        second = [s for s in bandwidth.samples if s.run == ("run 2" if order == 1 else "run 1")]
+        assert {place for s in second for place in (s.source, s.destination)} <= {
+            "host",
+            "gpus",
+            "gpu:1",
+            "gpu:2",
+        }
+
+
+def test_a_part_that_was_copied_again_is_no_other_run() -> None:
+    written, output = _of_p2p(measured.machine(Random(7)), Random(1))
+    again = output[output.index("Bidirectional P2P=Enabled") :]
+    machine, bandwidth = read(f"{output}\nAs one sees:\n{again}".replace("As one sees:", ""))
+    assert {s.run for s in bandwidth.samples} == {None}
+    assert len(machine.gpus) == len(written.gpus)
+
+
+def test_hosts_are_called_machines() -> None:
+    assert "several machines by their names" in runs.several("nvbandwidth", ["node1", "node2"])
+    for names in (["before", "after"], ["run 1", "run 2"], ["h100-a.txt", "h100-b.txt"]):
+        assert "at other times" in runs.several("nvbandwidth", names)
+
+
+def test_runs_of_bandwidthtest_on_each_gpu_of_several_hosts_are_of_both() -> None:
+    era = bandwidthtest.ERAS["CUDA 12"]
+    gpus = tuple(Gpu(index=i, name="NVIDIA A100-SXM4-80GB") for i in range(3))
+    written = {
+        name: bandwidthtest.measure(
+            Machine(source="x", gpus=gpus), era, measured.numbers(Random(name), 0.1, 99_999)
+        )
+        for name in ("node1", "node2")
+    }
+    for hidden in (False, True):
+        outputs = [
+            "".join(bandwidthtest.text(one, era, [gpu], hidden=hidden) for gpu in gpus)
+            for one in written.values()
+        ]
+        machine, bandwidth = read(several_runs.FORMS["rules"](tuple(written), outputs))
+        expected = [s for name, one in written.items() for s in several_runs.of_run(one, name)]
+        assert sorted(map(repr, bandwidth.samples)) == sorted(map(repr, expected))
+        assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]

@@ -1,0 +1,123 @@
+"""`gputopo run --autotune`: with a worker that only pretends, and once with the real core."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.cli.run import autotune
+from gputopo.launch.spec.target import Target
+from gputopo.launch.supervise.locks import try_lock
+from gputopo.values import schema
+from gputopo.values.run.autotune import Autotune
+from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.result import Result
+from tests.cli.conftest import Call
+from tests.cli.run.test_for_real import command
+from tests.launch.claiming import other
+from tests.launch.specs import machine, plan_for
+
+
+def test_it_measures_and_then_trains_with_the_fastest(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    out = tmp_path / "out"
+    done = call("run", "--model", "alexnet", "--autotune", "--output", out)
+    assert done.code == 0, done.err
+    assert "autotune round 1: replicated pscpu: 40 images/sec" in done.err
+    assert "predicted  measured" in done.err
+    found = schema.decode((out / "autotune.json").read_bytes(), Autotune, origin="file")
+    assert (found.settled, [len(one.runs) for one in found.measured]) == ("same", [2, 2, 2])
+    plan = schema.decode((out / "plan.json").read_bytes(), Plan, origin="file")
+    assert plan.choice.reasons[0].startswith("Fastest of 3 measured placements: parameter_server cpu, 40 ")
+    assert "Fastest of 3 measured placements" in done.out
+    assert (out / "result.json").is_file()
+
+
+def test_predicted_and_measured_stand_side_by_side(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+) -> None:
+    on_scenario("four")
+    worker("works")
+    speed = ("--single-gpu-images-per-sec", "1000")
+    done = call("run", "--model", "alexnet", "--autotune=2", *speed, "--num-gpus", "2", "--json")
+    assert done.code == 0, done.err
+    (file,) = (own_home / "runs").glob("*/autotune.json")
+    found = schema.decode(file.read_bytes(), Autotune, origin="file")
+    assert len(found.measured) == 2
+    assert all(one.candidate.images_per_sec and one.images_per_sec for one in found.measured)
+    assert schema.decode(done.out, Result, origin="stdout").status == "complete"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--dry-run",), "--dry-run"),
+        (("--from", "7gforce"), "--from"),
+        (("--task", "forward"), "--task forward"),
+        (("--strategy", "mirrored"), "--strategy mirrored"),
+        (("--num-gpus", "1"), "one device"),
+        (("--ps", "cpu"), "a single placement"),
+        (("--variable-update", "independent"), "a single placement"),
+        (("--all-reduce", "ring"), "a single placement"),
+        (("--", "true"), "--autotune is for the built-in core"),
+    ],
+)
+def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
+    call: Call, without_gpu: None, worker: Callable[[str], None], options: tuple[str, ...], what: str
+) -> None:
+    worker("works")
+    done = call("run", "--model", "alexnet", "--autotune", "3", *options)
+    assert done.code == 2
+    assert what in done.err.splitlines()[0]
+    assert len(done.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("count", ["1", "0", "11", "many"])
+def test_a_count_of_placements_that_makes_no_sense_is_refused(call: Call, count: str) -> None:
+    done = call("run", "--model", "alexnet", f"--autotune={count}")
+    assert (done.code, len(done.err.splitlines())) == (2, 2)
+
+
+@pytest.mark.tensorflow
+def test_on_logical_cpu_devices_it_trains_with_the_fastest(tmp_path: Path) -> None:
+    line, environment = command(tmp_path, "--autotune", "2", "--num-batches", "5")
+    done = subprocess.run(
+        line, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    found = schema.decode((out / "autotune.json").read_bytes(), Autotune, origin="file")
+    assert found.winner is not None
+    assert [one.failure for one in found.measured] == [None, None]
+    plan = schema.decode((out / "plan.json").read_bytes(), Plan, origin="file")
+    assert plan.choice.variable_update == found.measured[found.winner].candidate.variable_update
+    result = schema.decode(done.stdout, Result, origin="stdout")
+    assert result.ran["variable_update"] == plan.choice.variable_update
+
+
+def test_gpus_of_other_candidates_are_claimed_too_or_these_are_left_out(own_home: Path) -> None:
+    nccl = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl")
+    served, copied = Candidate(gpus=(0, 2), ps_device="cpu"), msgspec.structs.replace(nccl, gpus=(2, 3))
+    target = Target("gpu", msgspec.structs.replace(plan_for((0, 1)), choice=nccl), machine(4))
+    with contextlib.ExitStack() as claims:
+        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served, copied]
+        locked = [file.name for file in (own_home / "claims").iterdir() if is_locked(file)]
+    assert sorted(locked) == ["GPU-22-aa.lock", "GPU-33-aa.lock"]
+    assert not any(map(is_locked, (own_home / "claims").iterdir()))
+    with contextlib.ExitStack() as claims, other(own_home / "claims", 3):
+        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served]
+
+
+def is_locked(file: Path) -> bool:
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        return not try_lock(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)

@@ -1,0 +1,257 @@
+"""`gputopo bandwidth` on drivers that hang, crash or are slow: NVML's and CUDA's, one call at a time."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+import pytest
+
+from tests.kit import faulty_nvml
+from tests.kit.cuda import session
+from tests.kit.cuda.build import why_not
+from tests.kit.cuda.derive import from_scenario
+from tests.kit.cuda.words import spoilt
+from tests.kit.forks import Program, Server
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.sysfs import write_tree
+
+pytestmark = [
+    pytest.mark.sessions,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+
+LIMIT_S = 1.0  # that a test can wait for
+CUDA, NVML = "FAKE_CUDA_CALL", faulty_nvml.FAULT
+# A session of few copies: those with the host, and within a GPU.
+PROGRAM = f"""
+from gputopo.cli import main
+from gputopo.copies import jobs as all_jobs
+from gputopo.probes.session import session, watched
+from gputopo.probes.session.host_memory import HostMemory
+from gputopo.probes.session import measuring
+from gputopo.probes.streaming import Limits
+
+FEW = ("h2d", "d2h", "d2d_local")
+def few(setting):
+    return tuple(one for one in all_jobs.jobs(setting) if one.kind in FEW and one.group is None)
+
+session.jobs = watched.jobs = few
+measuring._host_memory = lambda machine, request: HostMemory(notes=("host memory was measured",))
+watched.Limits = lambda: Limits({LIMIT_S}, {LIMIT_S}, {LIMIT_S}, 20.0, 1.0, 2.0)
+main()
+"""
+COMMAND = ("-c", PROGRAM, "bandwidth", "--gpus", "0-2", "--json")
+POWER = "nvmlDeviceGetPowerUsage:0"
+DRILLS = [
+    (CUDA, "none"),
+    (CUDA, "hang@cuInit"),
+    (CUDA, "segv@cuInit"),
+    (CUDA, "hang@cuDevicePrimaryCtxRetain:1"),
+    (CUDA, "segv@cuDevicePrimaryCtxRetain:1"),
+    (CUDA, "hang@cuMemAlloc:1,1"),
+    (CUDA, "abort@cuMemAlloc:1,1"),
+    (CUDA, "hang@cuMemcpyHtoDAsync:2,40"),
+    (CUDA, "kill@cuMemcpyDtoHAsync:2,20"),
+    (CUDA, "hang@cuMemFree:1"),
+    (CUDA, "slow@cuStreamCreate"),
+    (NVML, f"hang@{POWER},6"),
+    (NVML, f"segv@{POWER},6"),
+]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def places(self) -> set[str]:
+        """The GPUs of which there are numbers."""
+        found = {place for one in self.document["samples"] for place in (one["source"], one["destination"])}
+        return found - {"host"}
+
+
+class Machine(NamedTuple):
+    """Processes on it find the doubles of both libraries."""
+
+    server: Server
+    environment: Mapping[str, str]
+
+    def run(self, drill: tuple[str, str]) -> Done:
+        began = time.monotonic()
+        done = self.server.run(COMMAND, self.given(drill), 90)
+        return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+    def given(self, drill: tuple[str, str]) -> dict[str, str]:
+        """Return the environment of a drill: with a separate home, where GPUs are claimed."""
+        home = f"{self.environment['GPUTOPO_HOME']}/{DRILLS.index(drill)}"
+        return {**self.environment, drill[0]: drill[1], "GPUTOPO_HOME": home}
+
+    @contextmanager
+    def started(self, drill: tuple[str, str], out: int) -> Iterator[tuple[Program, IO[str]]]:
+        with self.server.started(COMMAND, self.given(drill), out) as program:
+            yield program
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    scenario = SCENARIOS[faulty_nvml.SCENARIO]
+    root = write_tree(scenario, tmp_path_factory.mktemp("root"))
+    spec = spoilt(from_scenario(scenario), (f"memory={96 * 2**20}",))
+    environment = session.environment(spec, tmp_path_factory.mktemp("cuda"), faulty_nvml.environment())
+    environment["GPUTOPO_ROOT"] = str(root)
+    environment["GPUTOPO_HOME"] = str(tmp_path_factory.mktemp("home"))
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    server = Server(["tests.kit.cuda.preloaded"], environment)
+    try:
+        yield Machine(server, environment)
+    finally:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def done(machine: Machine) -> Mapping[tuple[str, str], Done]:
+    """Every drill, several at once: most of them wait."""
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(DRILLS, pool.map(machine.run, DRILLS), strict=True))
+
+
+Drills = Mapping[tuple[str, str], Done]
+
+
+@pytest.mark.parametrize("drill", DRILLS)
+def test_each_ends_in_a_report_and_without_a_traceback(drill: tuple[str, str], done: Drills) -> None:
+    one = done[drill]
+    assert one.out, (one.code, one.err)
+    assert "a bug of gputopo" not in one.err, one.err
+    assert "host memory was measured" in one.document["notes"]
+    assert one.seconds < 60
+
+
+def test_a_healthy_driver_is_measured_whole(done: Drills) -> None:
+    one = done[CUDA, "none"]
+    assert one.code == 0
+    assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
+    assert (one.document["failures"], one.document["complete"]) == ([], True)
+
+
+@pytest.mark.parametrize("fault", ["hang", "segv"])
+def test_a_start_that_does_not_return_is_exit_code_3(fault: str, done: Drills) -> None:
+    one = done[CUDA, f"{fault}@cuInit"]
+    how = "did not return within 1 s" if fault == "hang" else "ended the process with SIGSEGV"
+    assert (one.code, one.document["samples"]) == (3, [])
+    assert f"cuInit {how}" in one.err
+    assert one.document["not_measured"][0] == {"what": "all copies of the GPUs", "reason": f"cuInit {how}"}
+
+
+@pytest.mark.parametrize(
+    ("drill", "function", "reason"),
+    [
+        ("hang@cuDevicePrimaryCtxRetain:1", "cuDevicePrimaryCtxRetain", "TIMED_OUT"),
+        ("segv@cuDevicePrimaryCtxRetain:1", "cuDevicePrimaryCtxRetain", "CRASHED"),
+        ("hang@cuMemAlloc:1,1", "cuMemAlloc", "TIMED_OUT"),
+        ("abort@cuMemAlloc:1,1", "cuMemAlloc", "CRASHED"),
+    ],
+)
+def test_a_gpu_whose_call_does_not_return_is_given_up_and_the_others_are_measured(
+    drill: str, function: str, reason: str, done: Drills
+) -> None:
+    one = done[CUDA, drill]
+    (failure,) = one.document["failures"]
+    assert (failure["reason"], "gpu:1" in (failure["source"], failure["destination"])) == (reason, True)
+    assert failure["says"].startswith(f"{function} of GPU 1 ")
+    assert {"gpu:0", "gpu:2"} <= one.places
+    assert one.document["complete"] is True
+    ids = {finding["id"] for finding in one.document["findings"] if finding["severity"] == "error"}
+    assert ids == {"bandwidth.hung" if reason == "TIMED_OUT" else "bandwidth.copy_failed"}
+
+
+def test_a_copy_whose_call_hangs_costs_that_copy_and_what_comes_after_it(done: Drills) -> None:
+    one = done[CUDA, "hang@cuMemcpyHtoDAsync:2,40"]
+    assert {failure["reason"] for failure in one.document["failures"]} == {"TIMED_OUT"}
+    assert "cuMemcpyHtoDAsync of GPU 2 did not return within 1 s" in one.out
+    alone = {(s["kind"], s["source"], s["destination"]) for s in one.document["samples"]}
+    assert {("d2d_local", "gpu:1", "gpu:1"), ("h2d", "host", "gpu:0")} <= alone
+
+
+def test_a_process_that_the_kernel_kills_leaves_what_was_measured(done: Drills) -> None:
+    one = done[CUDA, "kill@cuMemcpyDtoHAsync:2,20"]
+    assert (one.code, one.document["complete"]) == (3, False)
+    assert any("memory runs out" in note for note in one.document["notes"])
+    assert one.document["failures"] == []
+
+
+def test_a_call_that_hangs_after_the_measurement_costs_nothing(done: Drills) -> None:
+    one = done[CUDA, "hang@cuMemFree:1"]
+    assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
+    assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
+
+
+def test_a_slow_driver_is_waited_for(done: Drills) -> None:
+    one = done[CUDA, "slow@cuStreamCreate"]
+    assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "how"), [("hang", "did not return within 1 s"), ("segv", "ended the process with SIGSEGV")]
+)
+def test_nvml_that_does_not_return_costs_readings_and_no_copy(fault: str, how: str, done: Drills) -> None:
+    one = done[NVML, f"{fault}@{POWER},6"]
+    assert (one.code, one.document["failures"], one.document["complete"]) == (0, [], True)
+    assert one.places == {"gpu:0", "gpu:1", "gpu:2"}
+    assert any(f"nvmlDeviceGetPowerUsage of GPU 0 {how}" in note for note in one.document["notes"])
+    assert one.document["samples"][-1]["conditions"] == []
+    whole = done[CUDA, "none"].document["samples"]
+    assert {(s["kind"], s["source"]) for s in one.document["samples"]} == {
+        (s["kind"], s["source"]) for s in whole
+    }
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def gone(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_until_hung(err: IO[str]) -> None:
+    next(line for line in err if "starting CUDA" in line or "measuring 1 of 1" in line)
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_a_driver_that_hangs_is_left_with_the_command(machine: Machine, signum: signal.Signals) -> None:
+    with TemporaryFile() as out, machine.started((CUDA, "hang@cuInit"), out.fileno()) as (program, err):
+        wait_until_hung(err)
+        (child,) = children_of(program.pid)
+        began = time.monotonic()
+        os.kill(program.pid, signum)
+        code = program.wait(20)
+        assert time.monotonic() - began < 10
+        assert code == (130 if signum == signal.SIGINT else -signal.SIGKILL)
+        out.seek(0)
+        reported = out.read()
+    until = time.monotonic() + 5
+    while not gone(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert gone(child)
+    if signum == signal.SIGINT:
+        document = json.loads(reported)
+        assert document["complete"] is False
+        assert document["not_measured"][0]["reason"] == "interrupted"

@@ -1,0 +1,164 @@
+"""Collective operations: sound ones of published machines are silent, each fault is found with its causes."""
+
+import pytest
+from msgspec.structs import replace
+
+from gputopo.copies.collectives import expected_rate
+from gputopo.findings import find_bandwidth
+from gputopo.reference.expectations import known_bus_rates
+from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
+from gputopo.values.machine import Gpu, Hop, Link, Machine, NvLink, Pcie
+
+GIB = 2**30
+H100, A100, RTX = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"
+
+
+def timed(
+    bus: float,
+    size: int = 8 * GIB,
+    *,
+    kind: Kind = "allreduce",
+    ranks: int = 8,
+    us: float = 1000.0,
+    in_place: bool = False,
+    nccl: tuple[str, ...] = (),
+) -> Sample:
+    place = f"gpu:{','.join(map(str, range(ranks)))}"
+    return Sample(kind=kind, source=place, destination=place, bytes=size, median_us=us, bus_gb_per_s=bus,
+                  median_gb_per_s=bus / 2, algorithm="nccl-tests", ranks=ranks, hosts=1, in_place=in_place,
+                  data_type="float", reduction="sum", nccl=nccl)  # fmt: skip
+
+
+def box(name: str, *samples: Sample, gpus: int = 8, links: tuple[Link, ...] = ()) -> Machine:
+    return Machine(
+        source="nccl-tests",
+        gpus=tuple(Gpu(index=index, name=name) for index in range(gpus)),
+        links=links,
+        bandwidth=Bandwidth(source="nccl-tests", samples=samples),
+    )
+
+
+def ids(machine: Machine) -> list[str]:
+    return [finding.id for finding in find_bandwidth(machine)]
+
+
+@pytest.mark.parametrize("row", known_bus_rates(), ids=lambda row: f"{row.gpu}-{row.ranks}-{row.operation}")
+def test_what_was_published_of_sound_machines_is_silent(row) -> None:  # type: ignore[no-untyped-def]
+    nccl = ("NCCL_NVLS_ENABLE=0",) if row.nvls is False else ()
+    pairs = [(a, b) for a in range(row.ranks) for b in range(a + 1, row.ranks)]
+    links = tuple(Link(a=a, b=b, hop=Hop.SYS, nvlinks=12) for a, b in pairs) if row.links else ()
+    sample = timed(row.bus_gb_per_s or row.low_gb_per_s, row.from_bytes, kind=row.operation, ranks=row.ranks,
+                   nccl=nccl)  # fmt: skip
+    machine = box(f"NVIDIA {row.gpu}".replace("NVIDIA Tesla", "Tesla"), sample, gpus=row.ranks, links=links)
+    rate = expected_rate(sample, machine)
+    assert rate is not None
+    assert "nccl_bus.csv" in rate.source
+    assert rate.gb_per_s == row.bus_gb_per_s
+    assert [id for id in ids(machine) if row.nvls is not False] == []
+
+
+def test_an_all_reduce_far_below_is_found_with_its_causes() -> None:
+    machine = box(H100, timed(40.0, nccl=("SHM", "NCCL_P2P_DISABLE=1")))
+    down = replace(machine.gpus[3], nvlinks=(NvLink(link=0, active=False), NvLink(link=1, active=True)))
+    machine = replace(machine, gpus=(*machine.gpus[:3], down, *machine.gpus[4:]))
+    [found] = find_bandwidth(machine)
+    assert found.id == "collectives.slow"
+    assert str(found.subject) == "gpus:0-7"
+    assert found.says == (
+        "all-reduce over 8 GPUs, 8 GiB: 40 GB/s of bus bandwidth, expected 480, at least 460; "
+        "possible causes: inactive NVLinks of gpu:3; NCCL_P2P_DISABLE=1"
+    )
+    assert found.evidence["low_bus_gb_per_s"] == 460
+
+
+@pytest.mark.parametrize("nccl", [(), ("no NVLS",), ("NCCL_NVLS_ENABLE=0",), ("NCCL_ALGO=Ring",)])
+def test_an_all_reduce_as_fast_as_a_ring_lacks_nvls(nccl: tuple[str, ...]) -> None:
+    assert ids(box(H100, timed(366.0, nccl=nccl))) == ["collectives.nvls_unused"]
+
+
+def test_a_ring_is_known_at_smaller_sizes_as_well() -> None:
+    assert ids(box(H100, timed(365.0, GIB))) == ["collectives.nvls_unused"]
+    assert ids(box(H100, timed(300.0, GIB))) == ["collectives.slow"]
+
+
+def test_a_gpu_without_a_published_rate_is_judged_by_its_nvlinks() -> None:
+    assert ids(box("NVIDIA H20", timed(360.0))) == []
+    assert ids(box("NVIDIA H20", timed(150.0))) == ["collectives.slow"]
+    assert ids(box(A100, timed(150.0, ranks=4), gpus=4)) == ["collectives.slow"]
+    assert ids(box(A100, timed(150.0, GIB // 16, ranks=4), gpus=4)) == []
+
+
+def test_half_of_a_hybrid_cube_has_no_known_number_of_links_without_a_topology() -> None:
+    name = "Tesla V100-SXM2-32GB"
+    assert ids(box(name, timed(30.0, ranks=4), gpus=8)) == []
+    pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+    links = tuple(Link(a=a, b=b, hop=Hop.SYS, nvlinks=1) for a, b in pairs)
+    rate = expected_rate(timed(30.0, ranks=4), box(name, gpus=8, links=links))
+    assert rate is not None
+    assert rate.gb_per_s == 60.0  # three links of 20 GB/s each
+
+
+def test_over_pcie_the_slowest_link_is_the_limit() -> None:
+    machine = box(RTX, timed(10.0))
+    slots = [
+        replace(gpu, pcie=Pcie(gen_max=4, width_max=4 if gpu.index == 5 else 16)) for gpu in machine.gpus
+    ]
+    rate = expected_rate(timed(10.0), replace(machine, gpus=tuple(slots)))
+    assert rate is not None
+    assert "Gen4 x4" in rate.source
+    assert ids(machine) == []
+    assert ids(box(RTX, timed(2.0))) == ["collectives.slow"]
+
+
+@pytest.mark.parametrize("kind", ["sendrecv", "alltoall"])
+def test_an_exchange_is_judged_by_what_the_links_carry_at_most(kind: Kind) -> None:
+    """18 NVLinks of an H100 carry 371 GB/s as NCCL counts them; through host memory a tenth arrives."""
+    assert ids(box(H100, timed(320.0, kind=kind))) == []
+    assert ids(box(H100, timed(31.0, kind=kind))) == ["collectives.slow"]
+    assert ids(box(RTX, timed(10.0, kind=kind))) == []
+    assert ids(box(RTX, timed(2.0, kind=kind))) == ["collectives.slow"]
+    rate = expected_rate(timed(320.0, kind=kind), box(H100))
+    assert rate is not None
+    assert rate.is_limit
+    assert rate.gb_per_s == pytest.approx(18 * 20.6)
+
+
+def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:
+    slow = timed(1.0)
+    assert ids(box(H100, replace(slow, source=HOSTS, destination=HOSTS, hosts=2))) == []
+    assert ids(box(H100, replace(slow, group="2 groups of GPUs at once"))) == []
+    assert ids(box("NVIDIA Tomorrow", slow)) == []
+    assert ids(box(H100, replace(slow, source="gpus", destination="gpus"))) == ["collectives.slow"]
+    assert ids(box(H100, replace(slow, source="gpus", destination="gpus", ranks=16))) == []
+
+
+def test_a_sweep_that_falls_is_found() -> None:
+    rising = [timed(100.0 + power, GIB << power) for power in range(3)]
+    assert ids(box("NVIDIA Tomorrow", *rising)) == []
+    assert ids(box("NVIDIA Tomorrow", *rising, timed(70.0, 16 * GIB))) == ["collectives.falls"]
+
+
+def test_in_place_and_out_of_place_are_compared() -> None:
+    halves = [timed(100.0), timed(70.0, in_place=True)]
+    assert ids(box("NVIDIA Tomorrow", *halves)) == ["collectives.in_place_differs"]
+
+
+def test_small_messages_that_take_long_are_found() -> None:
+    large = timed(100.0)
+    assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=40.0), large)) == []
+    assert ids(box("NVIDIA Tomorrow", timed(0.0, 8, us=900.0), large)) == ["collectives.latency"]
+
+
+def test_wrong_results_and_a_failed_minimum_are_found() -> None:
+    failures = tuple(
+        Failure(kind="allgather", source="gpu:0,1", destination="gpu:0,1", reason=reason, says="37 of them")
+        for reason in ("WRONG_DATA", "BELOW_MINIMUM", "NCCL_ERROR")
+    )
+    machine = box(H100)
+    assert machine.bandwidth is not None
+    found = find_bandwidth(replace(machine, bandwidth=replace(machine.bandwidth, failures=failures)))
+    assert sorted(one.id for one in found) == [
+        "bandwidth.copy_failed", "bandwidth.wrong_data", "collectives.slow",
+    ]  # fmt: skip
+    assert {str(one.subject) for one in found} == {"gpus:0-1"}
+    assert all("gpu:0,1 to" not in one.says for one in found)

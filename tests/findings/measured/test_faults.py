@@ -1,0 +1,144 @@
+"""Corrupted data: the remedy is about the path that corrupts, and P2P is off only where it alone does."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.findings import Finding, fails, find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Path
+from gputopo.values.gpu import GpuProcess, UtilizationPercent
+from gputopo.values.machine import Machine
+from tests.findings.boxes import pair
+from tests.findings.measured.machines import added, copies, measured, with_copies
+
+
+def wrong(kind: Kind, source: str, destination: str, path: Path | None = None) -> Failure:
+    return Failure(
+        kind=kind,
+        source=source,
+        destination=destination,
+        path=path,
+        reason="WRONG_DATA",
+        says="1 word differs",
+    )
+
+
+def corrupted(machine: Machine, *failures: Failure) -> dict[str, Finding]:
+    """Return the findings of corrupted data by the kind of copies in their message."""
+    found = find_bandwidth(added(failures=failures)(machine))
+    assert fails(found, None)
+    return {one.evidence["ways"][0]["source"] + ">" + one.evidence["ways"][0]["destination"]: one
+            for one in found if one.id == "bandwidth.wrong_data"}  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", [wrong("h2d", "host", "gpu:3"), wrong("d2h", "gpu:3", "host"),
+                                     wrong("bidirectional", "host", "gpu:3")])  # fmt: skip
+def test_corruption_with_the_host_is_a_matter_of_card_slot_and_memory(failure: Failure) -> None:
+    (found,) = corrupted(measured(), failure).values()
+    assert "leave P2P on" in (found.remedy or "")
+    assert "another slot" in (found.remedy or "")
+    assert "NCCL" not in (found.remedy or "")
+
+
+def test_staged_copies_that_a_bad_host_path_explains_have_its_remedy() -> None:
+    found = corrupted(measured(), wrong("h2d", "host", "gpu:3"), wrong("p2p_staged", "gpu:0", "gpu:3"))
+    assert len({one.remedy for one in found.values()}) == 1
+
+
+def test_staged_copies_alone_are_a_matter_of_the_host() -> None:
+    (found,) = corrupted(measured(), wrong("p2p_staged", "gpu:0", "gpu:3")).values()
+    assert "Test the host's memory" in (found.remedy or "")
+    assert "NCCL" not in (found.remedy or "")
+
+
+@pytest.mark.parametrize("path", ["p2p_direct", "bidirectional", "latency"])
+def test_where_only_p2p_corrupts_it_is_turned_off_between_those_pairs(path: Kind) -> None:
+    failure = wrong(path, "gpu:0", "gpu:1", None if path == "p2p_direct" else "direct")
+    (found,) = corrupted(measured(2), failure).values()
+    assert (found.remedy or "").startswith("Turn P2P off between these pairs")
+    assert (found.remedy or "").index("IOMMU") < (found.remedy or "").index("NCCL_P2P_")
+    (found,) = corrupted(measured(4), failure).values()
+    assert "between GPUs 0 and 1 (and " in (found.remedy or "")
+
+
+def test_where_any_nvlink_exists_p2p_is_not_disabled() -> None:
+    machine = pair(2, 3, nvlinks=4)(measured(4))
+    (found,) = corrupted(machine, wrong("p2p_direct", "gpu:0", "gpu:1")).values()
+    assert "NCCL_P2P_LEVEL=NVL" in (found.remedy or "")
+    (found,) = corrupted(machine, wrong("p2p_direct", "gpu:2", "gpu:3")).values()
+    assert "no NCCL_P2P_LEVEL excludes single NVLinks" in (found.remedy or "")
+    assert "IOMMU" not in (found.remedy or "")
+
+
+def test_nothing_is_staged_that_was_not_seen_to_arrive_intact() -> None:
+    direct = wrong("p2p_direct", "gpu:0", "gpu:1")
+    machine = measured(2)
+    only_direct = with_copies(machine, [one for one in copies(machine) if one.kind == "p2p_direct"])
+    unknown = corrupted(only_direct, direct)
+    failed = corrupted(machine, direct, wrong("p2p_staged", "gpu:1", "gpu:0"))
+    for found in (unknown["gpu:0>gpu:1"], failed["gpu:0>gpu:1"]):
+        assert "leave P2P on until" in (found.remedy or "")
+        assert "NCCL" not in (found.remedy or "")
+
+
+def test_where_no_gpu_is_named_nothing_is_turned_off() -> None:
+    (found,) = corrupted(measured(), wrong("p2p_direct", "gpus", "gpus")).values()
+    assert "gputopo bandwidth names the GPUs" in (found.remedy or "")
+    assert "NCCL" not in (found.remedy or "")
+    (found,) = corrupted(measured(), wrong("h2d", "host", "gpus")).values()
+    assert "another slot" in (found.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "words"),
+    [
+        ("d2d_local", "gpu:1", "ECC"),
+        ("host_memory", "node:0", "memtest"),
+        ("alltoall", "gpu:0,1,2,3", "another version of NCCL"),
+    ],
+)
+def test_corruption_in_one_memory_is_a_matter_of_that_memory(kind: Kind, place: str, words: str) -> None:
+    (found,) = corrupted(measured(), wrong(kind, place, place)).values()
+    assert words in (found.remedy or "")
+
+
+def test_other_failures_do_not_fail_a_command_without_being_asked() -> None:
+    refused = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="")
+    found = find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live", failures=(refused,))))
+    assert [one.id for one in found] == ["bandwidth.hung"]
+    assert not fails(found, None)
+    assert fails(found, "error")
+
+
+def test_a_gpu_that_another_program_used_at_the_start_of_the_measurement_is_named() -> None:
+    machine = measured()
+    busy = msgspec.structs.replace(
+        machine.gpus[3],
+        processes=(GpuProcess(pid=7, name="python", kind="compute", memory_mib=9000),),
+        utilization_percent=UtilizationPercent(gpu=97),
+    )
+    machine = msgspec.structs.replace(machine, gpus=(*machine.gpus[:3], busy, *machine.gpus[4:]))
+    bandwidth = machine.bandwidth
+    assert bandwidth is not None
+
+    def found(**changes: Any) -> list[tuple[int, ...]]:
+        judged = msgspec.structs.replace(machine, bandwidth=msgspec.structs.replace(bandwidth, **changes))
+        return [one.subject.gpus for one in find_bandwidth(judged) if one.id == "gpu.busy"]
+
+    assert found(source="live") == [(3,)]
+    assert found(source="nvbandwidth") == []
+    others = tuple(one for one in bandwidth.samples if "gpu:3" not in (one.source, one.destination))
+    assert found(source="live", samples=others) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "words"),
+    [("host", "gpu:1", "processes in state D"), ("gpu:1", "gpu:1", "state D"), ("gpu:0", "gpu:1", "IOMMU")],
+)
+def test_only_a_copy_between_gpus_that_hangs_is_a_case_of_an_iommu(
+    source: str, destination: str, words: str
+) -> None:
+    hung = Failure(kind="h2d", source=source, destination=destination, reason="TIMED_OUT", says="late")
+    (found,) = find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live", failures=(hung,))))
+    assert words in (found.remedy or "")

@@ -1,0 +1,254 @@
+"""GPUs that copy far slower with the host than others of their model, or than their model can."""
+
+from collections.abc import Callable, Sequence
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gputopo.captures import detect
+from gputopo.findings import Finding, find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, Kind
+from gputopo.values.machine import Gpu, Machine
+from tests.findings.measured.machines import sample
+from tests.kit.dialects import nvbandwidth
+
+
+def box(*rates: tuple[float, float], names: tuple[str, ...] = (), lanes: int | None = None) -> Machine:
+    """GPUs of which only what they copy from and to the host is known."""
+    gpus = [Gpu(index=index, name="NVIDIA H100 80GB HBM3") for index, _ in enumerate(rates)]
+    gpus = [replace(gpu, name=name) for gpu, name in zip(gpus, names, strict=True)] if names else gpus
+    gpus[0] = replace(gpus[0], pcie=replace(gpus[0].pcie, width_now=lanes, width_max=lanes))
+    samples = []
+    for index, (to_gpu, from_gpu) in enumerate(rates):
+        samples.append(sample("h2d", "host", f"gpu:{index}", to_gpu, pinned=True))
+        samples.append(sample("d2h", f"gpu:{index}", "host", from_gpu, pinned=True))
+    return Machine(source="a test", gpus=tuple(gpus), bandwidth=Bandwidth(source="t", samples=tuple(samples)))
+
+
+def below(machine: Machine) -> list[Finding]:
+    return [one for one in find_bandwidth(machine) if one.id == "bandwidth.below_expected"]
+
+
+def test_a_card_far_below_its_peers_in_both_directions_is_reported_with_their_rates() -> None:
+    (found,) = below(box((14.0, 13.0), (57.0, 55.0), (56.0, 55.0)))
+    assert (found.subject.text, found.severity) == ("gpu:0", "warning")
+    assert "20%" in found.says
+    assert found.evidence == {
+        "gb_per_s": 14.0,
+        "peers_gb_per_s": {"1": 57.0, "2": 56.0},
+        "fits": ["Gen5 x4", "Gen4 x8", "Gen3 x16"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("NVIDIA H100 80GB HBM3", "warning"),  # a module has all its lanes
+        ("NVIDIA H100 PCIe", "warning"),
+        ("NVIDIA GeForce RTX 5090", "info"),  # many boards have slots of 16 and of 8 lanes
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "info"),
+    ],
+)
+def test_half_of_the_lanes_is_a_fault_but_where_boards_are_wired_so(name: str, severity: str) -> None:
+    (found,) = below(box((27.4, 27.1), *[(55.0, 54.8)] * 3, names=(name,) * 4))
+    assert (found.subject.text, found.severity) == ("gpu:0", severity)
+    assert "50%" in found.says
+    assert "as fast as Gen5 x8 (or Gen4 x16)" in found.says
+
+
+def test_a_far_numa_node_costs_a_third_and_is_no_fault_of_the_link() -> None:
+    (found,) = below(box(*[(37.0, 36.0)] * 4, *[(55.0, 54.8)] * 4))
+    assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
+    assert "another NUMA node" in found.says
+
+
+def test_several_gpus_at_half_are_all_reported() -> None:
+    (found,) = below(box(*[(27.4, 27.1)] * 3, (55.0, 54.8)))
+    assert found.subject.text == "gpus:0-2"
+
+
+def test_gpus_that_are_all_alike_below_the_link_of_their_model_are_a_statement() -> None:
+    (found,) = below(box(*[(26.3, 26.5)] * 4))
+    assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
+    assert "widest link of the model, 26.5 against 55.5 GB/s: as fast as Gen5 x8 (or Gen4 x16)" in found.says
+
+
+@pytest.mark.parametrize("name", ["NVIDIA L4", "NVIDIA A10G", "Tesla T4"])
+def test_lanes_that_servers_give_a_model_are_none(name: str) -> None:
+    rate = {"Tesla T4": 6.2}.get(name, 13.1)
+    assert below(box(*[(rate, rate)] * 4, names=(name,) * 4)) == []
+
+
+def test_one_slow_direction_is_another_fault() -> None:
+    machine = box((14.0, 55.0), (57.0, 55.0), (57.0, 55.0))
+    assert [one.id for one in find_bandwidth(machine)] == ["bandwidth.direction_differs"]
+
+
+def test_where_no_model_is_known_all_gpus_are_compared() -> None:
+    machine = box(*[(55.0, 54.8)] * 2, (27.4, 27.1), (55.0, 54.8))
+    machine = replace(machine, gpus=tuple(Gpu(index=gpu.index) for gpu in machine.gpus))
+    (found,) = below(machine)
+    assert (found.subject.text, found.severity) == ("gpu:2", "info")
+    assert "50% of those of the other GPUs, whose models are unknown, 27.4 against 55.0 GB/s" in found.says
+
+
+def test_cards_of_other_models_are_no_control() -> None:
+    assert below(box((12.0, 12.5), (55.0, 54.0), names=("Tesla T4", "NVIDIA H100 PCIe"))) == []
+
+
+def test_where_the_link_is_reported_the_rules_over_links_judge() -> None:
+    machine = box((12.3, 12.8), (55.0, 54.0), (55.0, 54.0), lanes=8)
+    assert below(machine) == []
+
+
+def test_a_card_as_slow_as_few_lanes_is_reported_once() -> None:
+    found = find_bandwidth(box((0.8, 0.8), (55.0, 54.0), (55.0, 54.0)))
+    assert [one.id for one in found] == ["pcie.slot_narrow"]
+
+
+def between(kind: Kind, *best: float) -> Machine:
+    """GPUs of which only copies between them are known: each as fast as the slower of its ends."""
+    pairs = permutations(range(len(best)), 2)
+    samples = tuple(sample(kind, f"gpu:{a}", f"gpu:{b}", min(best[a], best[b])) for a, b in pairs)
+    gpus = tuple(Gpu(index=index, name="NVIDIA GeForce RTX 3090") for index, _ in enumerate(best))
+    return Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
+
+
+def test_copies_between_gpus_through_the_host_show_it_too() -> None:
+    (found,) = below(between("p2p_staged", 22.2, 22.1, 22.3, 4.1))
+    assert (found.subject.text, found.severity) == ("gpu:3", "warning")
+    assert "through the host reach about 20%" in found.says
+
+
+def test_a_gpu_alone_below_its_cpu_is_no_faulty_one() -> None:
+    machine = between("p2p_staged", 10.4, 10.4, 10.4, 5.6)
+    gpus = tuple(replace(gpu, name="Tesla V100-PCIE-16GB") for gpu in machine.gpus)
+    (found,) = below(replace(machine, gpus=gpus))
+    assert (found.subject.text, found.severity) == ("gpu:3", "info")
+
+
+def test_direct_copies_do_not_for_some_cards_may_have_a_bridge() -> None:
+    assert below(between("p2p_direct", 50.0, 50.0, 11.0)) == []
+
+
+def test_two_cards_have_one_path_between_them_and_no_slower_end() -> None:
+    (found,) = below(between("p2p_staged", 22.0, 4.1))
+    assert (found.subject.text, found.severity) == ("gpus:0-1", "info")
+
+
+def test_staged_copies_far_below_the_link_of_the_model_are_a_statement() -> None:
+    (found,) = below(between("p2p_staged", 5.9, 5.9, 5.8, 5.9))
+    assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
+    assert (
+        "20% of Gen4 x16, the widest link of the model, 5.8 to 5.9 against 26.1 GB/s: as fast " in found.says
+    )
+    assert below(between("p2p_staged", 17.0, 17.0, 16.8, 17.1)) == []
+
+
+def one_direction_beside_the_other(*rates: float) -> Machine:
+    machine = box(*[(55.0, 54.8)] * len(rates))
+    assert machine.bandwidth is not None
+    beside = [
+        sample("d2h", f"gpu:{gpu}", "host", rate, pinned=True, group=f"both gpu:{gpu}", with_reverse=True)
+        for gpu, rate in enumerate(rates)
+    ]
+    samples = (*machine.bandwidth.samples, *beside)
+    return replace(machine, bandwidth=replace(machine.bandwidth, samples=samples))
+
+
+def test_a_gpu_that_falls_behind_only_while_it_copies_in_both_directions_is_reported() -> None:
+    (found,) = below(one_direction_beside_the_other(34.3, 50.5, 34.7, 34.5))
+    assert (found.subject.text, found.severity) == ("gpus:0,2-3", "info")
+    assert "to the host beside the other direction reach about 70%" in found.says
+    assert below(one_direction_beside_the_other(49.3, 50.5, 50.7, 50.5)) == []
+
+
+# What nvbandwidth prints of whole machines: copies with the host, and the test between GPUs.
+def printed(name: str, host: Sequence[float], pairs: Callable[[int, int], float]) -> Machine:
+    gpus = range(len(host))
+    cases = {case.name: case for case in nvbandwidth.CASES}
+    to_device, to_host = cases["host_to_device_memcpy_ce"], cases["device_to_host_memcpy_ce"]
+    read = cases["device_to_device_memcpy_read_ce"]
+    tables = [
+        nvbandwidth.table(to_device.name, to_device.heading, [host]),
+        nvbandwidth.table(to_host.name, to_host.heading, [host]),
+        nvbandwidth.table(
+            read.name, read.heading, [[None if a == b else pairs(a, b) for b in gpus] for a in gpus]
+        ),
+    ]
+    devices = "".join(f"Device {gpu}: {name}\n" for gpu in gpus)
+    return detect.read_text(
+        f"nvbandwidth Version: v0.4\n\n{devices}\n{''.join(tables)}", origin="nvbandwidth"
+    )
+
+
+def reported(machine: Machine) -> list[tuple[str, str, str]]:
+    return [(one.severity, one.id, one.subject.text) for one in find_bandwidth(machine)]
+
+
+def near_and_far(near: float, far: float, island: int) -> Callable[[int, int], float]:
+    return lambda a, b: near if a // island == b // island else far
+
+
+SOUND: dict[str, tuple[str, tuple[float, ...], Callable[[int, int], float]]] = {
+    "8 H100": ("NVIDIA H100 80GB HBM3", (55.2,) * 8, near_and_far(394.0, 394.0, 8)),
+    "4 A100": ("NVIDIA A100-SXM4-80GB", (25.1,) * 4, near_and_far(276.0, 276.0, 4)),
+    "8 V100": ("Tesla V100-SXM2-16GB", (12.1,) * 8, near_and_far(48.3, 9.4, 2)),
+    "8 A40 below two CPUs": ("NVIDIA A40", (26.2,) * 8, near_and_far(26.0, 22.0, 4)),
+    "4 V100 cards": ("Tesla V100-PCIE-16GB", (12.4,) * 4, near_and_far(12.9, 10.6, 2)),
+    "4 RTX A6000, two bridges": ("NVIDIA RTX A6000", (26.2,) * 4, near_and_far(52.3, 22.0, 2)),
+    "8 L4 with eight lanes": ("NVIDIA L4", (13.2,) * 8, near_and_far(13.1, 11.4, 4)),
+}
+
+
+@pytest.mark.parametrize("machine", SOUND)
+def test_sound_machines_have_no_finding(machine: str) -> None:
+    assert reported(printed(*SOUND[machine])) == []
+
+
+@pytest.mark.parametrize("machine", SOUND)
+def test_one_gpu_with_half_of_its_pcie_link_is_one_finding(machine: str) -> None:
+    name, host, pairs = SOUND[machine]
+    halved = [rate / 2 if gpu == 2 else rate for gpu, rate in enumerate(host)]
+
+    def over_it(a: int, b: int) -> float:
+        return pairs(a, b) if pairs(a, b) > 1.5 * host[0] else min(pairs(a, b), halved[a], halved[b])
+
+    (found,) = reported(printed(name, halved, over_it))
+    assert found[1:] == ("bandwidth.below_expected", "gpu:2")
+    assert found[0] == ("info" if name.startswith("NVIDIA RTX") else "warning")
+
+
+def test_far_pairs_much_slower_than_their_links_are_a_statement() -> None:
+    found = reported(printed("NVIDIA A40", (26.2,) * 8, near_and_far(26.0, 9.0, 4)))
+    assert found == [("info", "bandwidth.below_expected", "machine")]
+
+
+def test_a_gpu_slow_with_every_peer_over_pcie_is_a_statement_where_nothing_else_is_known() -> None:
+    best = {2: 13.0}
+    pairs = permutations(range(4), 2)
+    samples = tuple(
+        sample("p2p_direct", f"gpu:{a}", f"gpu:{b}", min(best.get(a, 26.0), best.get(b, 26.0)))
+        for a, b in pairs
+    )
+    gpus = tuple(Gpu(index=index, name="NVIDIA RTX A4000") for index in range(4))
+    machine = Machine(source="a test", gpus=gpus, bandwidth=Bandwidth(source="t", samples=samples))
+    assert reported(machine) == [("info", "bandwidth.below_expected", "gpu:2")]
+
+
+@given(
+    noise=st.lists(st.floats(0.98, 1.02), min_size=16, max_size=16),
+    slow=st.integers(0, 7),
+    share=st.floats(0.1, 0.56),
+)
+def test_noise_accuses_no_gpu_and_a_slow_one_is_the_only_one(
+    noise: list[float], slow: int, share: float
+) -> None:
+    rates = [(55.0 * one, 54.8 * other) for one, other in zip(noise[:8], noise[8:], strict=True)]
+    assert below(box(*rates)) == []
+    rates[slow] = (share * rates[slow][0], share * rates[slow][1])
+    found = [one for one in find_bandwidth(box(*rates)) if one.id != "bandwidth.direction_differs"]
+    assert [one.subject.text for one in found] == [f"gpu:{slow}"]

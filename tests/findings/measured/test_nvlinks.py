@@ -1,0 +1,250 @@
+"""Faults of NVLinks, found from nvbandwidth's output alone, by the names of the GPUs and their rates."""
+
+from collections.abc import Callable, Mapping
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.findings import Finding, find_bandwidth
+from gputopo.values.machine import Machine
+from tests.kit.dialects import nvbandwidth
+
+Pair = tuple[int, int]
+Rates = Mapping[Pair, float]
+
+READ = next(case for case in nvbandwidth.CASES if case.name == "device_to_device_memcpy_read_ce")
+H100, A100, V100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB"
+# Of pairs without NVLink in a DGX-1, and its pairs with two links (the others have one).
+CUBE_MESH_PCIE = {(a, b) for a in range(4) for b in range(4, 8) if b != a + 4}
+CUBE_MESH_DOUBLE = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
+
+
+def read(name: str, rates: Rates, count: int, case: nvbandwidth.Case = READ) -> Machine:
+    """Return what is read of the output that nvbandwidth prints of a test between GPUs."""
+    rows = [[rates.get((column, row)) for column in range(count)] for row in range(count)]
+    devices = "".join(f"Device {gpu}: {name}\n" for gpu in range(count))
+    text = nvbandwidth.table(case.name, case.heading, rows)
+    return detect.read_text(f"nvbandwidth Version: v0.4\n\n{devices}\n{text}", origin="nvbandwidth")
+
+
+def uniform(gb_per_s: float, count: int) -> dict[Pair, float]:
+    return dict.fromkeys(permutations(range(count), 2), gb_per_s)
+
+
+def changed(rates: Rates, share: float, chosen: Callable[[Pair], bool]) -> dict[Pair, float]:
+    return {pair: round(rate * share, 2) if chosen(pair) else rate for pair, rate in rates.items()}
+
+
+def of_gpu(rates: Rates, share: float, *gpus: int) -> dict[Pair, float]:
+    return changed(rates, share, lambda pair: bool({*pair} & {*gpus}))
+
+
+def of_pair(rates: Rates, share: float, *pair: int) -> dict[Pair, float]:
+    return changed(rates, share, lambda one: {*one} == {*pair})
+
+
+def found(name: str, rates: Rates, count: int) -> list[tuple[str, str, str]]:
+    return [(one.severity, one.id, one.subject.text) for one in findings(name, rates, count)]
+
+
+def findings(name: str, rates: Rates, count: int) -> list[Finding]:
+    return list(find_bandwidth(read(name, rates, count)))
+
+
+def cube_mesh(one_link: float, pcie: float) -> dict[Pair, float]:
+    """Return the rates of eight P100 or V100: pairs over PCIe, with one NVLink and with two."""
+    rates = {}
+    for a, b in permutations(range(8), 2):
+        pair = (min(a, b), max(a, b))
+        double = 2 if pair in CUBE_MESH_DOUBLE else 1
+        rates[a, b] = pcie if pair in CUBE_MESH_PCIE else double * one_link
+    return rates
+
+
+SOUND = {
+    "8 H100": (H100, uniform(394.0, 8), 8),
+    "8 H100 at the lower of two published rates": (H100, uniform(370.9, 8), 8),
+    "4 H100 of a box of eight": (H100, uniform(394.0, 4), 4),
+    "4 H100 in a full mesh, 6 links each": (H100, uniform(132.0, 4), 4),
+    "2 H100 of such a mesh": (H100, uniform(132.0, 2), 2),
+    "8 H800": ("NVIDIA H800", uniform(172.3, 8), 8),
+    "8 H20": ("NVIDIA H20", uniform(385.0, 8), 8),
+    "8 B200": ("NVIDIA B200", uniform(765.0, 8), 8),
+    "2 H100 PCIe with three bridges": ("NVIDIA H100 PCIe", uniform(256.8, 2), 2),
+    "8 A100": (A100, uniform(275.0, 8), 8),
+    "4 A100 in a full mesh, 4 links each": (A100, uniform(92.0, 4), 4),
+    "8 A800": ("NVIDIA A800-SXM4-80GB", uniform(183.0, 8), 8),
+    "16 V100 behind switches": ("Tesla V100-SXM3-32GB", uniform(140.0, 16), 16),
+    "8 V100": (V100, cube_mesh(24.2, 9.0), 8),
+    "4 V100 in a full mesh": (V100, uniform(48.3, 4), 4),
+    "3 V100 of eight": (V100, {p: r for p, r in cube_mesh(24.2, 9.0).items() if max(p) < 3}, 3),
+    # Two CPUs with NVLinks of their own (IBM AC922, S822LC): the path through them is faster than PCIe.
+    "4 V100 and POWER9": (
+        V100,
+        changed(uniform(68.5, 4), 0.423, lambda pair: min(pair) // 2 != max(pair) // 2),
+        4,
+    ),
+    "6 V100 and POWER9": (
+        V100,
+        changed(uniform(46.9, 6), 0.62, lambda pair: min(pair) // 3 != max(pair) // 3),
+        6,
+    ),
+    "4 P100 and POWER8": (
+        "Tesla P100-SXM2-16GB",
+        changed(uniform(35.3, 4), 0.575, lambda pair: min(pair) // 2 != max(pair) // 2),
+        4,
+    ),
+    "8 P100": ("Tesla P100-SXM2-16GB", {p: min(r, 18.2) for p, r in cube_mesh(18.2, 9.0).items()}, 8),
+    "4 RTX 3090, two bridges": (
+        "NVIDIA GeForce RTX 3090",
+        changed(uniform(51.8, 4), 0.25, lambda pair: min(pair) // 2 != max(pair) // 2),
+        4,
+    ),
+    "4 RTX A6000, one bridge": (
+        "NVIDIA RTX A6000",
+        changed(uniform(52.4, 4), 0.4, lambda pair: {*pair} != {0, 1}),
+        4,
+    ),
+    "2 A100 with one bridge of three": ("NVIDIA A100 80GB PCIe", uniform(92.0, 2), 2),
+    "2 H100 NVL": ("NVIDIA H100 NVL", uniform(265.0, 2), 2),
+    "4 RTX A4000 over PCIe, near and far": (
+        "NVIDIA RTX A4000",
+        changed(uniform(13.2, 4), 0.49, lambda pair: min(pair) // 2 != max(pair) // 2),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("box", SOUND)
+def test_sound_machines_have_no_finding(box: str) -> None:
+    assert found(*SOUND[box]) == []
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
+@pytest.mark.parametrize(
+    "box", ["8 H100", "4 H100 of a box of eight", "8 A100", "8 H800", "8 A800", "8 B200"]
+)
+def test_a_gpu_slow_with_every_peer_is_one_finding(box: str, share: float) -> None:
+    name, rates, count = SOUND[box]
+    assert found(name, of_gpu(rates, share, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
+
+
+def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
+    (one,) = findings(H100, of_gpu(uniform(394.0, 8), 0.5, 3), 8)
+    assert one.says == (
+        f"GPU 3 ({H100}): direct copies with every peer reach about 50% of those of other pairs: 197 against "
+        "394 GB/s, about 9 of 18 NVLinks"
+    )
+    assert len(one.evidence["pairs"]) == 14
+
+
+@pytest.mark.parametrize("gpus", [(2, 5), (0, 1, 2)])
+def test_several_slow_gpus_are_named_together(gpus: tuple[int, ...]) -> None:
+    (one,) = findings(A100, of_gpu(uniform(275.0, 8), 0.5, *gpus), 8)
+    assert one.subject.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("test", "word"),
+    [
+        ("device_to_device_memcpy_read_sm", "direct kernel"),
+        ("device_to_device_bidirectional_memcpy_write_ce", "direct bidirectional"),
+    ],
+)
+def test_other_tests_between_gpus_show_it_too(test: str, word: str) -> None:
+    case = next(case for case in nvbandwidth.CASES if case.name == test)
+    (one,) = find_bandwidth(read(H100, of_gpu(uniform(360.0, 8), 0.5, 3), 8, case))
+    assert one.subject.text == "gpu:3"
+    assert f"{word} copies with every peer" in one.says
+    assert find_bandwidth(read(H100, uniform(360.0, 8), 8, case)) == ()
+
+
+def test_a_gpu_that_is_slow_in_one_direction_only() -> None:
+    rates = changed(uniform(394.0, 8), 0.5, lambda pair: pair[0] == 3)
+    (one,) = findings(H100, rates, 8)
+    assert one.subject.text == "gpu:3"
+    assert "direct copies from it with every peer" in one.says
+
+
+@pytest.mark.parametrize(("name", "rate", "count"), [(H100, 394.0, 8), (A100, 275.0, 4), (V100, 48.3, 4)])
+def test_a_pair_at_55_percent_is_a_finding_on_the_pair(name: str, rate: float, count: int) -> None:
+    assert found(name, of_pair(uniform(rate, count), 0.55, 1, 2), count) == [
+        ("warning", "bandwidth.pair_slower", "link:1-2")
+    ]
+
+
+def test_a_slow_pair_beside_a_slow_gpu_is_found_too() -> None:
+    rates = of_pair(of_gpu(uniform(394.0, 8), 0.5, 3), 0.55, 0, 1)
+    assert {subject for _, _, subject in found(H100, rates, 8)} == {"gpu:3", "link:0-1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "count"),
+    [
+        (H100, 394.0, 8),
+        (H100, 394.0, 4),
+        (A100, 275.0, 8),
+        ("NVIDIA H800", 172.3, 8),
+        ("NVIDIA B200", 780.0, 8),
+    ],
+)
+def test_all_pairs_at_half_are_one_finding_on_the_machine(name: str, rate: float, count: int) -> None:
+    assert found(name, uniform(round(rate / 2, 1), count), count) == [
+        ("warning", "bandwidth.below_expected", "machine")
+    ]
+
+
+def test_two_gpus_are_compared_with_the_expectation_alone() -> None:
+    assert found(H100, uniform(197.0, 2), 2) == [("warning", "bandwidth.below_expected", "link:0-1")]
+    assert found("NVIDIA RTX A6000", uniform(36.0, 2), 2) == [
+        ("warning", "bandwidth.below_expected", "link:0-1")
+    ]
+
+
+def test_a_v100_with_half_of_its_nvlinks_is_found_and_no_pair_with_a_single_link() -> None:
+    name, rates, count = SOUND["8 V100"]
+    assert found(name, of_gpu(rates, 0.5, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
+
+
+def test_modules_whose_nvlinks_carry_nothing_are_no_pcie_cards() -> None:
+    (one,) = findings(H100, uniform(39.0, 8), 8)
+    assert one.subject.text == "machine"
+    assert "18 NVLinks" in one.says
+
+
+def test_pairs_of_an_unknown_model_that_no_pcie_link_explains_are_compared() -> None:
+    name = "NVIDIA Future 9000"
+    for count in (4, 8):
+        assert found(name, uniform(900.0, count), count) == []
+        slow = of_gpu(uniform(900.0, count), 0.5, 1)
+        assert found(name, slow, count) == [("warning", "bandwidth.below_expected", "gpu:1")]
+        slow = of_pair(uniform(900.0, count), 0.55, 0, 2)
+        assert found(name, slow, count) == [("warning", "bandwidth.pair_slower", "link:0-2")]
+
+
+BOXES = st.sampled_from([(H100, 394.0, 8), (H100, 394.0, 4), (A100, 275.0, 8), ("NVIDIA H800", 172.3, 6)])
+
+
+def noisy(rates: Rates, noise: list[float]) -> dict[Pair, float]:
+    return {pair: round(rate * one, 2) for (pair, rate), one in zip(rates.items(), noise, strict=False)}
+
+
+NOISE = st.lists(st.floats(0.98, 1.02), min_size=56, max_size=56)
+
+
+@given(box=BOXES, noise=NOISE)
+def test_noise_accuses_none(box: tuple[str, float, int], noise: list[float]) -> None:
+    name, rate, count = box
+    assert found(name, noisy(uniform(rate, count), noise), count) == []
+
+
+@given(box=BOXES, noise=NOISE, gpu=st.integers(0, 7), share=st.floats(0.1, 0.8))
+def test_whichever_gpu_is_slow_it_is_accused_and_no_other(
+    box: tuple[str, float, int], noise: list[float], gpu: int, share: float
+) -> None:
+    name, rate, count = box
+    rates = of_gpu(noisy(uniform(rate, count), noise), share, gpu % count)
+    assert [subject for _, _, subject in found(name, rates, count)] == [f"gpu:{gpu % count}"]

@@ -1,0 +1,53 @@
+"""Outputs of one program in one text, as scripts, parallel shells and people write them below one another."""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+import msgspec
+
+from gputopo.values.bandwidth import Sample
+from gputopo.values.machine import Machine
+
+Names = Sequence[str]
+
+# Names of runs: of hosts, of a loop, of before and after a change.
+NAMES = (("node1", "node2", "node3"), ("gpu-a07", "gpu-a08", "gpu-b01"), ("run 1", "run 2", "run 3"))
+CHANGES = ("before", "after", "after reboot")
+
+
+def _headed(form: str) -> Callable[[Names, Names], str]:
+    def text(names: Names, outputs: Names) -> str:
+        return "\n".join(f"{form.format(name)}\n{one}" for name, one in zip(names, outputs, strict=True))
+
+    return text
+
+
+def _interleaved(names: Names, outputs: Names) -> str:
+    """Return the lines as pdsh does: each with its host, those of all hosts mixed."""
+    rows = zip_longest(*(output.splitlines() for output in outputs))
+    mixed = [(name, line) for row in rows for name, line in zip(names, row, strict=True) if line is not None]
+    return "".join(f"{name}: {line}\n" for name, line in mixed)
+
+
+FORMS: dict[str, Callable[[Names, Names], str]] = {
+    "rules": _headed("===== {} ====="),
+    "dashes": _headed("--- {} ---"),
+    "equals": _headed("== {} =="),
+    "markdown": _headed("## {}"),
+    "comment": _headed("# {}"),
+    "bold rule": _headed("********** {} **********"),
+    "ruled": _headed("----------------\n{}\n----------------"),
+    "tail": _headed("==> {} <=="),
+}
+FORMS_OF_HOSTS = FORMS | {
+    "brackets": _headed("[{}]"),
+    "colon": _headed("{}:"),
+    "prompt": _headed("user@{}:~$ ./program"),
+    "pdsh": _interleaved,
+}
+
+
+def of_run(machine: Machine, name: str) -> tuple[Sample, ...]:
+    """Return the samples of a machine as those of a run."""
+    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    return tuple(msgspec.structs.replace(sample, run=name) for sample in samples)

@@ -1,0 +1,282 @@
+"""Choices by predicted seconds: what they are the best of, what options cost, how sure they are."""
+
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.planner import Request, plan
+from gputopo.planner.fastest import in_words
+from gputopo.planner.selection import ALL
+from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.paths import Paths
+from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.step import Placing
+from gputopo.values.errors import UsageError
+from gputopo.values.gpu import GpuProcess
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.all_reduce import NAMES
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, runners_up
+from tests.matrices import DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
+
+WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Return machines of two to five GPUs with links of few kinds."""
+    count = draw(st.integers(2, 5))
+    few = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
+    links = (link_of(a, b, draw(st.sampled_from(few))) for a, b in combinations(range(count), 2))
+    return Machine(
+        source="a test",
+        gpus=tuple(Gpu(index=index) for index in range(count)),
+        links=tuple(link for link in links if link is not None),
+    )
+
+
+def request(**fields: Any) -> Request:
+    """Return a request for which a step is predicted."""
+    return Request(**{"model": "alexnet", "single_gpu_images_per_sec": (1000.0,), **fields})
+
+
+def speed(found: Plan) -> float:
+    assert found.choice.images_per_sec is not None
+    return found.choice.images_per_sec
+
+
+def why(found: Plan) -> str:
+    return "\n".join(found.choice.reasons)
+
+
+OPTIONS = st.sampled_from(
+    (
+        {},
+        {"ps": "cpu"},
+        {"ps": "gpu:spread"},
+        {"ps": "gpu:1"},
+        {"variable_update": "replicated"},
+        {"variable_update": "parameter_server"},
+        {"variable_update": "independent"},
+        {"all_reduce": "ring"},
+    )
+)
+
+
+@given(machines(), OPTIONS, st.data())
+@settings(max_examples=40)
+def test_no_set_that_is_named_is_faster_than_the_choice(
+    machine: Machine, options: dict[str, Any], data: st.DataObject
+) -> None:
+    """The choice is one of these sets, too; each of them has its own speeds of single GPUs."""
+    count = len(machine.gpus)
+    size = data.draw(st.integers(1, count))
+    speeds = tuple(data.draw(st.sampled_from((500.0, 1000.0))) for _ in range(count))
+    found = plan(machine, request(num_gpus=size, single_gpu_images_per_sec=speeds, **options))
+
+    named = [
+        plan(machine, request(gpus=gpus, single_gpu_images_per_sec=tuple(speeds[g] for g in gpus), **options))
+        for gpus in combinations(range(count), size)
+        if options.get("ps") != "gpu:1" or 1 in gpus
+    ]
+    assert speed(found) == pytest.approx(max(map(speed, named)))
+    assert found.choice.gpus in [one.choice.gpus for one in named]
+    listed = [one.images_per_sec or 0.0 for one in found.candidates]
+    assert listed == sorted(listed, reverse=True)
+    assert plan(machine, found_request := request(num_gpus=size, **options)) == plan(machine, found_request)
+
+
+@given(machines(), st.data())
+@settings(max_examples=30)
+def test_other_numbers_for_the_same_gpus_change_no_speed(machine: Machine, data: st.DataObject) -> None:
+    count = len(machine.gpus)
+    size = data.draw(st.integers(1, count))
+    new = data.draw(st.permutations(range(count)))
+    links = tuple(
+        msgspec.structs.replace(link, a=min(new[link.a], new[link.b]), b=max(new[link.a], new[link.b]))
+        for link in machine.links
+    )
+    moved = msgspec.structs.replace(machine, links=links)
+    first, second = (plan(one, request(num_gpus=size)) for one in (machine, moved))
+    assert speed(first) == pytest.approx(speed(second), rel=1e-4)
+
+
+@given(machines(), st.sampled_from(("alexnet", "resnet50")))
+@settings(max_examples=30)
+def test_all_candidates_of_named_gpus_are_every_placement_and_reduction(machine: Machine, model: str) -> None:
+    """Each with its parts, which add up to the step; another training comes last."""
+    gpus = tuple(gpu.index for gpu in machine.gpus)
+    found = plan(machine, request(gpus=gpus, model=model), keep=ALL)
+    served = [f"gpu:{gpu}" for gpu in gpus] + ["gpu:spread", "cpu"]
+    reductions = [name for name in NAMES if name != "tf_hierarchical" or len(gpus) % 2 == 0]
+    assert sorted(str((one.variable_update, one.ps_device, one.all_reduce)) for one in found.candidates) == (
+        sorted(
+            [
+                *(str(("parameter_server", place, None)) for place in served),
+                *(str(("replicated", None, name)) for name in reductions),
+                str(("independent", None, None)),
+            ]
+        )
+    )
+    assert found.candidates[0] == found.choice
+    for one in found.candidates:
+        assert one.gpus == gpus
+        assert one.step_ms == pytest.approx((one.compute_ms or 0) + sum(one.exposed_ms.values()), abs=1e-3)
+        assert one.images_per_sec_low is not None
+        assert one.images_per_sec is not None
+        assert one.images_per_sec_high is not None
+        assert one.images_per_sec_low <= one.images_per_sec <= one.images_per_sec_high
+        assert one.limited_by
+    independent = next(one for one in found.candidates if one.variable_update == "independent")
+    assert independent.images_per_sec == pytest.approx(1000 * len(gpus))
+
+
+def test_named_gpus_keep_their_order() -> None:
+    found = plan(machine_of(SEVEN), request(gpus=(4, 0, 2)))
+    assert {one.gpus for one in found.candidates} == {(4, 0, 2)}
+
+
+def test_the_slow_gpu_of_unequal_ones_is_left_out() -> None:
+    found = plan(machine_of(SEVEN), request(num_gpus=6, single_gpu_images_per_sec=(9, 9, 2, 9, 9, 9, 9)))
+    assert found.choice.gpus == (0, 1, 3, 4, 5, 6)
+    slow = plan(machine_of(SEVEN), request(gpus=(0, 2), single_gpu_images_per_sec=(9, 2)))
+    assert slow.choice.limited_by == "compute of GPU 2"
+
+
+def test_gpus_in_use_are_chosen_last_however_fast_they_are() -> None:
+    machine = changed(machine_of(SEVEN), 0, processes=(GpuProcess(pid=7, name="python", kind="compute"),))
+    found = plan(machine, request(num_gpus=2, single_gpu_images_per_sec=(9, 9, 1, 1, 1, 1, 1)))
+    assert 0 not in found.choice.gpus
+    assert "idle GPUs 1 and 2 chosen, 2 instead of 18 images/sec" in found.warnings[0]
+
+
+def test_prefer_pix_stays_within_one_switch_and_has_its_price() -> None:
+    machine = machine_of(SEVEN)
+    speeds = (9.0, 4.0, 4.0, 9.0, 4.0, 4.0, 4.0)  # the two fast ones are behind different switches
+    free = plan(machine, request(num_gpus=2, single_gpu_images_per_sec=speeds))
+    kept = plan(machine, request(num_gpus=2, single_gpu_images_per_sec=speeds, prefer_pix=True))
+    assert free.choice.gpus == (0, 3)
+    assert len({gpu < 3 for gpu in kept.choice.gpus}) == 1
+    assert kept.prediction is not None
+    (price,) = kept.prediction.prices
+    assert (price.option, price.instead) == ("--prefer-pix", (0, 3))
+    assert price.share == pytest.approx(1 - speed(kept) / speed(free), abs=1e-3)
+    assert free.prediction is not None
+    assert free.prediction.prices == ()
+
+
+def test_an_option_that_changes_nothing_costs_nothing() -> None:
+    found = plan(machine_of(SEVEN), request(num_gpus=2, prefer_pix=True))
+    assert found.prediction is not None
+    assert [price.share for price in found.prediction.prices] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"ps": "cpu"}, "--ps cpu"),
+        ({"all_reduce": "pscpu"}, "--all-reduce pscpu"),
+        ({"variable_update": "parameter_server"}, "--variable-update parameter_server"),
+        ({"gpus": (0, 5), "num_gpus": None}, "--gpus"),
+    ],
+)
+def test_each_option_that_leaves_fewer_candidates_has_its_price(options: dict[str, Any], option: str) -> None:
+    machine = machine_of(DGX1_V100)
+    found = plan(machine, request(**{"num_gpus": 2, **options}))
+    best = plan(machine, request(num_gpus=2))
+    assert found.prediction is not None
+    (price,) = found.prediction.prices
+    assert price.option == option
+    assert price.images_per_sec == pytest.approx(speed(best))
+    assert price.share == pytest.approx(max(0, 1 - speed(found) / speed(best)), abs=0.005)
+
+
+@given(machines(), st.sampled_from(("alexnet", "resnet50", "trivial")))
+@settings(max_examples=30)
+def test_a_tie_is_a_small_margin_and_names_what_settles_it(machine: Machine, model: str) -> None:
+    found = plan(machine, request(num_gpus=2, model=model))
+    assert found.prediction is not None
+    margin = found.prediction.margin
+    assert (found.prediction.tie is not None) == (margin is not None and margin < SURE_MARGIN)
+    if found.prediction.tie is not None:
+        assert "one short run of each" in found.prediction.tie
+    if margin is not None:
+        assert margin == pytest.approx(1 - (found.runners_up[0].images_per_sec or 0) / speed(found))
+
+
+def test_without_a_speed_the_order_is_that_of_distances_and_the_fact_is_named() -> None:
+    found = plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2, model="alexnet"))
+    assert (found.choice.gpus, found.prediction) == ((0, 1), None)
+    assert found.choice.images_per_sec is None
+    assert "no speed of one GPU is known" in why(found)
+    assert "--single-gpu-images-per-sec" in why(found)
+    own = plan(machine_of(FOUR_AND_FOUR), request(num_gpus=2, model="mine:build"))
+    assert "the variables of mine:build are not known" in why(own)
+    assert "nothing predicted" not in why(plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2)))
+
+
+def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
+    machine = machine_of(SEVEN)
+    named = msgspec.structs.replace(
+        machine, gpus=tuple(msgspec.structs.replace(gpu, name="GeForce GTX 1070") for gpu in machine.gpus)
+    )
+    history = (Figure("GeForce GTX 1070", "alexnet", 512, "fp32", 1234.0),)
+    found = plan(named, Request(num_gpus=1, model="alexnet", batch_size=512), history=history)
+    assert speed(found) == pytest.approx(1234.0)
+    assert found.prediction is not None
+    assert "measured here" in found.prediction.single_gpu_source
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"single_gpu_images_per_sec": (1.0, 2.0)}, "2 numbers for 7 GPUs"),
+        ({"single_gpu_images_per_sec": (0.0,)}, "above 0"),
+        ({"batch_size": 0}, "--batch-size cannot be 0"),
+        ({"program": "tf_cnn"}, "no program 'tf_cnn'"),
+        ({"model": "alexnett"}, "no model 'alexnett'"),
+    ],
+)
+def test_what_cannot_be_predicted_from_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(machine_of(SEVEN), request(num_gpus=2, **fields))
+
+
+def test_a_machine_without_links_is_refused_where_a_speed_is_given() -> None:
+    machine = msgspec.structs.replace(machine_of(SEVEN), links=())
+    with pytest.raises(UsageError, match="no link between the GPUs"):
+        plan(machine, request(num_gpus=2))
+    assert plan(machine, request(num_gpus=1)).prediction is not None
+
+
+def test_the_runners_up_differ_in_mode_or_by_more_than_can_be_told_apart() -> None:
+    def one(gpus: tuple[int, ...], ps: str, images_per_sec: float) -> Candidate:
+        return Candidate(gpus=gpus, ps_device=ps, images_per_sec=images_per_sec)
+
+    choice = one((0, 1), "gpu:0", 100.0)
+    same, cpu, far = one((2, 3), "gpu:3", 99.0), one((0, 1), "cpu", 98.0), one((0, 3), "gpu:0", 60.0)
+    other = Candidate(gpus=(0, 1), variable_update="independent", images_per_sec=200.0)
+    assert runners_up(choice, (choice, same, cpu, far, other)) == (cpu, far)
+
+
+@pytest.mark.parametrize(
+    ("resource", "place", "words"),
+    [
+        (("up", 3), "cpu", "GPU 3 to the host"),
+        (("down", 3), "cpu", "the host to GPU 3"),
+        (("up", 3), "gpu:0", "link of GPU 3, sending"),
+        (("down", 3), "gpu:0", "link of GPU 3, receiving"),
+        (("uplink up", 0), "gpu:0", "uplink of GPUs 0-3"),
+        (("nvlink", 0, 1), "gpu:0", "NVLink 0 to 1"),
+        (("pair", 0, 5), "gpu:0", "path from GPU 0 to 5"),
+        (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
+        (("socket", 0, 1), "gpu:0", "link from NUMA node 0 to 1"),
+        (("host",), "cpu", "gradients added on the CPU"),
+    ],
+)
+def test_resources_are_in_words(resource: tuple[str | int, ...], place: str, words: str) -> None:
+    paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
+    assert in_words(resource, Placing("parameter_server", place), paths) == words

@@ -1,0 +1,98 @@
+"""Paths and models with anything in them, and the steps of a candidate by simulation of its events."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from hypothesis import strategies as st
+
+from gputopo.prediction.line import Block
+from gputopo.prediction.paths import HostLink, PairPath, Paths
+from gputopo.prediction.programs import Program
+from gputopo.prediction.shared_links import SocketLink, Uplink
+from gputopo.prediction.step import Model, Placing
+
+RATES = st.floats(0.5, 200.0)
+SHARES = st.floats(0.5, 1.0)  # both directions of their sum
+
+
+def programs() -> st.SearchStrategy[Program]:
+    """Return constants of a program within what fits may find."""
+    shares = st.floats(0.0, 1.0)
+    micros = st.floats(0.0, 100.0)
+    return st.builds(
+        Program,
+        name=st.just("invented"),
+        source=st.just(""),
+        overlap=shares,
+        ring_overlap=shares,
+        wait_cpu=shares,
+        wait_gpu=shares,
+        return_share=shares,
+        link_share=st.floats(0.3, 1.0),
+        ring_share=st.floats(0.3, 1.2),
+        host_add_gb_per_s=st.floats(1.0, 60.0),
+        us_cpu=micros,
+        us_host=micros,
+        us_device=micros,
+        us_ring=micros,
+        ring_mb=st.floats(0.0, 1.0),
+        cuts_variables=st.booleans(),
+        gathers=st.booleans(),
+        serial=st.booleans(),
+        low=st.just(0.8),
+        high=st.just(1.2),
+    )
+
+
+def models() -> st.SearchStrategy[Model]:
+    """Return models of one to eight blocks with one or two variables each."""
+    block = st.tuples(st.lists(st.integers(4, 10**8), min_size=1, max_size=2), st.floats(0.01, 1.0))
+    return st.lists(block, min_size=1, max_size=8).map(_model)
+
+
+def _model(parts: Sequence[tuple[Sequence[int], float]]) -> Model:
+    whole = sum(cost for _, cost in parts)
+    return Model(
+        tuple(Block(sum(sizes), cost / whole) for sizes, cost in parts),
+        tuple(size for sizes, _ in parts for size in sizes),
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn, max_gpus: int = 6) -> Paths:
+    """Return paths of two GPUs or more, often with GPUs that are alike."""
+    count = draw(st.integers(2, max_gpus))
+    links = draw(st.lists(st.builds(HostLink, RATES, RATES, st.just("link"), SHARES), min_size=1, max_size=2))
+    kinds = st.builds(
+        PairPath,
+        st.sampled_from(("nvlink", "direct", "redirected", "staged")),
+        RATES,
+        st.just("link"),
+        SHARES,
+    )
+    choices = draw(st.lists(kinds, min_size=1, max_size=2))
+    groups = st.sets(st.integers(0, count - 1), min_size=2)
+    uplinks = draw(st.lists(st.builds(Uplink, groups.map(frozenset), RATES, RATES, SHARES), max_size=3))
+    sockets = []
+    if draw(st.booleans()):
+        second = draw(st.sets(st.integers(0, count - 1)))
+        sides = frozenset(set(range(count)) - second), frozenset(second)
+        sockets.append(SocketLink((0, 1), sides, draw(RATES)))
+    return Paths(
+        {gpu: draw(st.sampled_from(links)) for gpu in range(count)},
+        {pair: draw(st.sampled_from(choices)) for pair in combinations(range(count), 2)},
+        tuple(uplinks),
+        tuple(sockets),
+        dict.fromkeys(draw(st.sets(st.integers(0, count - 1))), draw(RATES)),
+    )
+
+
+def placings(gpus: Sequence[int]) -> tuple[Placing, ...]:
+    """Return every kind of place for the variables of these GPUs."""
+    return (
+        Placing("parameter_server", "cpu"),
+        *(Placing("parameter_server", f"gpu:{gpu}") for gpu in gpus),
+        Placing("parameter_server", "gpu:spread"),
+        *(Placing("replicated", None, name) for name in ("copy", "pscpu", "nccl")),
+        Placing("independent"),
+    )

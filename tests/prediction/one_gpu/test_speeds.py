@@ -1,0 +1,167 @@
+"""Where the speed of one GPU comes from, and which fact is missing where there is none."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.prediction.one_gpu.published import Figure, Speed
+from gputopo.prediction.one_gpu.speeds import given_speeds, past_speeds, single_gpu_speeds, why_unknown
+from gputopo.values.errors import UsageError
+from gputopo.values.gpu import ClockMhz, ClocksMhz, UtilizationPercent
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.events import Device
+from gputopo.values.run.result import DeviceResult, Result, Throughput
+from gputopo.workload.workloads import require
+
+GTX_1080 = "GeForce GTX 1080"
+
+
+def machine(*gpus: Gpu) -> Machine:
+    return Machine(
+        source="invented",
+        gpus=tuple(msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(gpus)),
+    )
+
+
+def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any) -> dict[int, Speed | None]:
+    return single_gpu_speeds(box, require(model), batch, "fp32", **known)
+
+
+def speed(gpu: Gpu, **known: Any) -> Speed:
+    found = speeds(machine(gpu), **known)[0]
+    assert found is not None
+    return found
+
+
+def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
+    spec = {"task": "train", "model": "resnet50", "precision": {"compute": "fp32"}, "data": {"source": "gpu"}}
+    rows = [
+        DeviceResult(
+            device=Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name), batch_size=64
+        )
+        for tower in range(devices)
+    ]
+    result = Result(
+        status="complete",
+        exit_code=0,
+        spec=spec,
+        backend="gpu",
+        throughput=Throughput(mean=140.0, uncertainty=0.1, jitter=0.1, median=140.0, total=139.0),
+        devices=tuple(rows),
+    )
+    return msgspec.structs.replace(result, **changed)
+
+
+def test_a_given_speed_counts_before_any_other_and_is_exact() -> None:
+    found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
+    assert found[:4] == (150.0, 150.0, 150.0, "given")
+
+
+def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
+    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
+    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
+    assert given_speeds([], [0, 1]) == {}
+
+
+@pytest.mark.parametrize("values", [[0.0], [-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])
+def test_a_speed_of_zero_or_numbers_for_other_gpus_are_refused(values: list[float]) -> None:
+    with pytest.raises(UsageError, match=r"above 0 images/sec|2 numbers for 3 GPUs"):
+        given_speeds(values, [0, 1, 2])
+
+
+def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
+    found = speed(Gpu(index=0, name=f"NVIDIA {GTX_1080}"), history=past_speeds([run()]))
+    assert found.images_per_sec == 140.0
+    assert [found.low, found.high] == pytest.approx([135.8, 144.2])
+    assert found.basis == "history"
+    assert found.source == "measured here: a run on one GeForce GTX 1080, batch 64"
+
+
+def test_a_run_with_another_batch_is_scaled_with_a_wider_range() -> None:
+    found = speed(Gpu(index=0, name=GTX_1080), batch=16, history=past_speeds([run()]))
+    assert 120.0 < found.images_per_sec < 140.0
+    assert found.source == "measured here: runs on one GeForce GTX 1080, batch 64, scaled to 16"
+    assert found.high / found.low > 1.2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run("GeForce GTX 1070"),
+        run(devices=2),
+        run(status="failed"),
+        run(backend="cpu"),
+        run(throughput=None),
+        run(spec={}),
+        run(spec={**run().spec, "model": "vgg16"}),
+        run(spec={**run().spec, "precision": {"compute": "fp16"}}),
+        run(spec={**run().spec, "task": "forward"}),
+        run(spec={**run().spec, "data": {"folder": "/data"}}),
+    ],
+)
+def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
+    assert speed(Gpu(index=0, name=GTX_1080), history=past_speeds([other])).basis == "datasheet"
+
+
+def test_the_latest_run_counts() -> None:
+    history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 140.0)]
+    assert speed(Gpu(index=0, name=GTX_1080), history=history).images_per_sec == 150.0
+
+
+def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
+    found = speeds(read_bundled("dgx1-p100"))
+    for one in found.values():
+        assert one is not None
+        assert one.low < 219 < one.high
+        assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
+        assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
+
+
+def test_unequal_gpus_have_unequal_speeds() -> None:
+    found = speeds(machine(*(Gpu(index=0, name=name) for name in ("GeForce GTX 1070", GTX_1080))))
+    slow, fast = found[0], found[1]
+    assert slow is not None
+    assert fast is not None
+    assert 1.1 < fast.images_per_sec / slow.images_per_sec < 1.4
+
+
+def clocked(now: int, *, used: int = 100, **core: int) -> Gpu:
+    graphics = ClockMhz(now=now, max=1911, **core)
+    return Gpu(
+        index=0,
+        name=GTX_1080,
+        pstate="P2",
+        clocks_mhz=ClocksMhz(graphics=graphics, sm=graphics, memory=ClockMhz(now=4513, max=5005)),
+        utilization_percent=UtilizationPercent(gpu=used),
+    )
+
+
+def test_a_gpu_that_is_throttled_under_load_is_slower_than_its_peers() -> None:
+    found = speeds(machine(clocked(1800), clocked(900), clocked(900, used=0)))
+    full, throttled, idle = (one.images_per_sec for one in found.values() if one)
+    assert full == idle == speed(Gpu(index=0, name=GTX_1080)).images_per_sec
+    assert 0.5 * full < throttled < 0.8 * full
+    assert found[1] is not None
+    assert "core clock at 52%" in found[1].source
+
+
+def test_a_gpu_with_lowered_application_clocks_is_slower() -> None:
+    lowered = clocked(300, used=0, application=800, default_application=1600)
+    assert speed(lowered).images_per_sec < 0.8 * speed(clocked(300, used=0)).images_per_sec
+
+
+def test_a_gpu_of_an_unknown_model_has_no_speed_and_the_missing_fact_is_named() -> None:
+    unknown, nameless, by_id = Gpu(index=0, name="RTX 9090"), Gpu(index=1), Gpu(index=2, pci_device_id="ffff")
+    assert speeds(machine(unknown, nameless, by_id)) == {0: None, 1: None, 2: None}
+    assert why_unknown(unknown) == "no reference data for RTX 9090"
+    assert why_unknown(nameless) == "the model of GPU 1 is unknown"
+    assert why_unknown(by_id) == "no reference data for PCI id ffff"
+    assert speeds(machine(unknown, Gpu(index=1, name=GTX_1080)))[1] is not None
+
+
+def test_an_unknown_gpu_has_the_speed_of_its_earlier_run_with_this_batch_alone() -> None:
+    history = [Figure("RTX 9090", "resnet50", 64, "fp32", 900.0)]
+    assert speed(Gpu(index=0, name="RTX 9090"), history=history).images_per_sec == 900.0
+    assert speeds(machine(Gpu(index=0, name="RTX 9090")), batch=32, history=history) == {0: None}

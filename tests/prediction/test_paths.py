@@ -1,0 +1,229 @@
+"""Which facts the rates between the places of a machine are taken from."""
+
+from itertools import combinations, permutations
+from math import inf
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.prediction.flows import Flows
+from gputopo.prediction.paths import STAGED_MAX_GB_PER_S, Paths, paths_of, unknown_facts
+from gputopo.reference.expectations import expected_link
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.gpu import Gpu, Pcie
+from gputopo.values.machine import Hop, Host, Link, Machine, PciNode
+
+BYTES = 2**29
+
+
+def machine(
+    name: str | None,
+    count: int = 2,
+    *,
+    hop: Hop | None = Hop.PHB,
+    nvlinks: int | None = 0,
+    samples: tuple[Sample, ...] = (),
+    widths: tuple[int | None, ...] = (),
+    p2p: str | None = None,
+    cpu: str | None = None,
+) -> Machine:
+    """Return a machine whose GPUs and pairs are all alike."""
+    lanes = widths or (16,) * count
+    return Machine(
+        source="invented",
+        host=Host(cpu_model=cpu),
+        gpus=tuple(
+            Gpu(
+                index=index,
+                name=name,
+                pcie=Pcie(gen_max=3 if width else None, width_max=width, width_now=width),
+            )
+            for index, width in enumerate(lanes)
+        ),
+        links=tuple(
+            Link(a=a, b=b, hop=hop, nvlinks=nvlinks, p2p_read=p2p) for a, b in combinations(range(count), 2)
+        ),
+        bandwidth=Bandwidth(source="live", samples=samples) if samples else None,
+    )
+
+
+def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object) -> Sample:
+    """Return a large copy by the copy engine."""
+    return msgspec.convert(
+        {
+            "kind": kind,
+            "source": source,
+            "destination": destination,
+            "bytes": BYTES,
+            "method": "copy_engine",
+            "median_gb_per_s": rate,
+            **facts,
+        },
+        Sample,
+    )
+
+
+def test_measured_copies_come_before_what_links_and_models_should_reach() -> None:
+    """Of both directions, and both at once; an invalid number counts as none."""
+    found = paths_of(
+        machine(
+            "Tesla V100-PCIE-16GB",
+            samples=(
+                copy("h2d", "host", "gpu:0", 11.0),
+                copy("d2h", "gpu:0", "host", 12.0),
+                copy("bidirectional", "host", "gpu:0", 18.4),
+                copy("h2d", "host", "gpu:1", 99.0, invalid="above_link"),
+            ),
+        )
+    )
+    row = expected_link(3, 16)
+
+    assert found.hosts[0][:3] == (12.0, 11.0, "measured")
+    assert found.hosts[0].both == pytest.approx(0.8)
+    assert row is not None
+    assert found.hosts[1][:3] == (row.copy_to_host_gb_per_s, row.copy_to_device_gb_per_s, "link")
+
+
+def test_no_facts_are_called_an_assumption_and_named() -> None:
+    """A card of an unknown model in an unknown slot, at an unknown distance."""
+    nothing = machine(None, hop=None, nvlinks=None, widths=(None, None))
+    found = paths_of(nothing)
+
+    assert {host.basis for host in found.hosts.values()} == {"assumed"}
+    assert found.pair(0, 1).basis == "assumed"
+    assert [fact.partition(" (")[0] for fact in unknown_facts(nothing, found)] == [
+        "PCIe link, and no known model, of GPU 0-1",
+        "PCIe hops between GPU 0-1",
+        "copy rates of this machine",
+    ]
+
+
+def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None:
+    """By the model, or by the status that the driver reports; staged ones load the uplink of a switch."""
+    assert paths_of(machine("GeForce RTX 4090")).pair(0, 1).kind == "staged"
+    assert paths_of(machine("GeForce RTX 4090", p2p="OK")).pair(0, 1).kind == "direct"
+    found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="CNS"))
+    direct = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="OK"))
+
+    assert found.pair(0, 1).gb_per_s == STAGED_MAX_GB_PER_S < direct.pair(0, 1).gb_per_s
+    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
+    assert [key[0] for key in _loaded(direct)] == ["up", "down"]
+
+
+def test_copies_that_access_control_redirects_load_the_uplink_of_their_switch() -> None:
+    """As far as a host bridge, up to it and down again."""
+    bridges = [
+        PciNode(address="0000:00:01.0", root="0000:00", kind="bridge", max_speed_gt_per_s=8.0, max_width=16)
+    ]
+    for port in range(2):
+        above = f"0000:01:0{port}.0"
+        bridges += [
+            PciNode(address=above, root="0000:00", parent="0000:00:01.0", kind="bridge", acs=True),
+            PciNode(address=f"0000:0{port + 2}:00.0", root="0000:00", parent=above, kind="gpu"),
+        ]
+    before = machine("Tesla V100-PCIE-16GB", hop=Hop.PIX)
+    gpus = (msgspec.structs.replace(gpu, pci_address=f"0000:0{gpu.index + 2}:00.0") for gpu in before.gpus)
+    found = paths_of(msgspec.structs.replace(before, gpus=tuple(gpus), pci=tuple(bridges)))
+
+    assert found.pair(0, 1).kind == "redirected"
+    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
+
+
+def test_a_gpu_below_nvswitches_has_its_nvlinks_once_for_all_peers() -> None:
+    """Every pair has all links; seven peers at once share those of the sender."""
+    switched = paths_of(machine("A100-SXM4-40GB", 8, nvlinks=12))
+    meshed = paths_of(machine("Tesla V100-SXM2-16GB", 4, nvlinks=2))
+
+    assert set(switched.ports) == set(range(8))
+    resource, seconds = _slowest(switched, [(0, other) for other in range(1, 8)])
+    assert resource == ("nvlink out", 0)
+    assert seconds == pytest.approx(7 * _slowest(switched, [(0, 1)])[1])
+    assert meshed.ports == {}
+    assert _slowest(meshed, [(0, 1), (0, 2)])[1] == pytest.approx(_slowest(meshed, [(0, 1)])[1])
+
+
+def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
+    """All pairs of eight A100 have twelve, of four A100 four."""
+    eight, four = (paths_of(machine("A100-SXM4-40GB", count, nvlinks=None)) for count in (8, 4))
+
+    assert eight.pair(0, 1).kind == four.pair(0, 1).kind == "nvlink"
+    assert eight.pair(0, 1).gb_per_s == pytest.approx(3 * four.pair(0, 1).gb_per_s)
+    assert four.ports == {}
+
+
+def test_two_gpus_of_one_board_share_what_one_of_them_has() -> None:
+    """K80 and M60: a switch on the board, one link to the host."""
+    found = paths_of(machine("Tesla K80", hop=Hop.INTERNAL))
+
+    (board,) = found.uplinks
+    assert board.gpus == {0, 1}
+    assert board.up == max(found.hosts[0][:2])
+
+
+def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_that_one() -> None:
+    """The other direction was measured at once as well, and has no limit."""
+    samples = [copy("h2d", "host", f"gpu:{gpu}", 12.0) for gpu in range(2)]
+    samples += [copy("d2h", f"gpu:{gpu}", "host", 12.0) for gpu in range(2)]
+    samples += [copy("h2d", "host", f"gpu:{gpu}", 6.0, group="all to") for gpu in range(2)]
+    samples += [copy("d2h", f"gpu:{gpu}", "host", 12.0, group="all from") for gpu in range(2)]
+    found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=tuple(samples)))
+
+    (uplink,) = found.uplinks
+    assert (set(uplink.gpus), uplink.up, uplink.down) == ({0, 1}, inf, 12.0)
+
+
+def test_pairs_across_sockets_share_the_link_between_them() -> None:
+    """Two QPI links of a Xeon E5 v4; nothing is known of another CPU's."""
+    known = machine("Tesla V100-PCIE-16GB", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz")
+
+    (socket,) = paths_of(known).sockets
+    assert list(map(set, socket.gpus)) == [{0}, {1}]
+    assert socket.gb_per_s == pytest.approx(38.4)
+    assert paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.SYS)).sockets == ()
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_every_bundled_machine_has_paths(name: str) -> None:
+    """Between all places, each above nothing."""
+    found = paths_of(read_bundled(name))
+
+    assert all(min(host.up, host.down) > 0 for host in found.hosts.values())
+    assert all(path.gb_per_s > 0 and path.both >= 0.5 for path in found.pairs.values())
+
+
+@given(
+    st.lists(st.sampled_from((1, 4, 8, 16)), min_size=3, max_size=3),
+    st.integers(0, 2),
+    st.sampled_from(list(Hop)),
+    st.sampled_from(("Tesla V100-PCIE-16GB", "GeForce RTX 4090", "Tesla K80")),
+    st.floats(1.0, 2.0),
+)
+def test_a_wider_slot_makes_no_copy_slower(
+    widths: list[int], gpu: int, hop: Hop, name: str, factor: float
+) -> None:
+    """Neither to the host nor to any GPU, nor what all of them carry at once."""
+    wider = [max(width, 16) if index == gpu else width for index, width in enumerate(widths)]
+    before, after = (paths_of(machine(name, 3, hop=hop, widths=tuple(lanes))) for lanes in (widths, wider))
+    every = list(permutations(range(3), 2))
+
+    for copies in (every, *([one] for one in every)):
+        assert _slowest(after, copies)[1] <= _slowest(before, copies)[1] * (1 + 1e-9)
+
+
+def _slowest(paths: Paths, copies: list[tuple[int, int]]) -> tuple[tuple[str | int, ...], float]:
+    flows = Flows(paths)
+    for a, b in copies:
+        flows.between(a, b)
+    resource, seconds = flows.slowest
+    assert resource is not None
+    return resource, seconds
+
+
+def _loaded(paths: Paths) -> list[tuple[str | int, ...]]:
+    """Return what a copy from GPU 0 to GPU 1 loads."""
+    flows = Flows(paths)
+    flows.between(0, 1)
+    return list(flows.seconds)

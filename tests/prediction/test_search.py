@@ -1,0 +1,173 @@
+"""The fastest candidates against all of them."""
+
+from itertools import combinations
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.prediction.paths import HostLink, PairPath, PathKind, Paths
+from gputopo.prediction.programs import Program
+from gputopo.prediction.search import Question, fastest
+from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.step import Model, Placing, Stepper, predict
+from tests.prediction.invented import machines, models, placings, programs
+
+
+def _question(
+    paths: Paths, model: Model, program: Program, compute: dict[int, float], size: int, last: set[int]
+) -> Question:
+    return Question(
+        paths, model, program, compute, placings(sorted(paths.hosts)), size, lambda a, b: 0, last=last
+    )
+
+
+@given(machines(), models(), programs(), st.data())
+@settings(max_examples=150)
+def test_the_search_finds_what_looking_at_every_candidate_finds(
+    paths: Paths, model: Model, program: Program, data: st.DataObject
+) -> None:
+    """The best ones in order, by seconds; GPUs to avoid come last whatever they would bring."""
+    pool = sorted(paths.hosts)
+    size = data.draw(st.integers(1, len(pool)))
+    speeds = st.sampled_from((0.05, 0.1, 0.2))
+    compute = {gpu: data.draw(speeds) for gpu in pool}
+    last = data.draw(st.sets(st.sampled_from(pool), max_size=2))
+    question = _question(paths, model, program, compute, size, last)
+    stepper = Stepper(model, program, size, paths.cpus)
+
+    everything = sorted(
+        (len(last & set(gpus)), predict(stepper, paths, gpus, max(map(compute.get, gpus)), placing).step_s)  # type: ignore[type-var, arg-type]
+        for gpus in combinations(pool, size)
+        for placing in question.placings
+        if placing.owner is None or placing.owner in gpus
+    )
+    found = fastest(question, pool, 10_000)
+
+    assert sum(one.alike for one in found) == len(everything)
+    each = [one for one in found for _ in range(one.alike)]
+    assert [len(last & set(one.gpus)) for one in each] == [count for count, _ in everything]
+    assert [one.prediction.step_s for one in each] == pytest.approx(
+        [seconds for _, seconds in everything], rel=1e-6, abs=1e-9
+    )
+    assert fastest(question, pool, 1) == found[:1]
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> Paths:
+    """Return the paths of four to six GPUs below two switches, all measured and no two of them alike."""
+    count = draw(st.integers(4, 6))
+    noise = iter(draw(st.lists(st.floats(0.9, 1.1), min_size=40, max_size=40)))
+    hosts = {gpu: HostLink(12.0 * next(noise), 12.0 * next(noise), "measured") for gpu in range(count)}
+    kinds: tuple[PathKind, ...] = ("direct", "staged")
+    kind = draw(st.sampled_from(kinds))
+    pairs = {
+        (a, b): PairPath(kind, (12.0 if a // 2 == b // 2 else 9.0) * next(noise), "measured")
+        for a, b in combinations(range(count), 2)
+    }
+    ends = range(0, count - 1, 2)
+    uplinks = tuple(Uplink(frozenset((gpu, gpu + 1)), 12.0 * next(noise), 12.0 * next(noise)) for gpu in ends)
+    return Paths(hosts, pairs, uplinks)
+
+
+@given(measured(), models(), programs(), st.data())
+@settings(max_examples=60)
+def test_the_search_is_exact_where_all_gpus_differ(
+    paths: Paths, model: Model, program: Program, data: st.DataObject
+) -> None:
+    """The few best, by bounds, are the first of all."""
+    pool = sorted(paths.hosts)
+    size = data.draw(st.integers(2, len(pool)))
+    compute = {gpu: data.draw(st.floats(0.01, 0.012)) for gpu in pool}
+    question = _question(paths, model, program, compute, size, set())
+    stepper = Stepper(model, program, size, paths.cpus)
+
+    everything = sorted(
+        predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
+        for gpus in combinations(pool, size)
+        for placing in question.placings
+        if placing.owner is None or placing.owner in gpus
+    )
+    for keep in (1, 5, 10_000):
+        each = [one for one in fastest(question, pool, keep) for _ in range(one.alike)]
+        assert [one.prediction.step_s for one in each] == pytest.approx(everything[: len(each)], abs=2e-9)
+        assert len(each) >= min(keep, len(everything))
+
+
+@given(machines(), models(), programs(), st.randoms())
+def test_other_numbers_of_the_same_gpus_change_no_prediction(
+    paths: Paths, model: Model, program: Program, random: Random
+) -> None:
+    """GPUs are only names."""
+    pool = sorted(paths.hosts)
+    other = dict(zip(pool, random.sample(range(20), len(pool)), strict=True))
+    renamed = msgspec.structs.replace(
+        paths,
+        hosts={other[gpu]: host for gpu, host in paths.hosts.items()},
+        pairs={
+            (min(other[a], other[b]), max(other[a], other[b])): path for (a, b), path in paths.pairs.items()
+        },
+        uplinks=tuple(one._replace(gpus=_named(one.gpus, other)) for one in paths.uplinks),
+        sockets=tuple(
+            one._replace(gpus=(_named(one.gpus[0], other), _named(one.gpus[1], other)))
+            for one in paths.sockets
+        ),
+        ports={other[gpu]: port for gpu, port in paths.ports.items()},
+    )
+    seconds = [
+        sorted(
+            one.prediction.step_s
+            for one in fastest(
+                _question(given_paths, model, program, dict.fromkeys(gpus, 0.1), 2, set()), gpus, 10_000
+            )
+            for _ in range(one.alike)
+        )
+        for given_paths, gpus in ((paths, pool), (renamed, sorted(other.values())))
+    ]
+
+    assert seconds[0] == pytest.approx(seconds[1])
+
+
+def _named(gpus: frozenset[int], names: dict[int, int]) -> frozenset[int]:
+    return frozenset(names[gpu] for gpu in gpus)
+
+
+@given(machines(), models(), programs())
+def test_no_step_is_shorter_than_the_bytes_need_on_the_narrowest_link(
+    paths: Paths, model: Model, program: Program
+) -> None:
+    """Gradients leave over the link of their tower at its full rate at best, after its own arithmetic."""
+    gpus = tuple(sorted(paths.hosts))
+    sure = msgspec.structs.replace(program, overlap=0.0)
+    narrowest = min(host.up for host in paths.hosts.values()) * 1e9
+    found = predict(Stepper(model, sure, len(gpus)), paths, gpus, 0.1, Placing("parameter_server", "cpu"))
+
+    assert found.step_s >= 0.1 + model.bytes / narrowest - 1e-9
+
+
+@given(machines(), models(), programs(), st.floats(1.0, 4.0))
+def test_faster_links_and_faster_gpus_never_make_a_step_slower(
+    paths: Paths, model: Model, program: Program, factor: float
+) -> None:
+    """Nor is any step shorter than its arithmetic."""
+    gpus = tuple(sorted(paths.hosts))
+    stepper = Stepper(model, program, len(gpus), paths.cpus)
+    faster = msgspec.structs.replace(
+        paths,
+        hosts={
+            g: host._replace(up=factor * host.up, down=factor * host.down) for g, host in paths.hosts.items()
+        },
+        pairs={pair: path._replace(gb_per_s=factor * path.gb_per_s) for pair, path in paths.pairs.items()},
+        uplinks=tuple(
+            uplink._replace(up=factor * uplink.up, down=factor * uplink.down) for uplink in paths.uplinks
+        ),
+        sockets=tuple(socket._replace(gb_per_s=factor * socket.gb_per_s) for socket in paths.sockets),
+        ports={gpu: factor * port for gpu, port in paths.ports.items()},
+    )
+    for placing in placings(gpus):
+        before = predict(stepper, paths, gpus, 0.1, placing).step_s
+        assert predict(stepper, faster, gpus, 0.1, placing).step_s <= before * (1 + 1e-9)
+        assert predict(stepper, paths, gpus, 0.1 / factor, placing).step_s <= before * (1 + 1e-9)
+        assert before >= 0.1

@@ -1,0 +1,85 @@
+"""The closed form of the line of gradients against flows that share links fairly, event by event."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.prediction.flows import GB, Flows
+from gputopo.prediction.line import line_of
+from gputopo.prediction.paths import HostLink, PairPath, Paths
+from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.step import Model, Placing
+from tests.prediction.invented import models
+from tests.prediction.simulation import end_of, flows_of
+
+PLACINGS = (
+    Placing("parameter_server", "cpu"),
+    Placing("parameter_server", "gpu:0"),
+    Placing("parameter_server", "gpu:spread"),
+)
+
+
+def trees(noise: float) -> st.SearchStrategy[Paths]:
+    """Return one or two switches with two to four GPUs each, whose links differ by up to `noise`."""
+    factors = st.lists(st.floats(1 - noise, 1 + noise), min_size=50, max_size=50)
+    numbers = st.integers(1, 2), st.integers(2, 4)
+    return st.builds(_tree, *numbers, st.floats(0.5, 50.0), st.floats(0.5, 50.0), factors)
+
+
+def _tree(switches: int, each: int, link: float, uplink: float, factors: list[float]) -> Paths:
+    gpus = range(switches * each)
+    factor = iter(factors)
+    hosts = {gpu: HostLink(link * next(factor), link * next(factor), "link", 1.0) for gpu in gpus}
+    pairs = {
+        (a, b): PairPath(
+            "direct", (1.0 if a // each == b // each else 0.8) * link * next(factor), "link", 1.0
+        )
+        for a, b in combinations(gpus, 2)
+    }
+    uplinks = (
+        Uplink(frozenset(range(first, first + each)), uplink * next(factor), uplink * next(factor), 1.0)
+        for first in range(0, len(gpus), each)
+    )
+    return Paths(hosts, pairs, tuple(uplinks))
+
+
+def _difference(paths: Paths, placing: Placing, model: Model, overlap: float, scale: float) -> float:
+    """Return by how much the simulation ends later, as a share of the step; backward takes a second."""
+    gpus = sorted(paths.hosts)
+    flows = Flows(paths)
+    owners = gpus if placing.owner is None else [placing.owner]
+    for gpu in gpus:
+        if placing.traffic == "host":
+            flows.to_host(gpu)
+        else:
+            for owner in owners:
+                flows.between(gpu, owner, 1 / len(owners))
+    # Bytes are scaled so that the slowest link is about as busy as the GPUs.
+    slowest = max(flows.seconds.values()) / GB
+    factor = scale / (slowest * sum(block.bytes for block in model.blocks))
+    blocks = [block._replace(bytes=round(block.bytes * factor)) for block in model.blocks]
+    closed = line_of(blocks, 1.0, overlap).end(slowest)
+    simulated = max(1.0, end_of(flows_of(paths, gpus, placing, blocks, overlap)))
+    return (simulated - closed) / (0.5 + closed)
+
+
+@given(trees(0.0), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
+@settings(max_examples=100)
+def test_on_equal_trees_it_is_what_fair_sharing_gives(
+    paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
+) -> None:
+    """Within a thousandth of the step."""
+    assert _difference(paths, placing, model, overlap, scale) == pytest.approx(0.0, abs=1e-3)
+
+
+@given(trees(0.5), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
+@settings(max_examples=100)
+def test_where_links_differ_it_misses_less_than_a_hundredth(
+    paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
+) -> None:
+    """So nothing is simulated to predict a step. Fair sharing is never faster than the slowest link alone."""
+    difference = _difference(paths, placing, model, overlap, scale)
+
+    assert -1e-6 <= difference < 0.01

@@ -1,0 +1,145 @@
+"""Quick sessions on machines as there are, in virtual time: what they copy, how long they take."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from gputopo.copies.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
+from gputopo.copies.jobs import Request, Setting, describe, jobs, min_local_bytes
+from gputopo.probes.session.measuring import measure
+from gputopo.values.bandwidth import Bandwidth, Sample
+from tests.probes.session.double import AWAKE, EngineDouble, doors, machine
+
+MIB = 2**20
+WITHIN_S = 50.0  # of the minute; the rest is for the start of the program and the report
+
+
+@dataclass(frozen=True)
+class Box:
+    """GB/s of single copies; `local`: each byte once. `uplink`: GPUs that share one, and what it carries."""
+
+    gpus: int
+    host: float
+    local: float
+    l2_mib: float
+    direct: float | None = None
+    uplink: tuple[int, float] | None = None
+
+    def engine(self, slower: float) -> EngineDouble:
+        rates = {"d2d_local": self.local, "p2p_direct": self.direct, "p2p_staged": 0.9 * self.host}
+        size, carries = self.uplink or (self.gpus, float("inf"))
+        return EngineDouble(
+            gpus=self.gpus,
+            rate=lambda copy: (0.4 if copy.pinned is False else 1.0) * (rates.get(copy.kind) or self.host),
+            uplinks=[
+                (frozenset(range(first, first + size)), carries / slower)
+                for first in range(0, self.gpus, size)
+                if self.uplink
+            ],
+            peers=frozenset(permutations(range(self.gpus), 2)) if self.direct else frozenset(),
+            each_s=0.004,
+            host_gb_per_s=15.0,
+            peer_s=0.015,
+            slower=slower,
+            l2=int(self.l2_mib * MIB),
+        )
+
+
+BOXES = {
+    "8 H100, NVSwitch": Box(8, 55.0, 1300.0, 50, 390.0),
+    "8 B200, NVSwitch": Box(8, 55.0, 3000.0, 126, 780.0),
+    "8 cards, Gen4 x16, no P2P": Box(8, 25.0, 400.0, 72),
+    "8 cards, Gen4 x16, P2P": Box(8, 25.0, 380.0, 6, 22.0, (4, 26.0)),
+    "16 V100, NVSwitch": Box(16, 12.0, 390.0, 6, 138.0, (2, 12.5)),
+    "16 K80": Box(16, 10.0, 85.0, 1.5, 9.0, (8, 11.5)),
+    "7 cards on one lane": Box(7, 0.8, 150.0, 2, None, (7, 3.2)),
+    "7 cards on one lane, P2P": Box(7, 0.8, 150.0, 2, 0.8, (7, 3.2)),
+}
+
+
+@cache
+def quick(name: str, slower: float) -> Bandwidth:
+    box = BOXES[name]
+    return measure(machine(box.gpus), Request(), doors=doors(box.engine(slower)))
+
+
+def is_large_enough(sample: Sample, box: Box) -> bool:
+    if sample.kind == "latency":
+        return True
+    assert sample.bytes
+    assert sample.median_gb_per_s
+    counted = 2 if sample.kind == "d2d_local" else 1
+    seconds = counted * sample.bytes / sample.median_gb_per_s / 1e9
+    if sample.kind == "d2d_local" and sample.bytes < min_local_bytes(int(box.l2_mib * MIB)):
+        return False
+    return sample.bytes >= MAX_BYTES - MIB or (sample.bytes >= MIN_BYTES and seconds >= MIN_WINDOW_S)
+
+
+EVERY = pytest.mark.parametrize(
+    ("name", "slower"), [(name, slower) for name in BOXES for slower in (1.0, 3.0)]
+)
+
+
+@EVERY
+def test_a_quick_session_keeps_its_sizes_within_its_time(name: str, slower: float) -> None:
+    found = quick(name, slower)
+    assert found.duration_s is not None
+    assert found.duration_s < WITHIN_S
+    assert [one for one in found.samples if not is_large_enough(one, BOXES[name])] == []
+
+
+# What a session measures, the most important first, as `describe` has it.
+STAGES = (
+    r"h2d host -> gpu:\d+|d2h gpu:\d+ -> host|[hd]2[hd] gpus:.*",
+    r"d2d_local .*",
+    r"p2p_direct gpu:\d+ -> gpu:\d+",
+    r"bidirectional host .*",
+    r"bidirectional .* direct",
+    r"bidirectional .* staged|latency .* staged",
+    r"p2p_direct .*",
+)
+
+
+def stage_of(what: str) -> int | None:
+    return next((place for place, words in enumerate(STAGES) if re.fullmatch(words, what)), None)
+
+
+@EVERY
+def test_what_is_left_out_is_the_less_important(name: str, slower: float) -> None:
+    box, found = BOXES[name], quick(name, slower)
+    setting = Setting(
+        gpus=tuple(range(box.gpus)),
+        peers=frozenset(permutations(range(box.gpus), 2)) if box.direct else frozenset(),
+    )
+    wanted = Counter(stage_of(describe(job)) for job in jobs(setting))
+    left_out = Counter(stage_of(one.what) for one in found.not_measured if one.reason == "time")
+    done = [1 - left_out[stage] / wanted[stage] for stage in range(len(STAGES)) if wanted[stage]]
+    assert done[:2] == [1.0, 1.0]
+    assert done == sorted(done, reverse=True)
+    if slower == 1.0:
+        assert sum(left_out.values()) < 0.02 * sum(wanted.values())
+    kind = "p2p_direct" if box.direct else "p2p_staged"
+    found_pairs = {(one.source, one.destination) for one in found.samples if one.kind == kind}
+    assert len(found_pairs) >= (1.0 if box.gpus <= 8 else 0.5) * box.gpus * (box.gpus - 1)
+
+
+def test_windows_with_the_host_have_space_for_a_reading_and_others_admit_that_they_had_none() -> None:
+    engine = BOXES["8 H100, NVSwitch"].engine(1.0)
+
+    def slow() -> dict[str, Any]:
+        engine.clock.now_s += 0.004
+        return AWAKE
+
+    found = measure(machine(8), Request(), doors=doors(engine, facts=slow))
+    for sample in found.samples:
+        inside = [one.readings for one in sample.conditions]
+        if sample.kind in ("h2d", "d2h") and sample.group is None and sample.pinned:
+            assert min(inside) > 0, sample
+        if sample.kind == "p2p_direct" and sample.group is None:
+            assert max(inside) == 0
+            assert any(one.readings_beside and one.pstate for one in sample.conditions)

@@ -1,0 +1,97 @@
+"""Threads bound to a NUMA node, and where their memory lies."""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gputopo.probes.numa import NumaMemory, bound_to, lies_on, most_of
+from tests.kit.sysfs import write_files
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity here")
+
+
+def test_the_thread_is_bound_and_set_free_again() -> None:
+    before = os.sched_getaffinity(0)
+    one = min(before)
+    with bound_to([one, 100_000]) as bound:
+        assert bound
+        assert os.sched_getaffinity(0) == {one}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_it_is_set_free_after_an_error() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(RuntimeError), bound_to([min(before)]):
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("cpus", [None, (), (100_000,)])
+def test_nothing_is_changed_where_there_is_nothing_to_bind_to(cpus: tuple[int, ...] | None) -> None:
+    before = os.sched_getaffinity(0)
+    with bound_to(cpus) as bound:
+        assert not bound
+        assert os.sched_getaffinity(0) == before
+
+
+@contextmanager
+def written(size: int) -> Iterator[int]:
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        view = ctypes.c_char.from_buffer(pages)
+        ctypes.memset(ctypes.addressof(view), 1, size)
+        yield ctypes.addressof(view)
+        del view
+
+
+def test_where_memory_lies_is_asked_of_this_kernel() -> None:
+    memory = NumaMemory()
+    with memory.bound(0, None), written(2**22) as address:
+        nodes = memory.nodes(address, 2**22)
+    if not nodes:
+        pytest.skip(f"this kernel shows no nodes: {memory.refusals}")
+    assert all(node >= 0 and pages > 0 for node, pages in nodes.items())
+
+
+def test_a_node_that_there_is_not_is_refused_in_words_and_the_block_runs() -> None:
+    memory = NumaMemory()
+    with memory.bound(1000, None):
+        pass
+    assert all("mempolicy (" in says for says in memory.refusals.values())
+    assert memory.refusals or not hasattr(os, "sched_getaffinity")
+
+
+def test_where_the_kernel_is_not_to_be_asked_its_maps_are_read(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        {
+            "proc/self/numa_maps": "7f0000000000 default file=/usr/lib/libc.so mapped=9 N0=9\n"
+            "7f1000000000 bind:1 anon=5000 dirty=5000 active=0 N0=40 N1=4960 kernelpagesize_kB=4\n"
+            "7f2000000000 default stack:1 anon=3 N0=3\n"
+        },
+    )
+    memory = NumaMemory(tmp_path)
+    nodes = memory._by_maps(0x7F1000080000)
+    assert nodes == {0: 40, 1: 4960}
+    assert most_of(nodes) == 1
+    assert lies_on(nodes, 1)
+    assert not lies_on(nodes, 0)
+    assert memory._by_maps(0x1000) == {}
+    assert NumaMemory(tmp_path / "none")._by_maps(0x1000) == {}
+
+
+def test_a_node_with_too_little_memory_is_not_bound_to(tmp_path: Path) -> None:
+    text = "Node 0 MemTotal: 9999999 kB\nNode 0 MemFree: 90000 kB\nNode 0 Inactive(file): 5000 kB\n"
+    write_files(tmp_path, {"sys/devices/system/node/node0/meminfo": text})
+    memory = NumaMemory(tmp_path)
+    assert not memory._has_memory(0)
+    assert memory._has_memory(1)  # unknown
+
+
+def test_most_of_nothing_is_no_node() -> None:
+    assert most_of({}) is None
+    assert most_of({1: 5, 0: 5}) == 0

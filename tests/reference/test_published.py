@@ -1,0 +1,29 @@
+"""Published images/sec and the machines that they are of."""
+
+from gputopo.captures.recording import bundled_names
+from gputopo.reference.published import SOURCES, published, published_machines
+from gputopo.workload.workloads import require
+
+
+def test_every_measurement_names_its_source_and_a_known_machine_and_model() -> None:
+    """The machine has the GPUs that the measurement used."""
+    machines = published_machines()
+
+    for row in published():
+        assert row.source in SOURCES
+        assert row.machine in machines or row.machine in bundled_names()
+        if row.machine in machines:
+            assert max(row.gpus) < machines[row.machine].count
+        assert require(row.model)
+        assert row.images_per_sec > 0
+        assert row.batch_per_gpu > 0
+
+
+def test_a_machine_has_a_link_for_each_pair_and_nvlinks_where_bridges_were() -> None:
+    """P2P is OK there, whatever the other pairs have."""
+    machine = published_machines()["6230-8x-2080ti-nvlink"].machine()
+
+    assert len(machine.links) == 28
+    assert {(link.a, link.b) for link in machine.links if link.nvlinks} == {(2, 3), (4, 5), (6, 7)}
+    assert {link.p2p_read for link in machine.links if link.nvlinks} == {"OK"}
+    assert "OK" not in {link.p2p_read for link in machine.links if not link.nvlinks}

@@ -1,0 +1,128 @@
+"""Copies between GPUs: by method, and several at once in a part of their own."""
+
+from itertools import permutations
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputopo.report.bandwidth.heat_map import heat_part
+from gputopo.report.bandwidth.numbers import Numbers
+from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
+from gputopo.report.bandwidth.part import Part
+from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
+from tests.invented_bandwidths import machine_with, pair
+
+
+def numbers(*samples: Sample, gpus: int = 4) -> Numbers:
+    return Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
+
+
+def rows(part: Part | None) -> dict[str, dict[str, str]]:
+    """Return the cells of a table by the names of row and column."""
+    assert part is not None
+    assert part.head is not None
+    columns = [column for group in part.groups for column in group]
+    return {
+        name: {column.head.replace("\n", " "): column.cells[place] for column in columns}
+        for place, name in enumerate(part.head.cells)
+    }
+
+
+def ranges(*samples: Sample) -> dict[str, dict[str, str]]:
+    (part,) = pair_parts(numbers(*samples), matrices=False)
+    return rows(part)
+
+
+def latency(us: float, method: Method | None, path: Path = "direct") -> Sample:
+    return Sample(kind="latency", source="gpu:0", destination="gpu:1", path=path, method=method, median_us=us)
+
+
+def test_latencies_of_different_methods_are_different_rows() -> None:
+    found = ranges(
+        latency(1.2, "kernel_read"),
+        latency(8.5, "copy_engine"),
+        latency(7.0, "driver"),
+        latency(15.0, "copy_engine", "staged"),
+    )
+    assert {name: row["median"] for name, row in found.items()} == {
+        "pointer chase us, direct": "1.20",
+        "engine latency us, direct": "8.50",
+        "latency us, direct": "7.00",
+        "engine latency us, host": "15.0",
+    }
+
+
+def test_both_directions_by_kernels_do_not_stand_for_the_copy_engine() -> None:
+    both = replace(pair(0, 1, 52.0), kind="bidirectional", path="direct")
+    found = ranges(both, replace(both, method="kernel_write", median_gb_per_s=300.0))
+    assert found["bidirectional, direct"]["fastest"] == "52.0"
+    assert found["bidirectional, kernels"]["fastest"] == "300"
+
+
+def test_a_pair_that_is_not_used_does_not_make_the_range() -> None:
+    odd = replace(pair(0, 1, 900.0), invalid="above_link")
+    assert ranges(odd, pair(0, 2, 40.0))["direct"]["fastest"] == "40.0"
+    assert ranges(odd, pair(0, 2, 40.0))["direct"]["pairs"] == "1 of 6"
+    assert ranges(odd)["direct"]["fastest"] == "900?"
+
+
+def fan(source: str, destination: str, speed: float, group: str, **more: Any) -> Sample:
+    return Sample(
+        kind="p2p_direct", source=source, destination=destination, group=group, median_gb_per_s=speed, **more
+    )
+
+
+def test_one_to_all_and_all_to_one_are_one_row_each() -> None:
+    samples = [fan("gpus", f"gpu:{gpu}", 400.0 + gpu, f"to {gpu}") for gpu in range(4)]
+    samples += [fan(f"gpu:{gpu}", "gpus", 390.0 - gpu, f"from {gpu}") for gpu in range(4)]
+    samples += [fan("gpus", "gpu:1", 350.0, "kernels to 1", method="kernel_write")]
+    found = rows(concurrent_part(numbers(*samples)))
+    assert found["all to one"]["slowest"] == "400"
+    assert found["one to all"] | {"median": ""} == {
+        "slowest": "387",
+        "(GPU)": "GPU 3",
+        "median": "",
+        "fastest": "390",
+        "measured": "4",
+    }
+    assert found["all to one, kernels write"]["measured"] == "1"
+
+
+def test_all_pairs_at_once_stand_beside_the_sum_of_each_alone() -> None:
+    at_once = [fan(f"gpu:{a}", f"gpu:{b}", 5.0, "all pairs") for a, b in permutations(range(4), 2)]
+    alone = [pair(a, b, 20.0) for a, b in permutations(range(4), 2)]
+    found = rows(concurrent_part(numbers(*at_once, *alone)))
+    assert found["all pairs"]["median"] == "60.0"
+    assert found["all pairs"]["sum of each alone"] == "240"
+
+
+def test_one_pair_in_both_directions_is_no_set_of_copies() -> None:
+    both = [fan("gpu:0", "gpu:1", 5.0, "both", with_reverse=True), fan("gpu:1", "gpu:0", 5.0, "both")]
+    assert concurrent_part(numbers(*both)) is None
+    assert concurrent_part(numbers(pair(0, 1, 5.0))) is None
+
+
+def test_where_only_both_directions_at_once_were_measured_the_map_is_of_their_sums() -> None:
+    both = [
+        replace(pair(a, b, speed), kind="bidirectional", path="direct")
+        for a, b, speed in ((0, 1, 48.5), (0, 3, 96.9), (1, 0, 48.0), (3, 0, 96.8))
+    ]
+    part = heat_part(numbers(*both))
+    assert part is not None
+    assert "both directions at once, their sum" in part.title
+    found = rows(part)
+    assert "96.8" in found["GPU0"]["GPU3"]
+    assert "96.8" in found["GPU3"]["GPU0"]
+    one_way = heat_part(numbers(*both, pair(0, 1, 20.0), pair(1, 0, 20.0)))
+    assert one_way is not None
+    assert "(row to column)" in one_way.title
+
+
+def test_a_map_of_kernel_copies_alone_is_named_so() -> None:
+    kernel = [replace(pair(a, b, 150.0), method="kernel_read") for a, b in ((0, 1), (1, 0))]
+    part = heat_part(numbers(*kernel))
+    assert part is not None
+    assert "Between GPUs copied by kernels: the copy engine was not measured." in part.notes
+    part = heat_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0)))
+    assert part is not None
+    assert not any("kernels" in note for note in part.notes)
