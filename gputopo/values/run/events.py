@@ -91,6 +91,30 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     xids: tuple[Xid, ...] = ()
 
 
+class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Load of the host over the `seconds` before `time_s` (seconds since the epoch); None: not known.
+
+    Shares are from 0 to 1. `run_cpu_share`, `other_cpu_share`: CPU time of this run's processes and of all
+    others, of the time of all cores that the run may use. `run_queue`: threads that run or are ready to,
+    those of the run included. `cores`: that the run may use. Rates are means over `seconds`, of the whole
+    host.
+    """
+
+    time_s: float
+    seconds: float
+    cores: int | None = None
+    run_cpu_share: float | None = None
+    other_cpu_share: float | None = None
+    run_queue: float | None = None
+    memory_available_share: float | None = None  # MemAvailable of MemTotal, or of the cgroup's limit
+    swap_in_bytes_per_s: float | None = None
+    swap_out_bytes_per_s: float | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    network_in_bytes_per_s: float | None = None
+    network_out_bytes_per_s: float | None = None
+
+
 class RunStarted(_Event, frozen=True, tag="run_started"):
     """The run begins: what was asked for, on what, with which versions.
 
@@ -169,9 +193,10 @@ class Step(_Event, frozen=True, tag="step"):
 
 
 class Sample(_Event, frozen=True, tag="sample"):
-    """The GPUs' clocks, power and heat in one sample of the run."""
+    """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them."""
 
     gpus: tuple[GpuSample, ...]
+    host: HostLoad | None = None
 
 
 class ReplicasCompared(_Event, frozen=True, tag="replicas"):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values.errors import InputError
-from gputopo.values.run.events import Event, decode_line, encode_line, read_events
+from gputopo.values.run.events import Event, HostLoad, Sample, decode_line, encode_line, read_events
 from tests.invented_runs import InventedRun, gpu_devices, step, stream
 
 EVENTS: list[Event] = list(stream(gpu_devices(2), InventedRun(2, slow={1: 0.3}).steps(12)))
@@ -20,6 +20,15 @@ def test_a_loss_that_is_not_a_number_is_null() -> None:
     line = encode_line(step(3, [(0.1, 0.2)], loss=None))
     assert b'"loss":null' in line
     assert decode_line(line) == step(3, [(0.1, 0.2)], loss=None)
+
+
+def test_a_sample_holds_the_load_of_the_host_and_what_is_unknown_of_it_is_null() -> None:
+    load = HostLoad(time_s=10.0, seconds=1.0, cores=8, other_cpu_share=0.61)
+    line = encode_line(Sample(time_s=10.0, gpus=(), host=load))
+    assert b'"other_cpu_share":0.61,"run_queue":null' in line
+    read = decode_line(line)
+    assert isinstance(read, Sample)
+    assert read.host == load
 
 
 @given(st.integers(0, sum(map(len, LINES))))
