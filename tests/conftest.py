@@ -99,6 +99,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
+@pytest.hookimpl(optionalhook=True)  # with -p no:xdist there is no such hook
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
