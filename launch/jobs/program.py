@@ -9,14 +9,25 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gputopo.launch.jobs import leftovers
+from gputopo.launch.jobs.witness import Witness
+from gputopo.launch.supervise.child import adopting
+from gputopo.launch.supervise.failure import signal_name
+from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.tether import tethered
 from gputopo.values.errors import UsageError
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _BY_THE_TERMINAL = 0x80  # SI_KERNEL of <bits/siginfo-consts.h>; a signal of another process has 0 or less
+# One request for many processes: Slurm, systemd and timeout(1) signal one after another, within a few ms; a
+# person takes longer for a second Ctrl-C. Seconds. Ours.
+ONE_REQUEST_S = 0.05
+
+Report = Callable[[str], None]
 
 
 def check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -24,39 +35,96 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
     name = command[0]
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
+    if Path(name).is_dir():
+        raise UsageError(f"{name} is a folder", "after --, write the command as without gputopo")
     if Path(name).is_file():
         raise UsageError(f"{name} is not executable", f"name what runs it first: -- python {name}")
     raise UsageError(f"there is no program {name}", "after --, write the command as without gputopo")
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    report: Report = lambda line: None,
+    leave_children: bool = False,
+    count_oom_kills: Callable[[], int | None] = oom_kills,
+) -> int:
     """Run a program to its end and return its exit code; 128 + n if signal n ended it.
 
-    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that the terminal sends
-    to the whole group: the program has had them. Raises UsageError if it is not there. Main thread only.
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
+    whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
+    that ended the program, and for processes that it left behind: they are ended, or left running with
+    `leave_children`. Raises UsageError if the program is not there. Main thread only.
     """
     check_program(command, environment)
     waited_for = _PASSED_ON | {signal.SIGCHLD}
     at_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the exit code would be lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    kills_before = count_oom_kills()
+    ours = set(leftovers.children(os.getpid()))
     try:
-        process = subprocess.Popen(tethered(list(command), signal.SIGTERM), env=dict(environment))
-        while not _has_ended(process.pid):
-            got = signal.sigwaitinfo(waited_for)
-            if got.si_signo != signal.SIGCHLD and got.si_code != _BY_THE_TERMINAL:
-                _send(process.pid, got.si_signo)
-        status = process.wait()
+        with adopting(), Witness() as witness:
+            ours.add(witness.pid)
+            process = subprocess.Popen(tethered(list(command), signal.SIGTERM), env=dict(environment))
+            passed: set[int] = set()
+            while not leftovers.reap(ours, process.pid):
+                got = signal.sigwaitinfo(waited_for)
+                if got.si_signo != signal.SIGCHLD:
+                    passed.add(got.si_signo)
+                    _pass_on(got, process.pid, witness)
+            status = process.wait()
+            if -status not in (0, signal.SIGPIPE, *passed) and status < 0:
+                report(_killed(command[0], -status, _difference(kills_before, count_oom_kills())))
+            _end_leftovers(command[0], ours, report, leave=leave_children)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, at_child)
     return status if status >= 0 else 128 - status
 
 
-def _send(pid: int, signum: int) -> None:
+def _pass_on(got: signal.struct_siginfo, program: int, witness: Witness) -> None:
+    """Send the program a signal that came to the launcher, unless the program had it, too."""
+    if got.si_code == _BY_THE_TERMINAL:
+        return
+    time.sleep(ONE_REQUEST_S)
+    while signal.sigtimedwait({got.si_signo}, 0) is not None:
+        pass  # the same request once more
+    if witness.saw(got.si_signo) and _is_of_our_group(program):
+        return
     # Popen.send_signal would reap a program that has ended, and then there is none to wait for.
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signum)
+        os.kill(program, got.si_signo)
 
 
-def _has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+def _is_of_our_group(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid) == os.getpgrp()
+    return True
+
+
+def _difference(before: int | None, after: int | None) -> int:
+    return 0 if before is None or after is None else after - before
+
+
+def _killed(name: str, signum: int, kills: int) -> str:
+    words = f"{name} was killed by {signal_name(signum)}"
+    if signum == signal.SIGKILL and kills > 0:
+        return f"{words}: the kernel's count of out-of-memory kills rose during the run"
+    return words
+
+
+def _end_leftovers(name: str, ours: set[int], report: Report, *, leave: bool) -> None:
+    """Report the processes that the program left behind, and end them unless they are to be left."""
+    left = leftovers.find(ours)
+    if not left:
+        return
+    named = ", ".join(map(str, left))
+    count = "a process" if len(left) == 1 else f"{len(left)} processes"
+    if leave:
+        report(f"{name} left {count} running: {named}")
+        return
+    report(f"{name} left {count} behind, which gputopo ends (--leave-children does not): {named}")
+    stuck = leftovers.end(ours)
+    if stuck:
+        report(f"{', '.join(map(str, stuck))}: not ended even by SIGKILL")

@@ -30,7 +30,7 @@ _OF_REPLICAS = (
 )
 _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
-_OF_A_PROGRAM = ("require_gpu", "cpu", "format", "json", "dry_run")
+_OF_A_PROGRAM = ("require_gpu", "cpu", "format", "json", "dry_run", "leave_children")
 
 
 def run(
@@ -69,6 +69,11 @@ def run(
     asked = {**_placed(placement), **training.typed}
     if program:
         _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
+    elif options.leave_children:
+        raise UsageError(
+            "--leave-children is for your own program: the built-in core leaves no process",
+            "leave it out, or name a program after --",
+        )
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     with contextlib.ExitStack() as claims:
@@ -76,7 +81,7 @@ def run(
         if not options.dry_run:
             warn(chosen.plan)
         if program:
-            return _run_program(program, chosen, dry_run=options.dry_run, shape=options.shape)
+            return _run_program(program, chosen, options)
         from gputopo.cli.run import training as core
         from gputopo.launch.spec.prepare import spec_of
 
@@ -239,7 +244,7 @@ def _refuse_for_program(
         )
 
 
-def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, shape: str) -> int:
+def _run_program(program: tuple[str, ...], chosen: "Target", options: OutputOptions) -> int:
     from gputopo.launch.jobs.program import check_program, run_program
     from gputopo.launch.spec import env
     from gputopo.report.plan import summary_lines
@@ -247,10 +252,10 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
     has_gpus = chosen.backend == "gpu" or chosen.rehearsal_of is not None
     environment = env.program_env(os.environ, chosen.plan.environment if has_gpus else None)
     check_program(program, environment)
-    if dry_run:
+    if options.dry_run:
         from gputopo.cli.run.dry import show_dry_run
 
-        show_dry_run(chosen.plan, None, env.changes(os.environ, environment), program, shape)
+        show_dry_run(chosen.plan, None, env.changes(os.environ, environment), program, options.shape)
         return 0
     gpus = ", ".join(map(str, chosen.plan.choice.gpus))
     message = (
@@ -261,4 +266,4 @@ def _run_program(program: tuple[str, ...], chosen: "Target", *, dry_run: bool, s
     to_stderr(f"gputopo: {message}.\n")
     for line in summary_lines(chosen.plan):
         note(line)
-    return run_program(program, environment)
+    return run_program(program, environment, report=note, leave_children=options.leave_children)

@@ -1,10 +1,11 @@
 """The user's own program. Each test has a launcher in its own process, as a shell would."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -127,6 +128,107 @@ def test_ctrl_c_on_a_terminal_reaches_the_program_once() -> None:
         shown += _read_until(b"end", screen)
         os.waitpid(pid, 0)
     assert shown.count(b"noted") == 1
+
+
+COUNTS_TO_THE_END = """
+import os, signal
+came = []
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, lambda number, _: came.append(signal.Signals(number).name))
+signal.signal(signal.SIGUSR2, lambda *_: (print(came, flush=True), os._exit(0)))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def in_a_group() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A launcher that leads a process group, as batch systems start it, and what its program prints."""
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", COUNTS_TO_THE_END]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        yield launcher, launcher.stdout
+        launcher.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "sends",
+    [
+        pytest.param([os.killpg], id="to the group"),
+        pytest.param([os.kill], id="to the launcher"),
+        pytest.param([os.kill, os.killpg], id="to both, as timeout does"),
+    ],
+)
+def test_a_signal_reaches_the_program_once_however_it_is_sent(
+    in_a_group: tuple[subprocess.Popen[str], IO[str]], sends: list[Callable[[int, int], None]], name: str
+) -> None:
+    launcher, printed = in_a_group
+    for send in sends:
+        send(launcher.pid, signal.Signals[name])
+    os.kill(launcher.pid, signal.SIGUSR2)  # is passed on after the others: they were sent before
+    assert printed.readline() == f"['{name}']\n"
+
+
+def test_a_signal_to_the_group_reaches_a_program_that_has_left_it() -> None:
+    script = f"import os; os.setpgid(0, 0)\n{REPORTS}"
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        os.killpg(launcher.pid, signal.SIGTERM)
+        assert (launcher.stdout.read(), launcher.wait(SAFETY_S)) == ("SIGTERM\n", 9)
+
+
+REPORTING = LAUNCHER.replace("'GPU-a'}", "'GPU-a'}, report=print, count_oom_kills=iter((4, 5)).__next__")
+
+
+@pytest.mark.parametrize(
+    ("signum", "reported"),
+    [
+        (signal.SIGKILL, "sh was killed by SIGKILL: the kernel's count of out-of-memory kills rose during"),
+        (signal.SIGSEGV, "sh was killed by SIGSEGV\n"),
+        (signal.SIGPIPE, ""),  # the end of `| head`
+    ],
+)
+def test_the_signal_that_killed_the_program_is_reported(signum: int, reported: str) -> None:
+    done = commands.run("-c", REPORTING, "sh", "-c", f"ulimit -c 0; kill -{signum} $$")
+    assert (done.returncode, done.stdout.startswith(reported), bool(done.stdout)) == (
+        128 + signum,
+        True,
+        bool(reported),
+    )
+
+
+LEAVES = """
+import os, signal, subprocess, sys
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('set', flush=True); " \
+    "time.sleep(600)"
+parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}]); time.sleep(600)"
+for new_session, script in ((False, stubborn), (True, parent.format(stubborn))):
+    child = subprocess.Popen([sys.executable, "-c", script], start_new_session=new_session, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"set\\n"
+    print(child.pid)
+os.kill(child.pid, signal.SIGSTOP)
+"""
+
+
+def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm_are_ended_and_named() -> (
+    None
+):
+    impatient = LAUNCHER.replace(
+        "import run_program", "import run_program, leftovers; leftovers.end.__kwdefaults__.update(term_s=0.2)"
+    )
+    done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
+                        sys.executable, "-c", LEAVES)  # fmt: skip
+    *pids, said = done.stdout.splitlines()
+    assert "left 3 processes behind" in said
+    assert len(pids) == 2
+    for pid in re.findall(r"(\d+) \(", said):
+        assert not Path(f"/proc/{pid}").exists()
+    assert {f"{pid} (" in said for pid in pids} == {True}
 
 
 def _read_until(word: bytes, screen: IO[bytes]) -> bytes:
