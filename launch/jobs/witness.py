@@ -3,7 +3,7 @@
 kill(2) reports the same to a process whether the signal was for it alone or for its group, and a batch system
 may signal each process of a job by itself. The witness is a member of the launcher's group that blocks every
 signal: what is pending there, too, was sent to all. It is run by its path and imports nothing of ours, so
-that it starts in a few milliseconds; what comes before that is pending nevertheless, as the mask is inherited.
+that it starts in a few milliseconds; what comes before that is pending as well, since the mask is inherited.
 """
 
 import contextlib
@@ -19,8 +19,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Witness:
-    """The process that is asked. Start it with the signals blocked that are asked for, and from the main thread
-    (see `supervise.tether`). A context manager that ends it.
+    """The process that is asked. A context manager that ends it.
+
+    Start it from the main thread (see `supervise.tether`), with the signals blocked that are asked for.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,8 @@ class Witness:
 
     def saw(self, signum: int) -> bool:
         """Return whether it was sent this signal since it was asked last; False if it was killed."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.write(bytes((signum,)))
             return self._process.stdout.read(1) == b"y"

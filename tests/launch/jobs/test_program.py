@@ -208,7 +208,8 @@ stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
     "time.sleep(600)"
 parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}]); time.sleep(600)"
 for new_session, script in ((False, stubborn), (True, parent.format(stubborn))):
-    child = subprocess.Popen([sys.executable, "-c", script], start_new_session=new_session, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", script]
+    child = subprocess.Popen(command, start_new_session=new_session, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"set\\n"
     print(child.pid)
 os.kill(child.pid, signal.SIGSTOP)
