@@ -11,6 +11,7 @@ from gputopo.cli.source import FROM, planned_machine
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.run.batches import AskedBatch, read_batch_size
 
 if TYPE_CHECKING:
     from gputopo.planner import Request
@@ -28,7 +29,14 @@ def plan(
     ],
     placement: Annotated[Given, OptionsOf(PlanOptions)],
     batch_size: Annotated[
-        int | None, Option("--batch-size", "Examples per GPU and step", default="that of the model", min=1)
+        AskedBatch | None,
+        Option(
+            "--batch-size",
+            "Examples per GPU and step; one number for each GPU, or auto: in proportion to their speeds",
+            value="N[,N...]|auto",
+            default="that of the model",
+            read=read_batch_size,
+        ),
     ] = None,
     program: Annotated[
         str,

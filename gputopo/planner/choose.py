@@ -6,24 +6,27 @@ Sets with the fewest GPUs in use or in error come first; of equal sets the neare
 lowest indices wins.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds
+from gputopo.planner.batches import batch_reasons, mean_batch
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
 from gputopo.planner.selection import Selection
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu.published import Figure, Speed
 from gputopo.prediction.one_gpu.speeds import given_speeds, single_gpu_speeds, why_unknown
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import model_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import Plan
+from gputopo.values.run.batches import plain, require_one_each
+from gputopo.values.run.plan import Candidate, Plan
 from gputopo.workload import workloads
 
 __all__ = ["Request", "plan", "plan_environment"]
@@ -60,15 +63,11 @@ def plan(
         selection = Fastest(machine, request, unavailable, basis)
     else:
         selection = Nearest(machine, request, unavailable)
+    require_one_each(request.batch_size or 1, selection.size, "GPU")
     candidates = selection.candidates(keep)
-    if isinstance(basis, str):
-        first = candidates[0]
-        unpredicted = msgspec.structs.replace(first, reasons=(*first.reasons, f"nothing predicted: {basis}"))
-        candidates = (unpredicted, *candidates[1:])
-    chosen, speed = candidates[0].gpus, candidates[0].images_per_sec
-    by_speed = None
-    if isinstance(selection, Fastest) and speed is not None:
-        by_speed = unequal(selection, chosen, speed)
+    if isinstance(selection, Nearest):
+        candidates = _unpredicted(candidates, request, basis)
+    chosen = candidates[0].gpus
     return Plan(
         choice=candidates[0],
         candidates=candidates,
@@ -79,8 +78,21 @@ def plan(
         source=machine.source,
         prediction=selection.prediction(candidates),
         how_many=count,
-        unequal=by_speed,
+        unequal=unequal(selection, chosen) if isinstance(selection, Fastest) else None,
     )
+
+
+def _unpredicted(
+    candidates: Sequence[Candidate], request: Request, why: Basis | str | None
+) -> tuple[Candidate, ...]:
+    """Return candidates by distance with the batches that were asked for, and why nothing was predicted."""
+    asked = request.batch_size
+    if isinstance(asked, tuple) and isinstance(plain(asked), tuple):
+        candidates = [msgspec.structs.replace(one, batch_sizes=asked) for one in candidates]
+    first = candidates[0]
+    reasons = (*first.reasons, *([f"nothing predicted: {why}"] if isinstance(why, str) else ()))
+    reasons += batch_reasons(request, (), known=False)
+    return (msgspec.structs.replace(first, reasons=reasons), *candidates[1:])
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
@@ -117,10 +129,15 @@ def _basis(machine: Machine, request: Request, history: Sequence[Figure]) -> Bas
     if ":" in request.model and request.workload is None:
         return f"the variables of {request.model} are not known before it is built"
     workload = request.workload or workloads.require(request.model)
-    batch = workload.gpu_batch if request.batch_size is None else request.batch_size
+    batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)
-    speeds = single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
+
+    @functools.cache
+    def speeds_with(batch: int) -> dict[int, Speed | None]:
+        return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
+
+    speeds = speeds_with(batch)
     unknown = [gpu for gpu in machine.gpus if speeds[gpu.index] is None and gpu.index not in request.exclude]
     if request.gpus is not None:
         unknown = [gpu for gpu in unknown if gpu.index in request.gpus]
@@ -133,9 +150,8 @@ def _basis(machine: Machine, request: Request, history: Sequence[Figure]) -> Bas
                 "add the output of nvidia-smi topo -m or gputopo bandwidth: --from FILE --from OTHER",
             )
         return "no link between the GPUs is known"
-    return Basis(
-        model_of(workload), program, batch, {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    )
+    known = {gpu: speed for gpu, speed in speeds.items() if speed is not None}
+    return Basis(model_of(workload), program, batch, known, speeds_with)
 
 
 def _has_links(machine: Machine) -> bool:

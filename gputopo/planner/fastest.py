@@ -4,13 +4,14 @@ All sets with all places are compared (`gputopo.prediction.search`). Of those th
 GPUs are nearer to one another wins, then the lowest indices.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import exp, hypot, inf, log
 from typing import NamedTuple
 
 import msgspec
 
+from gputopo.planner.batches import batch_reasons, batches, speed_classes
 from gputopo.planner.reasons import farthest_words, reduction_reasons, search_reason
 from gputopo.planner.request import SPREAD, Request, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED, Selection
@@ -19,10 +20,11 @@ from gputopo.prediction.one_gpu.published import Speed
 from gputopo.prediction.paths import Paths, paths_of, unknown_facts
 from gputopo.prediction.programs import Program
 from gputopo.prediction.search import DIGITS, Found, Question, fastest
-from gputopo.prediction.step import Model, Placing
+from gputopo.prediction.step import Model, Placing, Stepper, predict
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
+from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
 
 # Reductions of which gputopo chooses one. Others have the same constants: what they cost is not known.
@@ -34,12 +36,21 @@ _NO_SHARE = 0.005  # of images/sec: less is no price
 
 
 class Basis(NamedTuple):
-    """The facts that steps are predicted from, beside the machine. `batch`: per GPU."""
+    """The facts that steps are predicted from, beside the machine.
+
+    `batch`: per GPU, the mean where they differ; `speeds`: with it, `speeds_with`: with another batch.
+    """
 
     model: Model
     program: Program
     batch: int
     speeds: Mapping[int, Speed]
+    speeds_with: Callable[[int], Mapping[int, Speed | None]]
+
+    def seconds(self, gpu: int, batch: int) -> float:
+        """Return the seconds of a step of one GPU alone."""
+        speed = (None if batch == self.batch else self.speeds_with(batch)[gpu]) or self.speeds[gpu]
+        return batch / speed.images_per_sec
 
 
 class Fastest(Selection):
@@ -51,6 +62,16 @@ class Fastest(Selection):
         super().__init__(machine, request, unavailable)
         self.basis = basis
         self.paths = paths_of(machine)
+        self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
+
+    def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the examples of each of these GPUs, in the order of their towers."""
+        speeds = [self.basis.speeds[gpu].images_per_sec for gpu in gpus]
+        return batches(self.request.batch_size, self.basis.batch, speeds)
+
+    def images_per_sec(self, found: Found) -> float:
+        """Return the predicted speed of a candidate."""
+        return sum(self.batches(found.gpus)) / found.prediction.step_s
 
     def search(
         self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
@@ -75,7 +96,7 @@ class Fastest(Selection):
 
     def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
         """Return how much slower the chosen GPUs are than the fastest ones."""
-        now, then = (self._images_per_sec(self._search(gpus, 1)[0]) for gpus in (chosen, best))
+        now, then = (self.images_per_sec(self._search(gpus, 1)[0]) for gpus in (chosen, best))
         return f"{now:.0f} instead of {then:.0f} images/sec" if now < then * (1 - _NO_SHARE) else ""
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
@@ -108,9 +129,15 @@ class Fastest(Selection):
     ) -> tuple[Found, ...]:
         """Return the `keep` fastest candidates by `_order`."""
         basis, last = self.basis, set(deprioritized) - {self.required}
-        compute = {gpu: basis.batch / basis.speeds[gpu].images_per_sec for gpu in pool}
+        compute = {gpu: basis.seconds(gpu, basis.batch) for gpu in pool}
+        parts = self._parts(pool, last)
+        of_own = self.request.batch_size == AUTO or isinstance(self.request.batch_size, tuple)
+        if of_own:
+            # Found with equal batches, then predicted with their own: enough to have each place of the best.
+            keep_equal = max(keep, len(self._placings(pool) if placings is None else placings))
+            parts = [faster for part in parts for faster in self._faster(part)]
         found: list[Found] = []
-        for part in self._parts(pool, last):
+        for part in parts:
             question = Question(
                 self.paths,
                 basis.model,
@@ -122,11 +149,34 @@ class Fastest(Selection):
                 self.required,
                 last,
             )
-            found += fastest(question, part, keep)
-        found.sort(key=lambda one: self._order(one, last))
+            found += fastest(question, part, keep_equal if of_own else keep)
         if self.exact and set(pool) == set(self.pool):
             found = [one._replace(gpus=self.pool) for one in found]
+        if of_own:
+            found = list({(one.gpus, one.placing): self._with_own_batches(one) for one in found}.values())
+        found.sort(key=lambda one: self._order(one, last))
         return tuple(found[:keep])
+
+    def _faster(self, part: Sequence[int]) -> list[Sequence[int]]:
+        """Return a part of the pool, and what is left of it without the GPUs of the slower speeds.
+
+        With equal batches the slowest GPU of a set decides, with batches by speed all of them do.
+        """
+        found, taken = [part], list[int]()
+        if self.request.batch_size == AUTO:
+            for members in speed_classes({gpu: self.basis.speeds[gpu].images_per_sec for gpu in part}):
+                taken += members
+                required = self.required is None or self.required in taken
+                if self.size <= len(taken) < len(part) and required:
+                    found.append(sorted(taken))
+        return found
+
+    def _with_own_batches(self, found: Found) -> Found:
+        """Return a candidate that was found with equal batches with the batches of its GPUs."""
+        own = zip(found.gpus, self.batches(found.gpus), strict=True)
+        compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
+        step = predict(self.stepper, self.paths, found.gpus, compute_s, found.placing)
+        return found._replace(prediction=step)
 
     def _order(self, found: Found, last: Collection[int]) -> tuple[object, ...]:
         nearness = sorted((self.key(a, b) for a, b in combinations(found.gpus, 2)), reverse=True)
@@ -192,13 +242,10 @@ class Fastest(Selection):
             listed.setdefault((one.gpus, mode, round(one.prediction.step_s, DIGITS)), one)
         return tuple(sorted(list(listed.values())[:keep], key=lambda one: self._order(one, self.troubles)))
 
-    def _images_per_sec(self, found: Found) -> float:
-        return len(found.gpus) * self.basis.batch / found.prediction.step_s
-
     def _candidate(self, found: Found, rank: int, others: Sequence[Found]) -> Candidate:
         """Return a found candidate; the first one with all its reasons, the others in short."""
         gpus, placing, step = found.gpus, found.placing, found.prediction
-        speed = self._images_per_sec(found)
+        speed, batch_sizes = self.images_per_sec(found), self.batches(gpus)
         speeds = [self.basis.speeds[gpu] for gpu in gpus]
         low, high = self._range(found)
         links = {"weights": step.weights_by, "gradients": step.gradients_by}
@@ -213,6 +260,7 @@ class Fastest(Selection):
             images_per_sec_high=round(speed * high, 2),
             speedup=round(speed / max(speeds).images_per_sec, 3),
             step_ms=_ms(step.step_s),
+            batch_sizes=batch_sizes if len(set(batch_sizes)) > 1 else (),
             compute_ms=_ms(step.compute_s),
             exposed_ms={
                 "weights": _ms(step.weights_s),
@@ -242,9 +290,10 @@ class Fastest(Selection):
         parts = {"weights": step.weights_s, "gradients": step.gradients_s, "variables": step.variables_s}
         largest = max(parts, key=parts.__getitem__)
         if sum(parts.values()) < SURE_MARGIN * step.step_s:
-            speeds = {gpu: self.basis.speeds[gpu].images_per_sec for gpu in found.gpus}
-            slowest = min(found.gpus, key=speeds.__getitem__)
-            differ = len(set(speeds.values())) > 1
+            own = zip(found.gpus, self.batches(found.gpus), strict=True)
+            seconds = {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
+            slowest = max(found.gpus, key=seconds.__getitem__)
+            differ = min(seconds.values()) < (1 - _NO_SHARE) * seconds[slowest]
             return f"compute of GPU {slowest}" if differ else "compute"
         if largest == "variables":
             return "cost of variables"
@@ -258,6 +307,7 @@ class Fastest(Selection):
         if len(gpus) > 1:
             unknown = unknown_facts(self.machine, self.paths)
             reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
+        reasons += batch_reasons(self.request, self.batches(gpus), known=True)
         reduction = reduction_reasons(self.machine, gpus, found.placing.all_reduce)
         return [*reasons, *self.reasons_of_request(gpus), *reduction]
 
@@ -292,8 +342,10 @@ class Fastest(Selection):
             bases = {self.basis.speeds[gpu].basis if gpu in self.basis.speeds else None for gpu in other.pool}
             if None in bases or ("given" in bases and len(bases) > 1):
                 continue  # a speed that was given is not to be compared with those of other sources
+            if isinstance(request.batch_size, tuple) and other.size != self.size:
+                continue  # the batches are those of so many GPUs
             best = other.search(other.pool, 1, other.troubles)[0]
-            speed = other._images_per_sec(best)
+            speed = other.images_per_sec(best)
             share = 1 - (choice.images_per_sec or 0.0) / speed
             yield Price(
                 option=option,

@@ -9,18 +9,18 @@ from itertools import combinations, pairwise
 
 import msgspec
 
+from gputopo.planner.batches import speed_classes
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request
 from gputopo.prediction.paths import Paths
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
+from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, plain
 from gputopo.values.run.plan import GpuCount, GroupSpeed, HowMany, Unequal
 
 # A doubling that brings less than half of what ideal GPUs would bring is better left to another job.
 GAIN = 0.5
-# Speeds of one GPU within this count as equal: two runs of one job differ as much.
-SAME_SPEED = 0.03
 # Between groups a smaller difference is within the error of any prediction.
 CLEARLY = 0.01
 _NOISE = 1e-9  # of sums of floating-point numbers
@@ -113,7 +113,7 @@ def _images_per_sec(
 ) -> float:
     selection = Fastest(machine, request, unavailable, basis)
     best = selection.search(selection.pool, 1, selection.troubles)[0]
-    return len(best.gpus) * basis.batch / best.prediction.step_s
+    return selection.images_per_sec(best)
 
 
 def _unless_measured(largest: int, why: str) -> str:
@@ -147,34 +147,34 @@ def _slower(counts: Sequence[GpuCount]) -> str:
 # GPUs of different speeds
 
 
-def unequal(selection: Fastest, gpus: Sequence[int], images_per_sec: float) -> Unequal | None:
-    """Return the chosen GPUs beside those of one speed among them; None where all are of one speed.
+def unequal(selection: Fastest, gpus: Sequence[int]) -> Unequal | None:
+    """Return what the chosen GPUs do with equal batches, those of one speed alone, and all with batches in
+    proportion to their speeds; None where all are of one speed.
 
-    `images_per_sec`: of the chosen GPUs together. The groups: of the most frequent speed, and without the
-    slower ones.
+    The groups: of the most frequent speed, and without the slower ones.
     """
-    speeds = {gpu: selection.basis.speeds[gpu].images_per_sec for gpu in gpus}
-    parts = [part for part in groups(speeds) if selection.required is None or selection.required in part]
+    parts = groups({gpu: selection.basis.speeds[gpu].images_per_sec for gpu in gpus})
     if not parts:
         return None
-    found = [GroupSpeed(gpus=part, images_per_sec=round(_alone(selection, part), 2)) for part in parts]
-    best = max(found, key=lambda one: one.images_per_sec)
+    equal, by_speed = (_asked_for(selection, batch) for batch in (selection.basis.batch, AUTO))
+    together, in_proportion = _group(equal, gpus), _group(by_speed, gpus)
+    required = selection.required
+    alone = [_group(equal, part) for part in parts if required is None or required in part]
+    better = max([in_proportion, *alone], key=lambda one: one.images_per_sec)
+    if better.images_per_sec <= (1 + CLEARLY) * together.images_per_sec:
+        better = together
     return Unequal(
-        together=GroupSpeed(gpus=tuple(gpus), images_per_sec=images_per_sec),
-        alone=tuple(found),
-        better=best.gpus if best.images_per_sec > (1 + CLEARLY) * images_per_sec else tuple(gpus),
+        together=together,
+        alone=tuple(alone),
+        in_proportion=in_proportion,
+        better=better,
+        use=_options(selection, gpus, better),
     )
 
 
 def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs of the most frequent speed, and those without the slower ones; none for one speed."""
-    by_speed = sorted(speeds, key=lambda gpu: (-speeds[gpu], gpu))
-    classes: list[list[int]] = []
-    for gpu in by_speed:
-        if classes and speeds[gpu] >= (1 - SAME_SPEED) * speeds[classes[-1][0]]:
-            classes[-1].append(gpu)
-        else:
-            classes.append([gpu])
+    classes = speed_classes(speeds)
     if len(classes) < 2:
         return ()
     faster = [[gpu for part in classes[:count] for gpu in part] for count in range(1, len(classes))]
@@ -182,6 +182,26 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda part: (-len(part), part)))
 
 
-def _alone(selection: Fastest, gpus: Sequence[int]) -> float:
+def _asked_for(selection: Fastest, batch: AskedBatch) -> Fastest:
+    request = msgspec.structs.replace(selection.request, batch_size=batch)
+    return Fastest(selection.machine, request, selection.unavailable, selection.basis)
+
+
+def _group(selection: Fastest, gpus: Sequence[int]) -> GroupSpeed:
     best = selection.search(gpus, 1)[0]
-    return len(best.gpus) * selection.basis.batch / best.prediction.step_s
+    return GroupSpeed(
+        gpus=tuple(gpus),
+        images_per_sec=round(selection.images_per_sec(best), 2),
+        batch_sizes=selection.batches(gpus),
+    )
+
+
+def _options(selection: Fastest, gpus: Sequence[int], better: GroupSpeed) -> str:
+    """Return the options with which a run does as these GPUs; none where the plan does so by itself."""
+    batch = plain(better.batch_sizes)
+    words = (
+        [f"--batch-size {as_typed(batch)}"] if selection.batches(better.gpus) != better.batch_sizes else []
+    )
+    if set(better.gpus) != set(gpus) or (words and set(gpus) != set(selection.pool)):
+        words.insert(0, f"--gpus {','.join(map(str, better.gpus))}")
+    return " ".join(words)

@@ -16,6 +16,7 @@ from gputopo.reference.kernel_drivers import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
+from gputopo.values.run.batches import AUTO, AskedBatch, batches_of
 from gputopo.values.run.plan import Refusal, VariableUpdate
 from gputopo.values.samples import at_samples
 from gputopo.workload.workloads import Workload
@@ -33,7 +34,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `ps`: auto, cpu, gpu:N with N an index of the machine, or gpu:spread. `variable_update`: auto or a
     VariableUpdate. `all_reduce`: a name of gputopo.values.run.all_reduce, for replicated.
 
-    `program`: a name of gputopo.prediction.programs. `batch_size`: per GPU, None: that of the model.
+    `program`: a name of gputopo.prediction.programs. `batch_size`: of every GPU, or of each
+    in the order of the towers; auto: in proportion to their speeds; None: that of the model.
     `precision`: as in a RunSpec. `predicts`: whether it trains by steps that can be predicted.
     `workload`: the costs of a model that no table has, where they are known.
     `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
@@ -49,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     all_reduce: str | None = None
     model: str | None = None
     program: str = DEFAULT
-    batch_size: int | None = None
+    batch_size: AskedBatch | None = None
     precision: str = "fp32"
     predicts: bool = True
     workload: Workload | None = None
@@ -99,8 +101,21 @@ def check(request: Request, machine: Machine) -> None:
     if holder is not None:
         _check_holder(holder, request, indices)
     given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
-    if request.batch_size is not None and request.batch_size < 1:
-        raise UsageError(f"--batch-size cannot be {request.batch_size}", "give 1 or more")
+    _check_batch_size(request)
+
+
+def _check_batch_size(request: Request) -> None:
+    asked = request.batch_size
+    if isinstance(asked, tuple) and request.num_gpus == "auto":
+        raise UsageError(
+            "--batch-size with a number for each GPU cannot be combined with --num-gpus auto",
+            f"give --num-gpus {len(asked)}, or --batch-size auto",
+        )
+    if asked is None or asked == AUTO:
+        return
+    least = min(batches_of(asked, 1))
+    if least < 1:
+        raise UsageError(f"--batch-size cannot be {least}", "give 1 or more")
 
 
 def check_predicting(request: Request) -> None:

@@ -17,6 +17,7 @@ from gputopo.report.layout import (
 )
 from gputopo.report.plan_tables import how_many_lines, how_many_words, unequal_lines, what_if_lines
 from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import Candidate, Plan, Prediction, Price
 
 _ALTERNATIVES = 5  # the rest is in the JSON
@@ -93,6 +94,8 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     rows = [("GPUs", _gpus(choice.gpus)), ("Variables", placement_in_words(choice))]
     if choice.images_per_sec is not None:
         rows.append(("Images/sec", _speed(choice)))
+    if choice.batch_sizes:
+        rows.insert(1, ("Batches", f"{as_typed(choice.batch_sizes)}, {sum(choice.batch_sizes)} together"))
     if prediction is not None:
         rows.append(("Limited by", choice.limited_by or "compute"))
         rows.append(("Margin", _sureness(plan, prediction)))
@@ -136,7 +139,8 @@ def _price(price: Price) -> str:
 def _basis(choice: Candidate, prediction: Prediction) -> str:
     speeds = [prediction.single_gpu_images_per_sec[gpu] for gpu in choice.gpus]
     one = f"{min(speeds):.0f}" if min(speeds) == max(speeds) else f"{min(speeds):.0f} to {max(speeds):.0f}"
-    batch = f"batch {prediction.batch_size} per GPU"
+    equal = not choice.batch_sizes
+    batch = f"batch {prediction.batch_size} per GPU" if equal else "each with its own batch"
     return (
         f"{one} images/sec of one GPU ({prediction.single_gpu_source}), {batch}, "
         f"constants of {prediction.program}"

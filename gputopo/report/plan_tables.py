@@ -4,7 +4,9 @@ import re
 
 from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.plan import Candidate, HowMany, Unequal, WhatIf
+from gputopo.values.run.batches import as_typed
+from gputopo.values.run.batches import plain as plain_batch
+from gputopo.values.run.plan import Candidate, GroupSpeed, HowMany, Unequal, WhatIf
 
 
 def how_many_words(how_many: HowMany) -> str:
@@ -30,21 +32,37 @@ def how_many_lines(how_many: HowMany, width: int) -> list[Line]:
 
 
 def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
-    """Return the predicted images/sec of GPUs of different speeds together, and of those of one speed."""
-    together = unequal.together
-    rows = (together, *unequal.alone)
-    if unequal.better == together.gpus:
+    """Return the predicted images/sec of GPUs of different speeds together, of those of one speed alone, and
+    of all with batches in proportion to their speeds; what each lacks of the fastest of these.
+    """
+    better = unequal.better
+    rows = (unequal.together, *unequal.alone, unequal.in_proportion)
+    gpus = index_ranges(better.gpus)
+    if better == unequal.together:
         words = "all chosen GPUs with equal batches are the fastest"
+    elif better == unequal.in_proportion:
+        words = "all chosen GPUs are the fastest with batches in proportion to their speeds"
     else:
-        gpus = index_ranges(unequal.better)
-        noun = "GPU" if len(unequal.better) == 1 else "GPUs"
-        words = f"{noun} {gpus} alone would be faster than all chosen ones with equal batches: --gpus {gpus}"
+        noun = "GPU" if len(better.gpus) == 1 else "GPUs"
+        words = f"{noun} {gpus} alone would be faster than all chosen ones"
+    words += f": {unequal.use}" if unequal.use else ""
     columns = [
+        Column("batches", tuple(_batches(one) for one in rows), max_width=width // 3),
         Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in rows), "right"),
-        Column("", tuple("*" if one.gpus == unequal.better else "" for one in rows)),
+        Column(
+            "less",
+            tuple(f"{max(0.0, 1 - one.images_per_sec / better.images_per_sec):.1%}" for one in rows),
+            "right",
+        ),
+        Column("", tuple("*" if one == better else "" for one in rows)),
     ]
     gpus_of = Column("GPUs", tuple(index_ranges(one.gpus) for one in rows), max_width=width // 2)
     return [*paragraph(words, width), *aligned(gpus_of, columns)]
+
+
+def _batches(group: GroupSpeed) -> str:
+    batch = plain_batch(group.batch_sizes)
+    return as_typed(batch) if isinstance(batch, tuple) else f"{batch} each"
 
 
 def what_if_lines(what_if: WhatIf, model: str | None, width: int) -> list[Line]:

@@ -88,12 +88,15 @@ Marks = Mapping[int, TowerMarks]
 Under = Callable[[Marks, int, int], float]  # the marks of a step, a tower, its peer: percent under
 
 
-def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyCheck:
+def find_anomalies(
+    devices: Sequence[Device], steps: Sequence[Step], batches: Sequence[int] = ()
+) -> AnomalyCheck:
     """Return the devices more than 5 % slower than their peers beyond the noise of the run and its marks.
 
-    Warm-up steps are skipped, and so is a step in which a tower has no usable mark. Time to
-    compute is compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights
-    is compared only where the path to the variables is of the same class, too.
+    `batches`: examples of each device, by which times to compute are compared; none: all have as many.
+    Warm-up steps are skipped, and so is a step in which a tower has no usable mark. Time to compute is
+    compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights is compared
+    only where the path to the variables is of the same class, too.
     """
     if len(devices) < 2:
         return AnomalyCheck(not_made=_no_peer(devices))
@@ -101,7 +104,10 @@ def find_anomalies(devices: Sequence[Device], steps: Sequence[Step]) -> AnomalyC
     if not kinds:
         return AnomalyCheck(not_made="no two devices are of the same kind")
     towers = {device.tower for group in kinds for device in group}
-    counted = [marks for step in steps if not step.warmup and (marks := _usable(step, towers)) is not None]
+    pace = _paces(devices, batches)
+    counted = [
+        marks for step in steps if not step.warmup and (marks := _usable(step, towers, pace)) is not None
+    ]
     needed = min_values(_chance(kinds))
     if len(counted) < needed:
         return AnomalyCheck(not_made=f"too few steps ({needed} needed, {len(counted)} counted)")
@@ -214,8 +220,21 @@ def _chance(groups: Sequence[Sequence[Device]]) -> float:
     return (1 - CONFIDENCE) / sum(map(len, groups))
 
 
-def _usable(step: Step, towers: set[int]) -> Marks | None:
+def _paces(devices: Sequence[Device], batches: Sequence[int]) -> Mapping[int, float]:
+    """Return by tower what makes its time to compute that of the mean batch; none where all are equal."""
+    if len(set(batches)) < 2:
+        return {}
+    mean = sum(batches) / len(batches)
+    return {device.tower: mean / batch for device, batch in zip(devices, batches, strict=True)}
+
+
+def _usable(step: Step, towers: set[int], pace: Mapping[int, float]) -> Marks | None:
     marks = {mark.tower: mark for mark in step.marks}
+    if pace:
+        marks = {
+            tower: msgspec.structs.replace(mark, compute_s=mark.compute_s * pace.get(tower, 1.0))
+            for tower, mark in marks.items()
+        }
     if not marks.keys() >= towers:
         return None
     good = all(

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gputopo.values.run.batches import batches_of, stored_batches
 from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
 from gputopo.values.run.result import DeviceResult
 
@@ -27,9 +28,11 @@ def device_results(
     """
     if started is None:
         return ()
-    batch = batch_size(started, counted)
     marks = _marks_by_tower(counted)
-    rows = [_row(device, batch, marks.get(device.tower, []), anomalies) for device in started.devices]
+    rows = [
+        _row(device, batch, marks.get(device.tower, []), anomalies)
+        for device, batch in zip(started.devices, batch_sizes(started, counted), strict=True)
+    ]
     if started.backend == "gpu":
         rows = [_with_clocks(row, samples, started.spec) for row in rows]
     best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
@@ -69,14 +72,13 @@ def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMa
     return marks
 
 
-def batch_size(started: RunStarted | None, counted: Sequence[Step]) -> int:
-    """Return the batch of one device, from the spec or else from the steps; 0 if unknown."""
+def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tuple[int, ...]:
+    """Return the batch of each device, from the spec or else from the steps; 0 if unknown."""
     if started is None:
-        return 0
-    asked = started.spec.get("batch_size")
-    if isinstance(asked, int):
-        return asked
-    return counted[0].images // max(1, len(started.devices)) if counted else 0
+        return ()
+    devices = len(started.devices)
+    stored = stored_batches(started.spec.get("batch_size"), devices)
+    return stored or batches_of(counted[0].images // max(1, devices) if counted else 0, devices)
 
 
 def _with_clocks(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, find_anomalies
-from gputopo.runs.device_results import batch_size, device_results
+from gputopo.runs.device_results import batch_sizes, device_results
 from gputopo.runs.life import Life
 from gputopo.runs.ran import what_ran
 from gputopo.runs.steadiness import steady
@@ -93,7 +93,8 @@ class Summary:
         """Compare the devices by the steps so far."""
         if self._is_input_alone():
             return AnomalyCheck(not_made="the input was measured alone, without work for a device")
-        return find_anomalies(self._started.devices if self._started else (), self._steps)
+        devices = self._started.devices if self._started else ()
+        return find_anomalies(devices, self._steps, batch_sizes(self._started))
 
     def result(self) -> Result:
         """Return the result of the events so far."""
@@ -125,10 +126,10 @@ class Summary:
 
     def _measured(self, counted: Sequence[Step]) -> dict[str, Any]:
         found = steady([step.seconds for step in self._steps])
-        batch = batch_size(self._started, counted)
+        batches = batch_sizes(self._started, counted)
         return {
-            "batch_size": batch or None,
-            "global_batch_size": batch * len(self._started.devices) if self._started and batch else None,
+            "batch_size": batches[0] or None if len(set(batches)) == 1 else None,
+            "global_batch_size": sum(batches) or None,
             "counted_s": sum(step.seconds for step in counted) if counted else None,
             "input_waited_share": _waited_share(counted),
             "steady_steps": found.steps,

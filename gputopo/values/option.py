@@ -152,6 +152,8 @@ class Declared:
             assert not isinstance(text, bool)
             return list(text)
         plain = self.option.read is None and self.kind in (int, float) and not self.is_flag
+        if self.option.read is not None and self.kind is int and str(text).isdecimal():
+            return int(str(text))
         return self._one(str(text)) if plain else text
 
     def _one(self, text: str) -> Any:

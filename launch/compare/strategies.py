@@ -15,7 +15,7 @@ from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import StrategyName
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.train.loop import StepOutcome, unequal_batches
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
@@ -96,7 +96,9 @@ class StrategyStep(GraphStep):
         """Take one step."""
         fed = self.source.feed(number)
         losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
-        return StepOutcome(losses.numpy(), marks.numpy() - begin.numpy())
+        return StepOutcome(
+            losses.numpy(), marks.numpy() - begin.numpy(), examples=unequal_batches(self._spec)
+        )
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""

@@ -1,7 +1,8 @@
 """After a run that ran out of memory: the largest batch per device, by halving, that fits.
 
-The sizes are the batch halved once, twice, ... down to 1. Where one fits, all smaller ones are assumed to
-fit too: of the 30 sizes below 2147483647 at most ten are tried.
+The sizes are the batch halved once, twice, ... down to 1; batches that differ by device are halved together.
+Where one fits, all smaller ones are assumed to fit too: of the 30 sizes below 2147483647 at most ten are
+tried.
 """
 
 import time
@@ -18,6 +19,7 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.errors import InputError
+from gputopo.values.run.batches import BatchSize, as_typed, halved
 from gputopo.values.run.events import BatchTried, PhaseBegun
 
 WorkerCommand = Callable[[Path, int], Sequence[str]]
@@ -26,10 +28,10 @@ WorkerCommand = Callable[[Path, int], Sequence[str]]
 
 def find(spec: RunSpec, folder: RunFolder, record: Record, workers: Workers, command: WorkerCommand) -> None:
     """Try smaller batches, record each, and release the record's deferred failure with what fits."""
-    if spec.batch_size > 1:
+    if max(spec.batches) > 1:
         record.add(PhaseBegun(time_s=time.time(), phase="batch search"))
 
-    def fits(batch_size: int) -> bool | None:
+    def fits(batch_size: BatchSize) -> bool | None:
         answer = try_batch(spec, batch_size, folder, workers, command)
         if answer is not None:
             record.add(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
@@ -38,7 +40,9 @@ def find(spec: RunSpec, folder: RunFolder, record: Record, workers: Workers, com
     record.release(remedy(spec, *search(spec.batch_size, fits)))
 
 
-def search(batch_size: int, fits: Callable[[int], bool | None]) -> tuple[int | None, int | None]:
+def search(
+    batch_size: BatchSize, fits: Callable[[BatchSize], bool | None]
+) -> tuple[BatchSize | None, BatchSize | None]:
     """Return the largest size that was seen to fit, and the smallest that was seen not to; None: none was.
 
     Halved once, twice, four times, eight times, ... until one fits, then between the two, in the middle. With
@@ -59,13 +63,13 @@ def search(batch_size: int, fits: Callable[[int], bool | None]) -> tuple[int | N
     return halved[below] if below < len(halved) else None, halved[above] if above >= 0 else None
 
 
-def _halved(batch_size: int) -> Iterator[int]:
-    while batch_size > 1:
-        batch_size //= 2
+def _halved(batch_size: BatchSize) -> Iterator[BatchSize]:
+    while halved(batch_size) != batch_size:
+        batch_size = halved(batch_size)
         yield batch_size
 
 
-def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
+def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
     """Return a run of two steps with another batch, which saves nothing."""
     return msgspec.structs.replace(
         spec,
@@ -80,14 +84,15 @@ def trial_of(spec: RunSpec, batch_size: int) -> RunSpec:
 
 
 def try_batch(
-    spec: RunSpec, batch_size: int, folder: RunFolder, workers: Workers, command: WorkerCommand
+    spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers, command: WorkerCommand
 ) -> bool | None:
     """Try a batch in a separate worker: one that ran out of memory cannot go on.
 
     None: it failed for another reason, or a signal stopped it.
     """
     trial = trial_of(spec, batch_size)
-    file, log = folder.path / f"trial-{batch_size}.json", folder.path / f"trial-{batch_size}.log"
+    name = f"trial-{'-'.join(map(str, batch_size)) if isinstance(batch_size, tuple) else batch_size}"
+    file, log = folder.path / f"{name}.json", folder.path / f"{name}.log"
     record = Record(None, lambda event: None)
     try:
         schema.write(file, trial)
@@ -103,15 +108,15 @@ def try_batch(
     return False if record.failure.kind == failure.OUT_OF_MEMORY else None
 
 
-def remedy(spec: RunSpec, found: int | None, failed: int | None) -> str:
+def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
     """What to do. `found`: the largest batch seen to fit; `failed`: the smallest seen not to, or None."""
-    if found is not None and found == (failed or spec.batch_size) // 2:
-        return f"use --batch-size {found}: the largest that fits, by halving"
+    if found is not None and found == halved(failed or spec.batch_size):
+        return f"use --batch-size {as_typed(found)}: the largest that fits, by halving"
     if found is not None:
-        return f"use --batch-size {found}, which fits; not all larger ones were tried"
+        return f"use --batch-size {as_typed(found)}, which fits; not all larger ones were tried"
     if failed is None:
         return failure.less_memory(spec)
-    if failed > 1:
-        return f"use a --batch-size below {failed}, which does not fit; smaller ones were not tried"
+    if halved(failed) != failed:
+        return f"use a --batch-size below {as_typed(failed)}, which does not fit; smaller ones were not tried"
     less = "fewer devices (--num-gpus) or " if len(spec.devices) > 1 and spec.backend == "cpu" else ""
     return f"even --batch-size 1 does not fit: use {less}a smaller model"

@@ -17,6 +17,15 @@ from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.batches import (
+    BatchSize,
+    as_typed,
+    batches_of,
+    is_auto,
+    plain,
+    require_one_each,
+    shares,
+)
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan
 
@@ -79,13 +88,14 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         rehearsal_of=target.rehearsal_of,
         versions=_driver_versions(target),
         says=_notes(target, requested, count),
-        **_steps(requested, given, model, count),
+        **_steps(target, requested, given, model, count),
     )
     recipe = _recipe(spec, given, count)
     spec = msgspec.structs.replace(
         spec,
         learning_rate=recipe.learning_rate,
         optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
+        says=(*spec.says, *_batch_note(spec)),
     )
     check(spec)
     return spec
@@ -114,7 +124,19 @@ def _work_note(tower: int, passes: int) -> str:
     )
 
 
-def _steps(requested: RunSpec, given: Mapping[str, Any], model: str, count: int) -> dict[str, Any]:
+def _batch_note(spec: RunSpec) -> tuple[str, ...]:
+    """Return what `--batch-size auto` made, None where it was not asked for."""
+    if not is_auto(spec.asked.get("batch_size")):
+        return ()
+    if isinstance(spec.batch_size, int):
+        return (f"--batch-size auto: {spec.batch_size} on each device, whose speeds are equal or unknown.",)
+    each = as_typed(spec.batch_size)
+    return (f"--batch-size auto: {each}, in proportion to the speed of each GPU alone.",)
+
+
+def _steps(
+    target: Target, requested: RunSpec, given: Mapping[str, Any], model: str, count: int
+) -> dict[str, Any]:
     """Return the batch of a device and the number of steps: by count, by time, or all examples."""
     known = model_names.defaults(model)
     on_cpu = requested.backend == "cpu"
@@ -128,19 +150,30 @@ def _steps(requested: RunSpec, given: Mapping[str, Any], model: str, count: int)
             "time_budget_s": None if fixed else CPU_TIME_BUDGET_S,
             "max_batches": batches if fixed else CPU_MAX_BATCHES,
         }
+    batch = _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch
     return {
-        "batch_size": _cpu_batch(known.cpu_batch, count) if on_cpu else known.gpu_batch,
-        "num_warmup_batches": CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES,
-        **{name: given[name] for name in ("batch_size", "num_warmup_batches") if name in given},
+        "batch_size": _batch(target, requested, given.get("batch_size", batch), count),
+        "num_warmup_batches": given.get(
+            "num_warmup_batches", CPU_WARMUP_BATCHES if on_cpu else GPU_WARMUP_BATCHES
+        ),
         **counted,
     }
+
+
+def _batch(target: Target, requested: RunSpec, batch: BatchSize, count: int) -> BatchSize:
+    """Return the batch of each device: as asked or, with auto, in the proportions of the plan's."""
+    require_one_each(batch, count)
+    planned = target.plan.choice.batch_sizes
+    if is_auto(requested.asked.get("batch_size")) and planned:
+        batch = shares(sum(batches_of(batch, count)), planned)
+    return plain(batches_of(batch, count))
 
 
 def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
     """Return the rate and the schedule: as asked, else those of the model's authors."""
     update = spec.variable_update
     added = count if spec.grad_reduce == "sum" and update == "replicated" else 1
-    batch = spec.batch_size if update == "independent" else spec.batch_size * count
+    batch = spec.joint_batch // count if update == "independent" else spec.joint_batch
     own = model_recipe(spec.model, batch, added=added)
     rate = given.get("learning_rate", own.learning_rate)
     schedule = spec.optimization.schedule

@@ -20,6 +20,7 @@ from gputopo.launch.spec.readers import (
 )
 from gputopo.launch.spec.strategy_names import STRATEGIES
 from gputopo.values.option import Option, require_choice
+from gputopo.values.run.batches import AUTO, BatchSize, batches_of, read_batch_size
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import AllReduce, VariableUpdate
 
@@ -51,6 +52,12 @@ THEMES = (STEPS, "Data", EXCHANGE, OPTIMIZER, LAYOUT, "Saved files", "TensorFlow
 def _no_field(_flag: str, _text: str) -> dict[str, Any]:
     """Return nothing to set: the option changes how another is read, and stands in `RunSpec.asked`."""
     return {}
+
+
+def _read_batch(flag: str, text: str) -> dict[str, Any]:
+    """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` holds."""
+    asked = read_batch_size(flag, text)
+    return {} if asked == AUTO else {"batch_size": asked}
 
 
 def _fraction(flag: str, help: str) -> Option:
@@ -325,8 +332,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     passes only, evaluation of a checkpoint, or the input alone. `method`: one of three Keras programs;
     `strategy`: a tf.distribute strategy; None: our own towers.
     `devices`: a tower each, in order. `ps_device` is the TensorFlow device that holds the variables
-    (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread. `batch_size` is per
-    device.
+    (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread. `batch_size`: examples
+    of every device and step, or of each device where they differ.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
@@ -371,7 +378,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
         GradReduce, Option("--grad-reduce", "Mean or sum over replicas", theme=EXCHANGE)
     ] = "mean"
     batch_size: Annotated[
-        int, Option("--batch-size", "Images per device and step", default="by model", min=1, theme=STEPS)
+        BatchSize,
+        Option(
+            "--batch-size",
+            "Images per device and step; one number for each device, or auto: by their speeds",
+            value="N[,N...]|auto",
+            default="by model",
+            read=_read_batch,
+            sets_fields=True,
+            theme=STEPS,
+        ),
     ]
     num_batches: Annotated[
         int | None,
@@ -437,6 +453,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Examples of each device and step."""
+        return batches_of(self.batch_size, len(self.devices))
+
+    @property
+    def joint_batch(self) -> int:
+        """Examples of all devices and a step."""
+        return sum(self.batches)
 
     @property
     def batch_limit(self) -> int | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import oom
 from gputopo.values.errors import ExitCode
+from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import RankFailed
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
@@ -142,8 +143,8 @@ def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
 
 def less_memory(spec: RunSpec) -> str:
     """What to do about a run that needs more memory than there is."""
-    if spec.batch_size > 1:
-        return f"use a smaller --batch-size (now {spec.batch_size} per device)"
+    if max(spec.batches) > 1:
+        return f"use a smaller --batch-size (now {batch_words(spec.batch_size)})"
     return "use fewer devices (--num-gpus) or a smaller model"
 
 

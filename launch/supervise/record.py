@@ -11,6 +11,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs import anomaly
+from gputopo.runs.device_results import batch_sizes
 from gputopo.values import schema
 from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
 
@@ -90,7 +91,7 @@ class Record:
         steps = [event for event in self.events if isinstance(event, Step)]
         # Where the input alone is measured, no device computes.
         devices = () if started.spec.get("task") == "input" else started.devices
-        for slow in anomaly.find_anomalies(devices, steps).anomalies:
+        for slow in anomaly.find_anomalies(devices, steps, batch_sizes(started)).anomalies:
             self.add(slow.event(time.time()))
         self.add(self._finished())
         unwritten = self._close()

@@ -45,7 +45,7 @@ class StepOutcome:
 
     Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
     requested: examples whose label was the first guess, and among the first five. `examples` [towers]: number
-    of examples, None: a whole batch each.
+    of examples, None: a whole batch each, of one size.
     """
 
     losses: np.ndarray[Any, Any]
@@ -55,7 +55,7 @@ class StepOutcome:
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss of the examples: in the last batch of an evaluation a tower may have few."""
+        """Mean loss of the examples: batches may differ, and the last one of an evaluation be short."""
         if self.examples is None or not self.examples.any():
             return float(self.losses.mean())
         return float((self.losses * self.examples).sum() / self.examples.sum())
@@ -64,6 +64,11 @@ class StepOutcome:
     def tower_times(self) -> list[tuple[float, float, float]]:
         """(start, waiting for weights, computing) of each tower, in seconds."""
         return [(start, ready - start, done - ready) for start, ready, done in self.marks.tolist()]
+
+
+def unequal_batches(spec: RunSpec) -> np.ndarray[Any, Any] | None:
+    """Return the towers' numbers of examples [towers] where they differ, as an outcome has them."""
+    return np.array(spec.batches) if isinstance(spec.batch_size, tuple) else None
 
 
 class VariableSets(Protocol):
@@ -250,7 +255,7 @@ class Loop:
 
     def _event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
         loss = outcome.mean_loss
-        images = self._spec.batch_size * len(self._spec.devices)
+        images = self._spec.joint_batch
         if outcome.examples is not None:
             images = int(outcome.examples.sum())
         shares = None if outcome.hits is None or not images else outcome.hits.sum(axis=0) / images

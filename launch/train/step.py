@@ -15,7 +15,7 @@ from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import Source
-from gputopo.launch.train.loop import ScaleReport, StepOutcome
+from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
@@ -125,7 +125,10 @@ class TrainingStep(GraphStep):
         losses, begin, marks, right, _ = self._graph(tf.constant(number, tf.int64), *fed)
         asked = self._spec.lifecycle.training_accuracy
         return StepOutcome(
-            losses.numpy(), marks.numpy() - begin.numpy(), hits=right.numpy() if asked else None
+            losses.numpy(),
+            marks.numpy() - begin.numpy(),
+            hits=right.numpy() if asked else None,
+            examples=unequal_batches(self._spec),
         )
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
@@ -150,8 +153,8 @@ class TrainingStep(GraphStep):
                 start += changed
             towers += group
         if waits == "each_tower":
-            part = 1.0 / len(towers)
-            for tower in towers:
+            for tower, batch in zip(towers, self._spec.batches, strict=True):
+                part = batch / self._spec.joint_batch
                 updates += self._reduce_update([tower], number, after=[tower.marks], part=part)
         elif waits != "own_copy":
             after = [tower.marks for tower in towers] if waits == "all" else []

@@ -79,7 +79,7 @@ class TowerMath:
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
-                scaled = loss * self._share()
+                scaled = loss * self._share(given.tower)
                 if factors:
                     scaled *= factors[0]
             # A user's model may hold variables that its output does not depend on.
@@ -143,10 +143,16 @@ class TowerMath:
         compiled: Callable[..., Any] = tf.function(work, jit_compile=True, autograph=False)
         return compiled
 
-    def _share(self) -> float:
-        """Scale of a tower's loss, with which summed gradients are the mean; 1 for independent towers."""
-        averaged = self._spec.grad_reduce == "mean" and self._spec.variable_update != "independent"
-        return 1.0 / len(self._rows) if averaged else 1.0
+    def _share(self, tower: int) -> float:
+        """Scale of a tower's loss, with which summed gradients are the mean; 1 for independent towers.
+
+        Its share of the examples, so that each counts as much whatever the batch of its tower. A sum is the
+        mean times the number of towers.
+        """
+        if self._spec.variable_update == "independent":
+            return 1.0
+        times = len(self._rows) if self._spec.grad_reduce == "sum" else 1
+        return times * self._rows[tower].batch / self._spec.joint_batch
 
 
 def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import Event, MemoryPeak, RankFailed, encode_line
 
 
@@ -85,7 +86,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         return _failed(
             "out_of_memory",
             f"out of memory: {first_line(str(error)) or type(error).__name__}",
-            f"use a smaller --batch-size (it was {spec.batch_size} per device)",
+            f"use a smaller --batch-size (it was {batch_words(spec.batch_size)})",
             ExitCode.HARDWARE,
         )
     except tf.errors.OpError as error:

@@ -15,6 +15,7 @@ from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
@@ -124,7 +125,7 @@ def _target_of(
     update = "replicated" if copies else implied_update(asked)
     request = planner.Request(
         model=model,
-        batch_size=training.get("batch_size"),
+        batch_size=AUTO if is_auto(asked.get("batch_size")) else training.get("batch_size"),
         precision=training.get("precision", Precision()).compute,
         predicts=_is_predicted(placement, training),
         **{**placement, "variable_update": update},

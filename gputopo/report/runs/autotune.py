@@ -3,6 +3,7 @@
 from gputopo.report.layout import Column, Line, aligned, line, plain
 from gputopo.report.plan import mode_words
 from gputopo.values.run.autotune import Autotune, Measured
+from gputopo.values.run.batches import batch_words
 from gputopo.values.run.plan import Candidate
 
 _SETTLED = {
@@ -21,7 +22,7 @@ def autotune_lines(found: Autotune) -> list[Line]:
     measured = Column("measured", tuple(_number(one.images_per_sec) for one in found.measured), "right")
     runs = Column("runs", tuple(str(len(one.runs)) for one in found.measured), "right")
     notes = Column("", tuple(_note(found, place) for place in range(len(found.measured))), max_width=60)
-    title = line(f"Autotune of {plain(found.model)}, images/sec at batch {found.batch_size} per device")
+    title = line(f"Autotune of {plain(found.model)}, images/sec at batch {batch_words(found.batch_size)}")
     return [title, *aligned(placements, [predicted, measured, runs, notes])]
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
+from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import Result
 
@@ -50,13 +51,12 @@ def _speed(result: Result) -> Iterator[Fact]:
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
             f"by wall time {units.images_per_sec(speed.total)}",
         )
-    if result.devices and result.devices[0].batch_size:
-        per_device = result.devices[0].batch_size
-        total = sum(row.batch_size for row in result.devices)
-        yield Fact(
-            "batch",
-            f"{total} images: {per_device} on each of {units.counted(len(result.devices), 'device')}",
-        )
+    batches = [row.batch_size for row in result.devices]
+    if batches and all(batches):
+        each = as_typed(plain(batches))
+        devices = units.counted(len(batches), "device")
+        where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
+        yield Fact("batch", f"{sum(batches)} images: {each} {where}")
     if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
         yield Fact("clocks", "not read while the steps were counted")
 

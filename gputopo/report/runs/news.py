@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gputopo.report import units
 from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
     Anomaly,
     BatchTried,
@@ -47,7 +48,7 @@ def news(event: Event) -> str | None:
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
             return f"the loss is {event.value} {since} (tower {towers}); training continues"
         case BatchTried():
-            return f"a batch of {event.batch_size} per device {'fits' if event.fits else 'does not fit'}"
+            return f"a batch of {batch_words(event.batch_size)} {'fits' if event.fits else 'does not fit'}"
     return None
 
 

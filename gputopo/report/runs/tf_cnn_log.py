@@ -10,6 +10,7 @@ from typing import Any
 
 from gputopo.report import units
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
 from gputopo.workload import workloads as workload
 
@@ -128,10 +129,11 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:
     batch, steps = spec.get("batch_size"), spec.get("num_batches")
     limit = "all examples" if spec.get("max_batches") is None else f"{spec['max_batches']} at most"
-    joint = batch * devices if isinstance(batch, int) else None
+    of_each = stored_batches(batch, devices)
+    joint = sum(of_each) if of_each else None
     fields: list[tuple[str, Any]] = [
         ("Batch size:", f"{joint} global"),
-        ("", f"{batch} per device"),
+        ("", batch_words(plain(of_each)) if of_each else f"{batch} per device"),
         ("Num batches:", limit if steps is None else steps),
     ]
     if isinstance(steps, int) and joint is not None:

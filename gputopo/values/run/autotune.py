@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.plan import Candidate
 
 Settled = Literal["lead", "same", "time", "stopped", "failed"]
@@ -43,4 +44,4 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
     seconds: float
     budget_s: float
     model: str
-    batch_size: int
+    batch_size: BatchSize

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gputopo.values.errors import InputError
+from gputopo.values.run.batches import BatchSize
 
 SCHEMA = "gputopo.events/1"
 
@@ -292,9 +293,9 @@ class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
 
 
 class BatchTried(_Event, frozen=True, tag="batch_tried"):
-    """After a run ran out of memory: whether a smaller batch per device can take a step."""
+    """After a run ran out of memory: whether a smaller batch of the devices can take a step."""
 
-    batch_size: int
+    batch_size: BatchSize
     fits: bool
 
 

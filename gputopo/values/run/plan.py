@@ -25,6 +25,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     own copy. `all_reduce` is None where nothing is reduced between replicas. `alike`: how many sets it stands
     for that differ only by GPUs that are alike, itself included.
 
+    `batch_sizes`: examples of each GPU and step where they differ, else none.
     Speeds are predictions, None where nothing was predicted. `speedup`: over the fastest of its GPUs alone.
     A step lasts for `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`,
     `variables`); `links`: for weights and gradients, what limits them. `limited_by`: what limits the step.
@@ -40,6 +41,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     images_per_sec_high: float | None = None
     speedup: float | None = None
     step_ms: float | None = None
+    batch_sizes: tuple[int, ...] = ()
     compute_ms: float | None = None
     exposed_ms: dict[str, float] = {}
     links: dict[str, str] = {}
@@ -71,7 +73,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """From what a plan was predicted, and how sure its choice is.
 
-    `program`: the constants (`gputopo explain plan`); `batch_size`: per GPU; `single_gpu_images_per_sec`: by
+    `program`: the constants (`gputopo explain plan`); `batch_size`: per GPU, the mean where
+    they differ; `single_gpu_images_per_sec`: by
     index, and where they are from. `margin`: by how much of the
     choice's images/sec the runner-up is slower, None without one or where runs decided; `tie`: what would
     settle which of the two is faster, where the prediction cannot.
@@ -108,21 +111,27 @@ class HowMany(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What some GPUs are predicted to do, each with the same batch."""
+    """What some GPUs are predicted to do. `batch_sizes`: examples of each and a step."""
 
     gpus: tuple[int, ...]
     images_per_sec: float
+    batch_sizes: tuple[int, ...] = ()
 
 
 class Unequal(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of different speeds: those chosen, those of one speed alone, and those without the slower ones.
+    """GPUs of different speeds: what they are predicted to do.
 
-    `better`: the GPUs of the fastest of these.
+    `together`: the chosen ones with equal batches. `alone`: those of one speed alone, and those without the
+    slower ones, with equal batches. `in_proportion`: the chosen ones, each with a batch in proportion to its
+    speed. `better`: the fastest of these; `use`: the options of a run that does it, empty where the plan
+    does so by itself.
     """
 
     together: GroupSpeed
     alone: tuple[GroupSpeed, ...]
-    better: tuple[int, ...]
+    in_proportion: GroupSpeed
+    better: GroupSpeed
+    use: str = ""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,13 +74,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     """All that a run measured, complete or not. `status`: complete, interrupted or failed.
 
     `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
-    is per device, `global_batch_size` of all together. `warmup_steps` and `warmup_s` are those that were
-    not counted; `steady_steps` and `steady_s` the length of the warm-up as the step times show it
-    (`gputopo.runs.steadiness`), None where `steady` has the reason. Times apart: `import_s`, `build_s`,
-    `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run.
-    `checkpoints`: those that are there. `input`: how the examples came, as the input reports;
-    `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited for examples.
-    `input_verdict`: from this run and an earlier one, all else from this run's events.
+    is per device, None where devices differ (`devices` has that of each), `global_batch_size` of all.
+    `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
+    the warm-up as the step times show it (`gputopo.runs.steadiness`), None where `steady` has the reason.
+    Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
+    `wall_s` is of the whole run. `checkpoints`: those that are there. `input`: how the examples came, as the
+    input reports; `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited
+    for examples. `input_verdict`: from this run and an earlier one, all else from this run's events.
     """
 
     status: str

@@ -57,7 +57,7 @@ class MethodStep:
             method,
             self._devices,
             server=self._server,
-            batch=self._joint.batch_size,
+            batch=self._joint.joint_batch,
             xla=spec.precision.xla,
             ending=model.head.logits if isinstance(model, KerasModel) else None,
         )
@@ -155,7 +155,7 @@ class MethodStep:
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
-        drawn = seeds(Rows(0, self._joint.batch_size, Stream(self._spec.seed, _DROPOUT, number)))
+        drawn = seeds(Rows(0, self._joint.joint_batch, Stream(self._spec.seed, _DROPOUT, number)))
         return [
             next(drawn) if is_seed(one) else tf.identity(one.value)
             for one in self._parallel.non_trainable_variables
@@ -200,9 +200,7 @@ def require_method(spec: RunSpec) -> Method:
 def joint_spec(spec: RunSpec) -> RunSpec:
     """Return the spec of the input: all towers' rows as one batch on the host."""
     first = msgspec.structs.replace(spec.devices[0], tower=0, device=HOST)
-    return msgspec.structs.replace(
-        spec, devices=(first,), batch_size=spec.batch_size * len(spec.devices), extra_forward={}
-    )
+    return msgspec.structs.replace(spec, devices=(first,), batch_size=spec.joint_batch, extra_forward={})
 
 
 def make_parallel(

@@ -11,6 +11,7 @@ from gputopo.launch.models.keras.foreign import Foreign
 from gputopo.launch.models.keras.shapes import only
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import UsageError
+from gputopo.values.run.batches import batch_words
 
 Tensor = Any
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
@@ -123,7 +124,7 @@ def _require_batch(model: keras.Model, name: str, spec: RunSpec) -> None:
     batch = inputs[0].shape[0] if inputs else None
     if batch not in (None, spec.batch_size):
         raise UsageError(
-            f"the model '{name}' takes batches of {batch} alone, this run has {spec.batch_size} per device",
+            f"the model '{name}' takes batches of {batch} alone, this run has {batch_words(spec.batch_size)}",
             f"use --batch-size {batch}, or an Input without a batch size",
         )
 

@@ -91,6 +91,13 @@ TRAINER_RULES: tuple[Rule, ...] = (
         _to_own_exchange,
     ),
     Rule(
+        lambda spec: spec.method is not None and isinstance(spec.batch_size, tuple),
+        "--batch-size with a number for each device cannot be combined with --method {spec.method}: it cuts "
+        "one joint batch evenly",
+        "give one number, or leave --method out",
+        lambda spec: replaced(spec, batch_size=max(1, spec.joint_batch // len(spec.devices))),
+    ),
+    Rule(
         lambda spec: spec.method is not None and spec.grad_reduce == "sum",
         "--grad-reduce sum cannot be combined with --method {spec.method}: it has one loss, a mean",
         "leave --grad-reduce out",

@@ -14,7 +14,7 @@ from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.cifar10 import Cifar10, read
 from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
 from gputopo.launch.train.inputs.imagenet import ImageNet
-from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker
+from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, pulled_batch
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.train.inputs.python_made import python_source
 from gputopo.launch.train.inputs.source import Fact, Shape, Source
@@ -173,12 +173,12 @@ def _pipeline(
         seed=spec.seed,
     )
     notices = (*found.notices, _summary(found, subset, threads))
-    paths = found.of(subset)
+    paths, batch = found.of(subset), pulled_batch(spec)
     if found.name == "cifar10":
-        return Cifar10(*read(paths, bad), recipe, spec.batch_size, threads, bad, notices)
+        return Cifar10(*read(paths, bad), recipe, batch, threads, bad, notices)
     if spec.data.cache is not None:
         require_cache_memory(paths, spec.data.cache)
-    return ImageNet(paths, recipe, model.classes, spec.batch_size, threads, spec.data.cache, bad, notices)
+    return ImageNet(paths, recipe, model.classes, batch, threads, spec.data.cache, bad, notices)
 
 
 def _summary(found: DataFolder, subset: Subset, threads: int) -> str:

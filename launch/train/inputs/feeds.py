@@ -175,10 +175,7 @@ class FedSource:
         self._transposes = made_format != spec.data_format
         height, width, channels = model.input_shape
         shape = (height, width, channels) if made_format == "NHWC" else (channels, height, width)
-        self.signature: Sequence[Any] = [
-            tf.TensorSpec((spec.batch_size, *shape), tf.float32),
-            tf.TensorSpec((spec.batch_size,), tf.int64),
-        ] * len(spec.devices)
+        self.signature: Sequence[Any] = signature_of(spec, shape)
         self._images = images
         self.waited_s = 0.0
 
@@ -229,6 +226,15 @@ class FedSource:
         """Stop the thread first, then what it reads from."""
         self._batches.close()
         self._maker.close()
+
+
+def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
+    """Return the TensorSpecs of a joint batch of images of a shape: images and labels of each tower."""
+    return [
+        one
+        for batch in spec.batches
+        for one in (tf.TensorSpec((batch, *shape), tf.float32), tf.TensorSpec((batch,), tf.int64))
+    ]
 
 
 def on_host(batch: Batch) -> list[Tensor]:

@@ -31,7 +31,7 @@ def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = NO_
     with noticing(source_of(model, spec), emit) as source:
         arrival = Arrival(source, spec)
         start.emit_built(source, emit, began)
-        images = _run(arrival, spec, emit) * spec.batch_size * len(spec.devices)
+        images = _run(arrival, spec, emit) * spec.joint_batch
         for notice in _read_again(source, spec, images):
             emit(Noticed(time_s=time.time(), says=notice))
         return source.describe()
@@ -121,7 +121,7 @@ def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> 
             time_s=time.time(),
             step=step,
             seconds=seconds,
-            images=spec.batch_size * len(spec.devices),
+            images=spec.joint_batch,
             loss=None,
             waited_s=max((waited for waited, _ in times), default=None),
             marks=tuple(

@@ -12,6 +12,7 @@ from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.feeds import Batch
+from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -29,7 +30,7 @@ _OF_DATA = (
 
 
 class Pipeline(Protocol):
-    """A data set as batches of one tower's size, in the order of the joint batches' rows."""
+    """A data set as batches of `pulled_batch` examples, in the order of the joint batches' rows."""
 
     @property
     def bad(self) -> BadRecords:
@@ -57,13 +58,19 @@ class Pipeline(Protocol):
         """Whether a batch's labels are all in range."""
 
 
+def pulled_batch(spec: RunSpec) -> int:
+    """Return the examples of one batch of a pipeline: a tower's, or all towers' where theirs differ."""
+    return spec.joint_batch if isinstance(spec.batch_size, tuple) else spec.batch_size
+
+
 class PipelineMaker:
-    """Makes joint batches: tower after tower takes the pipeline's next batch, so no two share an image."""
+    """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image."""
 
     def __init__(self, pipeline: Pipeline, spec: RunSpec) -> None:
         self._pipeline = pipeline
-        self._towers = len(spec.devices)
-        self._joint = spec.batch_size * self._towers
+        self._rows = rows_of(spec)
+        self._joint = spec.joint_batch
+        self._pulls = self._joint // pulled_batch(spec)
         self._iterator: Iterator[Sequence[Any]] | None = None
         self._careful = spec.data.bad_records == "skip"
         self._next = 0
@@ -121,22 +128,25 @@ class PipelineMaker:
 
     def _pulled(self, iterator: Iterator[Sequence[Any]]) -> Batch:
         parts: list[Sequence[Any]] = []
-        for images, labels in itertools.islice(iterator, self._towers):
+        for images, labels in itertools.islice(iterator, self._pulls):
             if not self._pipeline.label_is_good(labels.numpy()):
                 raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
             parts.append((images, labels))
         if not parts:
             raise StopIteration
+        if self._pulls < len(self._rows):
+            (joint,) = parts
+            parts = [[one[own.first : own.first + own.batch] for one in joint] for own in self._rows]
         rows = sum(len(labels) for _, labels in parts)
         return [one for part in (parts if rows == self._joint else self._filled(parts)) for one in part]
 
     def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
         filled: list[Sequence[Any]] = []
-        for tower in range(self._towers):
+        for tower, own in enumerate(self._rows):
             # A tower without an image left gets the shape of the first one, and none of its rows.
             images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
-            missing = self._joint // self._towers - len(labels)
+            missing = own.batch - len(labels)
             images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
             filled.append((images, tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)))
         return filled
@@ -176,7 +186,7 @@ class PipelineMaker:
                 "reading up to it would take too long.",
             )
         made = plainly(self._pipeline.batches)(first, careful=self._careful)
-        return iter(untuned(made.prefetch(self._towers)))
+        return iter(untuned(made.prefetch(self._pulls)))
 
 
 def _release(error: BaseException | None) -> None:

@@ -21,10 +21,11 @@ from gputopo.launch.train.inputs.feeds import (
     OnDemand,
     Prefetched,
     readiness,
+    signature_of,
     staged,
 )
 from gputopo.launch.train.inputs.pipeline import untuned
-from gputopo.launch.train.inputs.source import Fact, Shape
+from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
 from gputopo.launch.train.placement.devices import HOST
 
 Array = np.ndarray[Any, Any]
@@ -59,9 +60,8 @@ class Pool:
     """
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
-        self._batch = spec.batch_size
-        self._towers = len(spec.devices)
-        self.rows = self._batch * self._towers
+        self._towers = rows_of(spec)
+        self.rows = spec.joint_batch
         height, width, channels = model.input_shape
         self._images = np.empty((self.rows, height, width, channels), np.float32)
         self._labels = np.empty(self.rows, np.int64)
@@ -78,9 +78,9 @@ class Pool:
     def make(self, number: int) -> Batch:
         """Put the arrays of step `number` together."""
         batch: list[Array] = []
-        for tower in range(self._towers):
-            first = tower * self._batch + number
-            rows = np.arange(first, first + self._batch) % self.rows
+        for own in self._towers:
+            first = own.first + number
+            rows = np.arange(first, first + own.batch) % self.rows
             batch += [self._images[rows], self._labels[rows]]
         return batch
 
@@ -94,11 +94,7 @@ class Generated:
     def __init__(self, maker: Maker, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:
         height, width, channels = input_shape
         shape = (height, width, channels) if spec.data_format == "NHWC" else (channels, height, width)
-        one = (
-            tf.TensorSpec((spec.batch_size, *shape), tf.float32),
-            tf.TensorSpec((spec.batch_size,), tf.int64),
-        )
-        self._signature = one * len(spec.devices)
+        self._signature = tuple(signature_of(spec, shape))
         self._maker = maker
         self._ahead = ahead
         self._iterator: Iterator[Sequence[Any]] | None = None

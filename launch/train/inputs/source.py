@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import accumulate
 from typing import Any, Protocol
 
 from gputopo.launch.models.layers import Rows
@@ -85,7 +86,8 @@ def noticing(source: Source, emit: Callable[[Event], None]) -> Iterator[Source]:
 
 def rows_of(spec: RunSpec) -> list[Rows]:
     """Each tower's rows of the joint batch."""
+    firsts = accumulate(spec.batches, initial=0)
     return [
-        Rows(tower * spec.batch_size, spec.batch_size, Stream(spec.seed, _DROPOUT))
-        for tower in range(len(spec.devices))
+        Rows(first, batch, Stream(spec.seed, _DROPOUT))
+        for first, batch in zip(firsts, spec.batches, strict=False)
     ]

@@ -122,7 +122,7 @@ class Checkpoints:
 
     def _header(self, steps: int) -> Header:
         before, images = self._begun
-        images += (steps - before) * self._spec.batch_size * len(self._spec.devices)
+        images += (steps - before) * self._spec.joint_batch
         return header_of(self._model, self._spec, steps=steps, images=images)
 
     def _copies(self) -> Copies:

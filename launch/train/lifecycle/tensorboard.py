@@ -70,11 +70,11 @@ class Scalars:
         losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
         if outcome.examples is not None:  # a tower without any has no loss
             losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]
-        for writer, marks, loss in zip_longest(self._towers, event.marks, losses):
+        for writer, marks, batch, loss in zip_longest(self._towers, event.marks, self._spec.batches, losses):
             with writer.as_default(step):
                 own_s = marks.weights_s + marks.compute_s
                 if own_s > 0:
-                    _write("images_per_sec", self._spec.batch_size / own_s)
+                    _write("images_per_sec", batch / own_s)
                 if loss is not None:
                     _write("loss", float(loss))
 

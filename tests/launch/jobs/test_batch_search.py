@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.jobs import batch_search
 from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.values.run.batches import BatchSize
 from tests.launch.specs import cpu_spec
 
 
@@ -16,7 +17,8 @@ def halved(asked: int) -> list[int]:
 def test_the_largest_half_that_fits_is_found_and_none_is_tried_twice(asked: int, room: int) -> None:
     tried: list[int] = []
 
-    def fits(batch_size: int) -> bool:
+    def fits(batch_size: BatchSize) -> bool:
+        assert isinstance(batch_size, int)
         tried.append(batch_size)
         return batch_size <= room
 
@@ -41,7 +43,8 @@ def test_the_largest_half_that_fits_is_found_and_none_is_tried_twice(asked: int,
 def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tried: list[int]) -> None:
     asked: list[int] = []
 
-    def fits(batch_size: int) -> bool:
+    def fits(batch_size: BatchSize) -> bool:
+        assert isinstance(batch_size, int)
         asked.append(batch_size)
         return batch_size <= room
 
@@ -63,6 +66,22 @@ def test_a_trial_without_an_answer_ends_the_search_with_what_is_known(
 ) -> None:
     assert batch_search.search(64, lambda _: answers.pop(0)) == (found, failed)
     assert answers == []
+
+
+def test_batches_that_differ_by_device_are_halved_together_and_stay_above_0() -> None:
+    tried: list[BatchSize] = []
+
+    def fits(batch_size: BatchSize) -> bool:
+        tried.append(batch_size)
+        return sum(batch_size if isinstance(batch_size, tuple) else ()) <= 12
+
+    assert batch_search.search((16, 16, 3), fits) == ((4, 4, 1), (8, 8, 1))
+    assert tried == [(8, 8, 1), (4, 4, 1)]
+    spec = cpu_spec(batch_size=(16, 3))
+    fitting = batch_search.remedy(spec, (8, 1), None)
+    assert fitting == "use --batch-size 8,1: the largest that fits, by halving"
+    below = batch_search.remedy(spec, None, (2, 1))
+    assert below == "use a --batch-size below 2,1, which does not fit; smaller ones were not tried"
 
 
 def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:

@@ -105,7 +105,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     outcomes = [taken(number) for number in range(case["steps"])]
     if case.get("losses_only"):  # the weights of real models are large files
         return {"losses": np.array([outcome.losses for outcome in outcomes])}
-    rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
+    rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
         "losses": np.array([outcome.losses for outcome in outcomes]),  # [steps, towers]

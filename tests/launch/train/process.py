@@ -61,7 +61,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
     first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
     placement = training.train(model, spec, events.append)
-    rows = Rows(0, spec.batch_size * len(spec.devices), Stream(spec.seed, 0))
+    rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
         "losses": np.array([event.loss for event in events if isinstance(event, Step)]),

@@ -79,12 +79,11 @@ def specs(draw: st.DrawFn) -> RunSpec:
     update = draw(st.sampled_from(get_args(VariableUpdate)))
     exchange = draw(EXCHANGES)
     held = update == "parameter_server" and not exchange.ps_spread
+    towers = draw(st.integers(1, 5))
+    unequal = tuple(range(3, 3 + towers))
     return RunSpec(
         model=draw(st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine.models:build"])),
-        devices=tuple(
-            Device(tower=tower, device=f"/{backend.upper()}:{tower}")
-            for tower in range(draw(st.integers(1, 5)))
-        ),
+        devices=tuple(Device(tower=tower, device=f"/{backend.upper()}:{tower}") for tower in range(towers)),
         backend=backend,
         task=draw(st.sampled_from(["train", "forward", "eval", "input"])),
         method=draw(st.sampled_from([None, None, "kuza55", "avolkov1"])),
@@ -95,7 +94,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
         ps_device=f"/{backend.upper()}:0" if held else None,
         all_reduce=draw(st.sampled_from([None, "copy", "nccl", "ring#2", "tf_hierarchical", "psgpu#4"])),
         grad_reduce=draw(st.sampled_from(["mean", "sum"])),
-        batch_size=4,
+        batch_size=draw(st.sampled_from([4, 4, unequal if towers > 1 else 4])),
         num_batches=draw(st.sampled_from([None, 10])),
         precision=draw(PRECISIONS),
         exchange=exchange,
@@ -185,6 +184,7 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ({"strategy": "mirrored"}, "--strategy mirrored has its own exchange", "--variable-update"),
         ({"strategy": "mirrored", **REPLICATED}, "--strategy mirrored", "options of the exchange out"),
         ({"strategy": "central", **COPIES}, "--strategy central", "leave --variable-update"),
+        ({"method": "kuza55", "batch_size": (4, 6)}, "--batch-size with a number for each", "one number"),
     ],
 )
 def test_a_refusal_names_the_option_and_what_works(changes: dict[str, object], what: str, use: str) -> None:
