@@ -93,7 +93,7 @@ def find_anomalies(
 ) -> AnomalyCheck:
     """Return the devices more than 5 % slower than their peers beyond the noise of the run and its marks.
 
-    `batches`: examples of each device, by which times to compute are compared; none: all have as many.
+    `batches`: examples of each device; a larger batch may take longer by as much. None: all have as many.
     Warm-up steps are skipped, and so is a step in which a tower has no usable mark. Time to compute is
     compared among devices of one kind: GPUs of one name, or CPU devices. Time to wait for weights is compared
     only where the path to the variables is of the same class, too.
@@ -104,19 +104,19 @@ def find_anomalies(
     if not kinds:
         return AnomalyCheck(not_made="no two devices are of the same kind")
     towers = {device.tower for group in kinds for device in group}
-    pace = _paces(devices, batches)
-    counted = [
-        marks for step in steps if not step.warmup and (marks := _usable(step, towers, pace)) is not None
-    ]
+    counted = [marks for step in steps if not step.warmup and (marks := _usable(step, towers)) is not None]
     needed = min_values(_chance(kinds))
     if len(counted) < needed:
         return AnomalyCheck(not_made=f"too few steps ({needed} needed, {len(counted)} counted)")
 
+    by_tower: dict[int, int] = {}
+    if len(set(batches)) > 1:
+        by_tower = {device.tower: batch for device, batch in zip(devices, batches, strict=True)}
     # The wait of a device without peers on the same class of link does not characterise the device.
     links = _groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
     found = [
-        *_slow(kinds, counted, "compute", _compute_under),
-        *_slow(links, counted, "weights", _weights_under),
+        *_slow(kinds, counted, "compute", _compute_under, by_tower),
+        *_slow(links, counted, "weights", _weights_under, by_tower),
     ]
     found.sort(key=lambda slow: (slow.tower, slow.part))
     return AnomalyCheck(anomalies=tuple(found), left_out=_left_out(devices, towers, counted))
@@ -159,24 +159,51 @@ def _weights_under(marks: Marks, tower: int, peer: int) -> float:
 
 
 def _slow(
-    groups: Sequence[Sequence[Device]], steps: Sequence[Marks], part: str, under: Under
+    groups: Sequence[Sequence[Device]],
+    steps: Sequence[Marks],
+    part: str,
+    under: Under,
+    batches: Mapping[int, int],
 ) -> list[SlowDevice]:
     if not groups:
         return []
     chance = _chance(groups)
     found = []
     for group in groups:
-        fastest_first = _fastest_first([device.tower for device in group], steps, part)
+        of_one = [_per_example(marks, batches) for marks in steps] if batches else steps
+        fastest_first = _fastest_first([device.tower for device in group], of_one, part)
         for device in group:
             peer = reference_of(device.tower, fastest_first)
+            fair = steps
+            if batches:
+                fair = [_with_the_batch_of(device.tower, peer, marks, batches) for marks in steps]
             gap_s = median(
-                _seconds(marks, device.tower, part) - _seconds(marks, peer, part) for marks in steps
+                _seconds(marks, device.tower, part) - _seconds(marks, peer, part) for marks in fair
             )
-            percent = [under(marks, device.tower, peer) for marks in steps]
+            percent = [under(marks, device.tower, peer) for marks in fair]
             low = _proven(percent, chance)
             if low is not None and gap_s > MARKS_RESOLUTION_S:
                 found.append(_named(device, part, median(percent), low))
     return found
+
+
+def _per_example(marks: Marks, batches: Mapping[int, int]) -> Marks:
+    """Return marks with the time to compute of one example of each tower's batch."""
+    return {tower: _times(mark, 1 / batches.get(tower, 1)) for tower, mark in marks.items()}
+
+
+def _with_the_batch_of(tower: int, peer: int, marks: Marks, batches: Mapping[int, int]) -> Marks:
+    """Return marks in which the peer computes a batch as large as the tower's, at most so long.
+
+    For a larger one in proportion; for a smaller one as long as for its own, since what a step costs whatever
+    its batch is not known. So neither a larger nor a smaller batch makes a device slow.
+    """
+    more = max(1.0, batches.get(tower, 1) / batches.get(peer, 1))
+    return {**marks, peer: _times(marks[peer], more)}
+
+
+def _times(mark: TowerMarks, factor: float) -> TowerMarks:
+    return msgspec.structs.replace(mark, compute_s=mark.compute_s * factor)
 
 
 def _proven(percent: Sequence[float], chance: float) -> float | None:
@@ -220,21 +247,8 @@ def _chance(groups: Sequence[Sequence[Device]]) -> float:
     return (1 - CONFIDENCE) / sum(map(len, groups))
 
 
-def _paces(devices: Sequence[Device], batches: Sequence[int]) -> Mapping[int, float]:
-    """Return by tower what makes its time to compute that of the mean batch; none where all are equal."""
-    if len(set(batches)) < 2:
-        return {}
-    mean = sum(batches) / len(batches)
-    return {device.tower: mean / batch for device, batch in zip(devices, batches, strict=True)}
-
-
-def _usable(step: Step, towers: set[int], pace: Mapping[int, float]) -> Marks | None:
+def _usable(step: Step, towers: set[int]) -> Marks | None:
     marks = {mark.tower: mark for mark in step.marks}
-    if pace:
-        marks = {
-            tower: msgspec.structs.replace(mark, compute_s=mark.compute_s * pace.get(tower, 1.0))
-            for tower, mark in marks.items()
-        }
     if not marks.keys() >= towers:
         return None
     good = all(

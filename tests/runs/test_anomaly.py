@@ -21,6 +21,39 @@ def check_run(run: InventedRun, count: int = 60, devices: Sequence[Device] | Non
     return find_anomalies(devices or cpu_devices(run.towers), run.steps(count))
 
 
+def with_batches(
+    batches: Sequence[int], *, fixed_s: float = 0.0, slow: dict[int, float] | None = None
+) -> AnomalyCheck:
+    """Towers that compute 1 ms for each example, and `fixed_s` for a step."""
+    quiet = InventedRun(len(batches), noise=QUIET, slow=slow or {}).steps(40)
+    scaled = [
+        msgspec.structs.replace(
+            one,
+            marks=tuple(
+                msgspec.structs.replace(mark, compute_s=mark.compute_s * (batch * 1e-3 + fixed_s) / 0.1)
+                for mark, batch in zip(one.marks, batches, strict=True)
+            ),
+        )
+        for one in quiet
+    ]
+    return find_anomalies(cpu_devices(len(batches)), scaled, batches)
+
+
+@pytest.mark.parametrize("batches", [(64, 64, 64, 80), (10, 100), (60, 60, 90, 120)])
+@pytest.mark.parametrize("fixed_s", [0.0, 0.02, 0.5])
+def test_neither_a_larger_nor_a_smaller_batch_makes_a_device_slow(
+    batches: tuple[int, ...], fixed_s: float
+) -> None:
+    assert named(with_batches(batches, fixed_s=fixed_s)) == []
+
+
+def test_a_slow_device_is_named_whatever_its_batch() -> None:
+    assert named(with_batches((64, 64, 64, 80), slow={3: 0.2})) == [3]
+    assert named(with_batches((64, 64, 64, 80), slow={0: 0.4})) == [0]
+    # As long as the others with half of their batch: a step may cost that much whatever its batch.
+    assert named(with_batches((40, 80, 80), slow={0: 0.4})) == []
+
+
 @pytest.mark.parametrize("towers", [2, 3, 4, 8])
 @pytest.mark.parametrize(
     "noise",

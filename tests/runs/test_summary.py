@@ -254,6 +254,17 @@ def test_the_batch_is_reported_of_a_device_and_of_all() -> None:
     assert (result.batch_size, result.global_batch_size) == (8, 32)
 
 
+def test_batches_that_differ_are_those_of_each_device() -> None:
+    # 1 ms an example: towers of 60 and 90 examples compute 60 and 90 ms.
+    first, *rest = run_of([[(0.0, 0.06), (0.0, 0.09)]] * 12, seconds=0.1)
+    assert isinstance(first, RunStarted)
+    result = summarise([msgspec.structs.replace(first, spec={**first.spec, "batch_size": [60, 90]}), *rest])
+    assert (result.batch_size, result.global_batch_size) == (None, 150)
+    assert [row.batch_size for row in result.devices] == [60, 90]
+    assert [row.images_per_sec for row in result.devices] == pytest.approx([1000, 1000])
+    assert result.anomalies == ()
+
+
 def test_the_input_alone_has_no_loss_to_lose() -> None:
     started, *rest = stream(cpu_devices(2), [step(n, [(0.0, 0.1)] * 2, loss=None) for n in range(1, 9)])
     assert isinstance(started, RunStarted)

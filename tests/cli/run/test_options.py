@@ -112,6 +112,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),
     ({"num_warmup_batches": "auto"}, "detect_warmup", True),
     ({"batch_size": 3}, "batch_size", 3),
+    ({"batch_size": "3,5"}, "batch_size", (3, 5)),
     ({"num_batches": 9}, "num_batches", 9),
     ({"seed": 9}, "seed", 9),
     ({"add_work": ["1:2"]}, "extra_forward", {1: 2}),

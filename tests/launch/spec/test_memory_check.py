@@ -8,13 +8,14 @@ from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine
+from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec, machine
 
 RESNET20 = 32 * 32 * 3 * 4  # bytes of one picture in float32
 
 
-def gpu_spec(batch_size: int, *gpus: int) -> RunSpec:
+def gpu_spec(batch_size: BatchSize, *gpus: int) -> RunSpec:
     devices = tuple(
         Device(tower=n, device=f"/GPU:{n}", hop_to_variables=None, gpu=g) for n, g in enumerate(gpus)
     )
@@ -68,6 +69,16 @@ def test_each_gpu_has_its_own_memory_and_the_smallest_decides() -> None:
     require_memory(gpu_spec(2 * fits, 0), there, host_bytes=1)
     with pytest.raises(HardwareError, match=r"a GPU here has 0\.0 GiB"):
         require_memory(gpu_spec(fits + 1, 0, 1), there, host_bytes=2**40)
+
+
+def test_batches_that_differ_are_each_compared_with_their_own_gpu() -> None:
+    fits = 2 * 2**20 // RESNET20
+    there = with_memory(4, 2)
+    require_memory(gpu_spec((2 * fits, fits), 0, 1), there, host_bytes=1)
+    with pytest.raises(HardwareError, match=f"--batch-size {fits + 1} alone"):
+        require_memory(gpu_spec((1, fits + 1), 0, 1), there, host_bytes=1)
+    with pytest.raises(HardwareError, match=r"--batch-size 1,1000 alone need .* on 2 CPU devices"):
+        require_memory(cpu_spec(model="resnet20", batch_size=(1, 1000)), None, host_bytes=1000 * RESNET20)
 
 
 def test_a_limit_of_gpu_memory_counts_as_its_memory() -> None:

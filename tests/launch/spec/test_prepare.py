@@ -277,6 +277,34 @@ def test_the_first_line_shows_the_task(task: str, said: str) -> None:
     assert on_gpus(plan_for((0, 1), "cpu"), **options).says[0].startswith(said)
 
 
+def planned(batch_sizes: tuple[int, ...]) -> Plan:
+    return plan_for((0, 1), "cpu", batch_sizes=batch_sizes)
+
+
+def test_batches_may_differ_by_device_and_the_rate_is_that_of_all_examples_together() -> None:
+    made = on_gpus(planned(()), "resnet50", batch_size=(60, 68))
+    assert (made.batches, made.joint_batch) == ((60, 68), 128)
+    assert made.learning_rate == on_gpus(planned(()), "resnet50", batch_size=64).learning_rate
+    assert on_gpus(planned(()), batch_size=(64, 64)).batch_size == 64
+    with pytest.raises(UsageError, match="--batch-size has 3 numbers for 2 devices"):
+        on_gpus(planned(()), batch_size=(1, 2, 3))
+
+
+def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batches() -> None:
+    default = require("alexnet")
+    auto: dict[str, Any] = {"asked": {"batch_size": "auto"}}
+    made = on_gpus(planned((100, 300)), **auto)
+    assert made.batches == (default.gpu_batch // 2, default.gpu_batch * 3 // 2)
+    assert "in proportion to the speed" in made.says[-1]
+    rehearsed = spec_of(Target("cpu", planned((100, 300)), machine()), "alexnet", **auto)
+    assert rehearsed.batches == (default.cpu_batch // 2, default.cpu_batch * 3 // 2)
+    equal = on_gpus(planned(()), **auto)
+    assert equal.batch_size == default.gpu_batch
+    assert equal.says[-1] == (
+        f"--batch-size auto: {default.gpu_batch} on each device, whose speeds are equal or unknown."
+    )
+
+
 def test_stale_weights_are_reported_with_every_output() -> None:
     made = on_gpus(plan_for((0, 1), "cpu"), exchange=Exchange(staged=True))
     assert any("one step old" in said for said in made.says)
