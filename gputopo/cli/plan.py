@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from gputopo.cli.before import Before, measured_before
 from gputopo.cli.plan_options import PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import FROM, planned_machine
@@ -16,7 +17,6 @@ from gputopo.values.run.batches import AskedBatch, read_batch_size
 if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.planner.what_if import Choose
-    from gputopo.prediction.one_gpu.published import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -82,7 +82,8 @@ def plan(
     from gputopo import planner
 
     request = planner.Request(model=model, batch_size=batch_size, program=program, **placement.fields)
-    machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
+    needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
+    machine = planned_machine(sources, pairs=needs_bandwidth)
     require_gpus(machine)
     if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
         raise HardwareError(
@@ -90,17 +91,17 @@ def plan(
         )
     request = with_costs(request)
     others: dict[int, str] = {}
-    history: tuple[Figure, ...] = ()
+    before = Before()
     if not sources:
         from gputopo.launch.jobs import claims
 
         others = claims.claimed_by_others(machine, claims.claims_folder(os.environ))
-        history = own_speeds(request)
+        before = measured_before(machine, request)
 
     def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
         if sources:
             return planner.plan(machine, request, keep=keep)
-        return planner.plan_here(machine, request, os.environ, others, history=history, keep=keep)
+        return planner.plan_here(machine, request, os.environ, others, **before._asdict(), keep=keep)
 
     found = choose(machine, request, candidates)
     if changes:
@@ -136,16 +137,6 @@ def require_gpus(machine: "Machine") -> None:
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
-
-
-def own_speeds(request: "Request") -> "tuple[Figure, ...]":
-    """Return the speeds of single GPUs in the latest runs of this machine; none where they are not needed."""
-    if request.single_gpu_images_per_sec or request.model is None:
-        return ()
-    from gputopo.launch.supervise.run_folder import latest_results, runs_home
-    from gputopo.prediction.one_gpu.speeds import past_speeds
-
-    return past_speeds(result for _, result in latest_results(runs_home(os.environ)))
 
 
 def with_costs(request: "Request") -> "Request":

@@ -196,3 +196,10 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             read=parse_speeds,
         ),
     ] = ()
+    no_history: Annotated[
+        bool,
+        Option(
+            "--no-history",
+            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+        ),
+    ] = False

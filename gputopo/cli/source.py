@@ -55,7 +55,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     """Return the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
 
     The date of that bandwidth, or why a saved one cannot be used, is printed to stderr. Without `pairs` (one
-    GPU is planned) no bandwidth is read.
+    GPU is planned, or nothing that was measured before counts) no bandwidth is read.
     """
     machine = machine_from(sources)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:

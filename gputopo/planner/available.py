@@ -12,7 +12,7 @@ from gputopo.planner.request import Request, ps_gpu
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import Plan
+from gputopo.values.run.plan import Learned, Plan
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _INDEX = re.compile(r"\s*([+-]?[0-9]{1,9})", re.ASCII)
@@ -67,6 +67,7 @@ def plan_here(
     claimed: Mapping[int, str],
     *,
     history: Sequence[Figure] = (),
+    learned: Learned | None = None,
     keep: int | None = None,
 ) -> Plan:
     """Plan for this machine, without the GPUs that are hidden or `claimed` by others (with by whom).
@@ -84,7 +85,8 @@ def plan_here(
     exact = (request.gpus or ()) if request.num_gpus is None else ()
     require_unclaimed((*exact, *(() if holder is None else (holder,))), claimed, machine)
     try:
-        return plan(machine, request, unavailable={**claimed, **hidden}, history=history, keep=keep)
+        left_out = {**claimed, **hidden}
+        return plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
     except NoPlanError as error:
         if not claimed:
             raise

@@ -19,14 +19,15 @@ from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
 from gputopo.planner.selection import Selection
+from gputopo.prediction.calibration import calibrated
 from gputopo.prediction.one_gpu.published import Figure, Speed
 from gputopo.prediction.one_gpu.speeds import given_speeds, single_gpu_speeds, why_unknown
-from gputopo.prediction.programs import require_program
+from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import plain, require_one_each
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import Candidate, Learned, Plan
 from gputopo.workload import workloads
 
 __all__ = ["Request", "plan", "plan_environment"]
@@ -42,18 +43,21 @@ def plan(
     *,
     unavailable: Mapping[int, str] = {},
     history: Sequence[Figure] = (),
+    learned: Learned | None = None,
     keep: int | None = None,
 ) -> Plan:
     """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
 
-    `unavailable`: GPUs that this process may not take, with reasons. `history`: earlier runs of one GPU.
+    `unavailable`: GPUs that this process may not take, with reasons. `history`: earlier runs of one GPU;
+    `learned`: what those of several GPUs changed in gputopo's own constants. Neither counts with
+    `no_history`.
 
     The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
     UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
     used; both name what would do.
     """
     check(request, machine)
-    basis = _basis(machine, request, history)
+    basis = _basis(machine, request, *(((), None) if request.no_history else (history, learned)))
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
@@ -118,7 +122,9 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _basis(machine: Machine, request: Request, history: Sequence[Figure]) -> Basis | str | None:
+def _basis(
+    machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None
+) -> Basis | str | None:
     """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.
 
     Raises UsageError for an unknown program, or where a speed was given and nothing else is known.
@@ -150,8 +156,12 @@ def _basis(machine: Machine, request: Request, history: Sequence[Figure]) -> Bas
                 "add the output of nvidia-smi topo -m or gputopo bandwidth: --from FILE --from OTHER",
             )
         return "no link between the GPUs is known"
+    if program.name != DEFAULT:
+        learned = None  # runs of gputopo show nothing of other programs
+    if learned is not None:
+        program = calibrated(program, learned)
     known = {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    return Basis(model_of(workload), program, batch, known, speeds_with)
+    return Basis(model_of(workload), program, batch, known, speeds_with, learned)
 
 
 def _has_links(machine: Machine) -> bool:

@@ -25,7 +25,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
 
 # Reductions of which gputopo chooses one. Others have the same constants: what they cost is not known.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
@@ -39,6 +39,7 @@ class Basis(NamedTuple):
     """The facts that steps are predicted from, beside the machine.
 
     `batch`: per GPU, the mean where they differ; `speeds`: with it, `speeds_with`: with another batch.
+    `learned`: what earlier runs of this box changed in the program's constants.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class Basis(NamedTuple):
     batch: int
     speeds: Mapping[int, Speed]
     speeds_with: Callable[[int], Mapping[int, Speed | None]]
+    learned: Learned | None = None
 
     def seconds(self, gpu: int, batch: int) -> float:
         """Return the seconds of a step of one GPU alone."""
@@ -117,6 +119,7 @@ class Fastest(Selection):
             single_gpu_source=" + ".join(dict.fromkeys(self.basis.speeds[gpu].source for gpu in choice.gpus)),
             margin=margin,
             tie=tie,
+            learned=self.basis.learned,
             prices=tuple(self._prices(choice)),
         )
 

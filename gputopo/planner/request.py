@@ -39,6 +39,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `precision`: as in a RunSpec. `predicts`: whether it trains by steps that can be predicted.
     `workload`: the costs of a model that no table has, where they are known.
     `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
+    `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which the caller adds.
     """
 
     num_gpus: int | Literal["auto"] | None = None
@@ -56,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     predicts: bool = True
     workload: Workload | None = None
     single_gpu_images_per_sec: tuple[float, ...] = ()
+    no_history: bool = False
 
 
 def is_of_one_gpu(request: Request) -> bool:

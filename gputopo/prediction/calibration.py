@@ -1,7 +1,8 @@
 """The constants of a program adjusted to one box by its own runs: two numbers. Pure.
 
 One multiplies the share of their rates that links reach, the other the cost of each variable. They are found
-by least squares, as the constants themselves are (`gputopo.prediction.fit`).
+by least squares, as the constants themselves are (`gputopo.prediction.fit`), with Cauchy's weights, so that a
+run that contradicts the others hardly counts.
 """
 
 import math
@@ -12,10 +13,23 @@ import msgspec
 
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Placing, Stepper
+from gputopo.values.run.plan import MIN_JOBS, Learned
 
-# Both numbers stay between a fifth and five times, and a run counts 20 times as much as a factor of e.
-_BOUND = 1.6
-_PULL = 0.05
+# Either number stays between a half and two: two runs of each published box with the constants of the others
+# find 0.51 to 1.54 for links, 0.66 to 1.80 for variables.
+MAX_FACTOR = 2.0
+# Of the published figures of machines that were left out none is farther from its prediction than by 1.27. A
+# job that is farther by this is odd, and counts only where most of the box's jobs are.
+ODD_FACTOR = 1.5
+# The error, as a logarithm, from which on a job counts less and less.
+DOUBTFUL = 0.1
+# A pull of both numbers to 1, which decides where the jobs do not: as much as an error of 8 % for a factor of
+# e. With less, jobs with one placement spoil the predictions of others; with more, two jobs change little.
+PULL = 0.08
+# The range of a program counts as much as so many jobs. With 2 to 8 jobs of a published box 88 to 90 % of its
+# other figures, with any placement, are then inside a range that was made for 90 %.
+RANGE_JOBS = 4
+_RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 
 
 class Run(NamedTuple):
@@ -49,22 +63,67 @@ def adjusted(program: Program, links: float, variables: float) -> Program:
     )
 
 
-def calibrated(program: Program, runs: Sequence[Run]) -> Program:
-    """Return the program adjusted to the runs of one box, as it is without runs."""
+def calibrated(program: Program, learned: Learned) -> Program:
+    """Return the program with what was learned of a box: its constants and its range."""
+    own = adjusted(program, learned.links, learned.variables)
+    share = learned.range_share
+    return msgspec.structs.replace(own, low=program.low**share, high=program.high**share)
+
+
+def learn(program: Program, jobs: Sequence[Run], runs: int | None = None) -> Learned | None:
+    """Return what the jobs of one box say of the program's constants; None without jobs.
+
+    Each job counts once, however often it ran; `runs`: of all jobs together. Of fewer than MIN_JOBS that
+    count nothing is learned: both numbers are 1.
+    """
+    if not jobs:
+        return None
+    odd = [abs(_error(program, job)) > math.log(ODD_FACTOR) for job in jobs]
+    if 2 * sum(odd) > len(jobs):
+        odd = [False] * len(jobs)
+    counted = [job for job, is_odd in zip(jobs, odd, strict=True) if not is_odd]
+    runs = len(jobs) if runs is None else runs
+    if len(counted) < MIN_JOBS:
+        return Learned(runs=runs, jobs=len(jobs), odd=sum(odd))
 
     def errors(logarithms: Sequence[float]) -> list[float]:
         own = adjusted(program, *map(math.exp, logarithms))
-        return [_error(own, run) for run in runs] + [_PULL * value for value in logarithms]
+        return [_doubted(_error(own, job)) for job in counted] + [PULL * value for value in logarithms]
 
-    if not runs:
-        return program
-    return adjusted(program, *map(math.exp, least_squares(errors, [0.0, 0.0], [(-_BOUND, _BOUND)] * 2)))
+    bound = math.log(MAX_FACTOR)
+    links, variables = map(math.exp, least_squares(errors, [0.0, 0.0], [(-bound, bound)] * 2))
+    own = adjusted(program, links, variables)
+    return Learned(
+        runs=runs,
+        jobs=len(jobs),
+        odd=sum(odd),
+        links=round(links, 3),
+        variables=round(variables, 3),
+        range_share=round(_range_share(program, [_error(own, job) for job in counted]), 3),
+    )
 
 
 def _error(program: Program, run: Run) -> float:
+    """Return the logarithm of predicted over measured seconds."""
     stepper = Stepper(run.model, program, run.towers, run.cpus)
     step_s = run.compute_s + sum(stepper.predict(run.placing, run.compute_s, run.weights, run.gradients))
     return math.log(step_s / run.step_s)
+
+
+def _doubted(error: float) -> float:
+    """Return the root of Cauchy's loss of an error (Holland and Welsch, 1977)."""
+    return math.copysign(DOUBTFUL * math.sqrt(math.log1p((error / DOUBTFUL) ** 2)), error)
+
+
+def _range_share(program: Program, errors: Sequence[float]) -> float:
+    """Return the width of the range over the program's, as logarithms: below 1 where the errors are small.
+
+    The variance of the program's errors as that of RANGE_JOBS jobs, with the errors of the box's own; above
+    1 where these are large.
+    """
+    sigma = math.log(program.high / program.low) / 2 / _RANGE_SIGMAS
+    own = sum((error / sigma) ** 2 for error in errors)
+    return math.sqrt((RANGE_JOBS + own) / (RANGE_JOBS + len(errors) - 1))
 
 
 def least_squares(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.calibration import Run, calibrated, least_squares
+from gputopo.prediction.calibration import Run, calibrated, learn, least_squares
 from gputopo.prediction.paths import Paths, paths_of
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Placing, Stepper, limits, model_of
@@ -340,8 +340,12 @@ def used(program: str) -> list[Case]:
 SHORT_RUNS = ("vgg16", "resnet152")
 
 
-def with_two_runs(program: Program, some: Iterable[Case]) -> tuple[list[float], list[float]]:
-    """Return the errors of each box's other models, as they are and with two runs of that box."""
+def with_two_runs(left_out: Mapping[str, Program], some: Iterable[Case]) -> tuple[list[float], list[float]]:
+    """Return the errors of each box's other models, as they are and with short runs of that box.
+
+    `left_out`: by machine, the program that was fitted without it. The short runs have the placement of the
+    others, and each of the two models.
+    """
     before: list[float] = []
     after: list[float] = []
     boxes: dict[object, list[Case]] = defaultdict(list)
@@ -350,8 +354,10 @@ def with_two_runs(program: Program, some: Iterable[Case]) -> tuple[list[float], 
     for box in boxes.values():
         runs = [case for case in box if case.row.model in SHORT_RUNS]
         if {case.row.model for case in runs} == {*SHORT_RUNS}:
-            overlap = msgspec.structs.replace(program, **NO_OVERLAP) if box[0].row.xla else program
-            own = Constants(calibrated(overlap, [_run(case) for case in runs]))
+            program = left_out[box[0].row.machine]
+            compiled = msgspec.structs.replace(program, **NO_OVERLAP) if box[0].row.xla else program
+            learned = learn(compiled, [_run(case) for case in runs])
+            own = Constants(program if learned is None else calibrated(program, learned))
             others = [case for case in box if case not in runs]
             before += [abs(math.expm1(Constants(program).error(case))) for case in others]
             after += [abs(math.expm1(own.error(case))) for case in others]
@@ -365,6 +371,24 @@ def _run(case: Case) -> Run:
     )
 
 
+def with_two_runs_of_all(
+    found: Mapping[str, tuple[Program, Mapping[str, Program]]],
+) -> tuple[list[float], list[float]]:
+    """Return the errors of `with_two_runs` of all fitted programs."""
+    errors = [with_two_runs(left_out, used(name)) for name, (_, left_out) in found.items()]
+    return [one for before, _ in errors for one in before], [one for _, after in errors for one in after]
+
+
+def two_runs_line(errors: tuple[list[float], list[float]]) -> str:
+    """Return the errors of other models in words."""
+    before, after = errors
+    less = 1 - median(after) / median(before)
+    return (
+        f"{len(before):4} figures of other models: median {median(before):.1%}, "
+        f"with two short runs of each box {median(after):.1%} ({less:.0%} less)"
+    )
+
+
 def _report(program: Program, left_out: Mapping[str, Program], some: Sequence[Case]) -> str:
     lines = [f"{program.name}: {', '.join(f'{name} {getattr(program, name):g}' for name in BOUNDS)}"]
     here = {machine: Constants(program) for machine in left_out}
@@ -373,10 +397,9 @@ def _report(program: Program, left_out: Mapping[str, Program], some: Sequence[Ca
     for machine in left_out:
         own = [case for case in some if case.row.machine == machine]
         lines.append(f"    {machine:15}{score(own, without)}")
-    before, after = with_two_runs(program, some)
-    if before:
-        words = f"median {median(before):.1%}, with two runs of each box {median(after):.1%}"
-        lines.append(f"  {len(before):4} figures of other models: {words}")
+    errors = with_two_runs(left_out, some)
+    if errors[0]:
+        lines.append(f"  {two_runs_line(errors)}")
     lines.append(f"  range            {program.low:g} to {program.high:g} of the prediction")
     return "\n".join(lines)
 
@@ -402,6 +425,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, (program, left_out) in found.items():
         if options.program in (None, name):
             print(_report(program, left_out, used(name)))
+    if options.program is None:
+        print(f"all programs, each machine left out\n  {two_runs_line(with_two_runs_of_all(found))}")
     if options.write:
         programs = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
         Path(options.write).write_text(written(programs), encoding="utf-8")

@@ -18,7 +18,7 @@ from gputopo.report.layout import (
 from gputopo.report.plan_tables import how_many_lines, how_many_words, unequal_lines, what_if_lines
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
-from gputopo.values.run.plan import Candidate, Plan, Prediction, Price
+from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _RUNNERS_UP = 3
@@ -101,6 +101,8 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("Margin", _sureness(plan, prediction)))
         rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
+        if prediction.learned is not None:
+            rows.append(("Own runs", learned_words(prediction.learned)))
     return [*rows, ("Machine", plain(plan.source))]
 
 
@@ -144,6 +146,20 @@ def _basis(choice: Candidate, prediction: Prediction) -> str:
     return (
         f"{one} images/sec of one GPU ({prediction.single_gpu_source}), {batch}, "
         f"constants of {prediction.program}"
+    )
+
+
+def learned_words(learned: Learned) -> str:
+    """Return how many runs of this box a prediction rests on, and what they changed."""
+    jobs = f"{learned.jobs} {'job' if learned.jobs == 1 else 'jobs'}"
+    rests = f"{learned.runs} {'run' if learned.runs == 1 else 'runs'} of {jobs} on several GPUs"
+    if learned.odd:
+        rests += f", {learned.odd} far from its prediction left out"
+    if learned.jobs - learned.odd < MIN_JOBS:
+        return f"{rests}: changes nothing, {MIN_JOBS} jobs are needed"
+    return (
+        f"{rests}: links reach {learned.links:.2f} of what is assumed otherwise, a variable costs "
+        f"{learned.variables:.2f} times as much, the range is {learned.range_share:.2f} as wide"
     )
 
 

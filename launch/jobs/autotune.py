@@ -82,7 +82,7 @@ def tune(
     budget_s = BUDGET_S[trials[0].spec.backend] if budget_s is None else budget_s
 
     def measure(place: int, number: int) -> Timed | str:
-        found = _run(trials[place], folder / "autotune" / f"{number}-{place + 1}", machine, command)
+        found = _run(trials[place], folder / run_folder.TRIALS / f"{number}-{place + 1}", machine, command)
         on_run(number, trials[place], found)
         return found
 

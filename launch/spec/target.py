@@ -23,7 +23,7 @@ from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.plan import Candidate, Plan, VariableUpdate
+from gputopo.values.run.plan import Candidate, Learned, Plan, VariableUpdate
 
 CPU_DEVICES = 2
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
@@ -56,6 +56,7 @@ def target_of(
     environ: Mapping[str, str],
     claimed: Mapping[int, str] = {},
     history: Sequence[Figure] = (),
+    learned: Learned | None = None,
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
     cpu: bool = False,
@@ -63,7 +64,7 @@ def target_of(
     """Plan for the machine, and choose the backend.
 
     `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
-    processes have claimed, with by whom. `history`: earlier runs of one GPU. `cpu`: on CPU devices.
+    processes have claimed, with by whom. `history`, `learned`: as of `planner.plan`. `cpu`: on CPU devices.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
     for a request that cannot be met.
     """
@@ -87,7 +88,8 @@ def target_of(
     if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
-    return Target("gpu", planner.plan_here(machine, request, environ, claimed, history=history), machine)
+    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned)
+    return Target("gpu", plan, machine)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -23,6 +23,7 @@ import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import is_left_over, locked_spec
+from gputopo.runs.history import fingerprint
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
@@ -36,6 +37,7 @@ _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.lo
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 # Errors of the disk, not of the name that the user gave.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+TRIALS = "autotune"  # folder of the short runs of `--autotune`, within that of their run
 MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
@@ -160,17 +162,53 @@ def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str
 
     `home`: the folder of all runs, whose names begin with their time. `but`: a run to leave out.
     """
-    if not home.is_dir():
-        return
-    folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
-    for path in islice(folders, MAX_PAST_RUNS):
-        file = RunFolder(path).result
-        if path == but or not file.is_file():
-            continue
+    for path in _latest(home):
+        result = None if path == but else _result_in(path)
+        if result is not None:
+            yield str(path), result
+
+
+def past_results(home: Path) -> Iterator["PastResult"]:
+    """Iterate over the latest runs, latest first, each followed by the short runs of its `--autotune`."""
+    for path in _latest(home):
+        for folder in (path, *sorted((path / TRIALS).glob("*"))):
+            result = _result_in(folder)
+            if result is not None:
+                yield PastResult(RunFolder(folder), result)
+
+
+@dataclass(frozen=True)
+class PastResult:
+    """An earlier run with its result."""
+
+    folder: RunFolder
+    result: Result
+
+    def is_of(self, machine: Machine) -> bool:
+        """Return whether it ran on this machine, with the same GPUs in the same slots."""
+        file = self.folder.path / "machine.json"
         try:
-            yield str(path), schema.decode(file.read_bytes(), Result, origin=str(file))
+            then = schema.decode(file.read_bytes(), Machine, origin=str(file))
         except (OSError, InputError):
-            continue
+            return False
+        here = fingerprint(machine)
+        return here is not None and fingerprint(then) == here
+
+
+def _latest(home: Path) -> Iterator[Path]:
+    """Iterate over the folders of the latest runs, latest first."""
+    if home.is_dir():
+        folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
+        yield from islice(folders, MAX_PAST_RUNS)
+
+
+def _result_in(path: Path) -> Result | None:
+    """Return the result of a run, None where there is none that can be read."""
+    file = RunFolder(path).result
+    try:
+        return schema.decode(file.read_bytes(), Result, origin=str(file)) if file.is_file() else None
+    except (OSError, InputError):
+        return None
 
 
 class EventLog:

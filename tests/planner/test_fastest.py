@@ -19,7 +19,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Plan, runners_up
 from tests.matrices import DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
 WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]
@@ -228,6 +228,24 @@ def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
     assert speed(found) == pytest.approx(1234.0)
     assert found.prediction is not None
     assert "measured here" in found.prediction.single_gpu_source
+
+
+def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> None:
+    machine, slow = machine_of(SEVEN), Learned(runs=5, jobs=3, links=0.7, variables=1.5, range_share=0.5)
+    before, after = (plan(machine, request(num_gpus=2), learned=one) for one in (None, slow))
+    assert speed(after) < speed(before)
+    assert after.prediction is not None
+    assert after.prediction.learned == slow
+    high, usual = (one.choice.images_per_sec_high for one in (after, before))
+    assert high is not None and usual is not None
+    assert high / speed(after) == pytest.approx((usual / speed(before)) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("fields", [{"no_history": True}, {"program": "tf_cnn_benchmarks"}])
+def test_without_history_and_with_other_programs_nothing_of_the_box_counts(fields: dict[str, Any]) -> None:
+    machine, asked = machine_of(SEVEN), request(num_gpus=2, **fields)
+    learned = Learned(runs=5, jobs=3, links=0.7, variables=1.5)
+    assert plan(machine, asked, learned=learned) == plan(machine, asked)
 
 
 @pytest.mark.parametrize(

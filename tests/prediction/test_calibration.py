@@ -1,38 +1,90 @@
 """Two numbers of a box from its own runs."""
 
+import math
+
 import pytest
 
-from gputopo.prediction.calibration import Run, adjusted, calibrated
+from gputopo.prediction.calibration import Run, adjusted, calibrated, learn
 from gputopo.prediction.line import Block
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import Model, Placing, Stepper
+from gputopo.values.run.plan import Learned
 
 PROGRAM = require_program("gputopo")
 MANY_BYTES = Model((Block(200_000_000, 0.5), Block(400_000_000, 0.5)), (200_000_000, 400_000_000))
 MANY_VARIABLES = Model((Block(50_000_000, 0.5), Block(50_000_000, 0.5)), (200_000,) * 500)
 
 
-def _run(model: Model, links: float, variables: float) -> Run:
-    """A run of four GPUs on a box with these two numbers."""
+def _run(model: Model, links: float = 1.0, variables: float = 1.0, slower: float = 1.0) -> Run:
+    """A run of four GPUs on a box with these two numbers; `slower`: so many times, for no such reason."""
     facts = (0.1, Placing("parameter_server", "cpu"), 1e-10, 1e-10)
     stepper = Stepper(model, adjusted(PROGRAM, links, variables), 4)
     compute_s, placing, weights, gradients = facts
-    return Run(model, 4, 1, *facts, compute_s + sum(stepper.predict(placing, compute_s, weights, gradients)))
+    step_s = compute_s + sum(stepper.predict(placing, compute_s, weights, gradients))
+    return Run(model, 4, 1, *facts, slower * step_s)
+
+
+def _learned(*jobs: Run) -> Learned:
+    found = learn(PROGRAM, jobs)
+    assert found is not None
+    return found
 
 
 def test_one_run_of_many_bytes_and_one_of_many_variables_show_both_numbers() -> None:
     """Slower links and dearer variables are separated."""
-    runs = [_run(MANY_BYTES, 0.6, 1.8), _run(MANY_VARIABLES, 0.6, 1.8)]
+    found = _learned(_run(MANY_BYTES, 0.8, 1.5), _run(MANY_VARIABLES, 0.8, 1.5))
 
-    found = calibrated(PROGRAM, runs)
+    assert found.links == pytest.approx(0.8, rel=0.05)
+    assert found.variables == pytest.approx(1.5, rel=0.05)
+    own = calibrated(PROGRAM, found)
+    assert own.link_share == pytest.approx(PROGRAM.link_share * found.links)
+    assert own.us_ring == pytest.approx(PROGRAM.us_ring * found.variables)
 
-    assert found.link_share / PROGRAM.link_share == pytest.approx(0.6, rel=0.1)
-    assert found.us_cpu / PROGRAM.us_cpu == pytest.approx(1.8, rel=0.1)
+
+def test_no_runs_say_nothing_and_runs_as_predicted_change_only_the_range() -> None:
+    """The numbers are 1 then, and the range is narrower."""
+    assert learn(PROGRAM, []) is None
+    found = _learned(_run(MANY_BYTES), _run(MANY_VARIABLES))
+    assert (found.runs, found.jobs, found.odd, found.links, found.variables) == (2, 2, 0, 1.0, 1.0)
+    own = calibrated(PROGRAM, found)
+    assert PROGRAM.low < own.low < 1 < own.high < PROGRAM.high
 
 
-def test_runs_as_predicted_and_no_runs_change_nothing() -> None:
-    """The numbers are 1 then."""
-    assert calibrated(PROGRAM, []) == PROGRAM
-    found = calibrated(PROGRAM, [_run(MANY_BYTES, 1.0, 1.0)])
-    assert found.link_share == pytest.approx(PROGRAM.link_share)
-    assert found.us_ring == pytest.approx(PROGRAM.us_ring)
+@pytest.mark.parametrize("jobs", [(_run(MANY_BYTES, 0.8),), (_run(MANY_BYTES, slower=1.4),)])
+def test_one_job_changes_nothing(jobs: tuple[Run, ...]) -> None:
+    """It may have been disturbed, and nothing would show it."""
+    assert learn(PROGRAM, jobs, runs=3) == Learned(runs=3, jobs=1)
+
+
+@pytest.mark.parametrize("slower", [0.3, 0.6, 1.7, 5.0])
+def test_an_odd_job_beside_another_changes_nothing(slower: float) -> None:
+    """It is counted apart."""
+    found = learn(PROGRAM, [_run(MANY_VARIABLES), _run(MANY_BYTES, slower=slower)])
+    assert found == Learned(runs=2, jobs=2, odd=1)
+
+
+@pytest.mark.parametrize("slower", [0.7, 1.3, 1.45, 4.0])
+def test_an_odd_job_beside_two_that_agree_hardly_moves_the_numbers(slower: float) -> None:
+    """Whether it is far enough to be left out or not."""
+    usual = [_run(MANY_BYTES, 0.9, 1.1), _run(MANY_VARIABLES, 0.9, 1.1)]
+    found = _learned(*usual, _run(MANY_BYTES, 0.9, 1.1, slower))
+    without = _learned(*usual)
+    assert abs(math.log(found.links / without.links)) < 0.06
+    assert abs(math.log(found.variables / without.variables)) < 0.06
+
+
+def test_a_box_that_is_slow_in_most_jobs_is_believed() -> None:
+    """Each is farther from its prediction than an odd one."""
+    jobs = [_run(MANY_BYTES, 0.5, 2.0), _run(MANY_VARIABLES, 0.5, 2.0), _run(MANY_VARIABLES, 0.55, 2.0)]
+    found = _learned(*jobs)
+    assert found.odd == 0
+    assert found.links < 0.7
+    assert found.variables > 1.5
+
+
+def test_the_range_narrows_with_runs_that_agree_and_widens_with_those_that_do_not() -> None:
+    """By how many there are, and how far they are from what was learned."""
+    few = _learned(*[_run(MANY_BYTES), _run(MANY_VARIABLES)])
+    many = _learned(*[_run(MANY_BYTES), _run(MANY_VARIABLES)] * 4)
+    apart = _learned(*[_run(MANY_BYTES, slower=0.7), _run(MANY_BYTES, slower=1.4)] * 4)
+    assert many.range_share < few.range_share < 1 < apart.range_share

@@ -16,8 +16,7 @@ from gputopo.prediction.fit import (
     our_own,
     paths_by_name,
     score,
-    used,
-    with_two_runs,
+    with_two_runs_of_all,
 )
 from gputopo.prediction.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import Program, program_names, require_program
@@ -208,12 +207,8 @@ def test_nine_of_ten_figures_of_machines_left_out_are_within_the_range(name: str
 
 
 def test_two_runs_of_a_box_lower_the_error_of_its_other_models_by_a_third() -> None:
-    """One of many bytes and one of many variables; every box with each place of its variables."""
-    before, after = [], []
-    for name in (TF_2017, TF):
-        found = with_two_runs(require_program(name), used(name))
-        before += found[0]
-        after += found[1]
+    """One of many bytes and one of many variables, of a box that no constant was fitted to."""
+    before, after = with_two_runs_of_all(_fitted())
 
     assert len(before) > 150
     assert median(after) <= 2 / 3 * median(before)

@@ -3,7 +3,7 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.plan import environment_lines, placement_in_words, plan_view, summary_lines
-from gputopo.values.run.plan import Candidate, Plan, Prediction, Price, Refusal
+from gputopo.values.run.plan import Candidate, Learned, Plan, Prediction, Price, Refusal
 
 CHOICE = Candidate(
     gpus=(0, 1), ps_device="gpu:0", reasons=("GPUs 0 and 1 are PIX apart", "lowest of 9 equal sets")
@@ -180,3 +180,37 @@ def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
     basis = prediction(single_gpu_images_per_sec=speeds, single_gpu_source="published: " * 9)
     plan = Plan(choice=first, candidates=(first, second), prediction=basis)
     assert max(map(len, shown(plan, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("learned", "words"),
+    [
+        (
+            Learned(runs=5, jobs=3, links=0.9, variables=1.25, range_share=0.8),
+            "5 runs of 3 jobs on several GPUs: links reach 0.90 of what is assumed otherwise, a variable "
+            "costs 1.25 times as much, the range is 0.80 as wide",
+        ),
+        (
+            Learned(runs=1, jobs=1),
+            "1 run of 1 job on several GPUs: changes nothing, 2 jobs are needed",
+        ),
+        (
+            Learned(runs=3, jobs=2, odd=1),
+            "3 runs of 2 jobs on several GPUs, 1 far from its prediction left out: changes nothing, "
+            "2 jobs are needed",
+        ),
+    ],
+)
+def test_a_plan_states_how_many_runs_of_the_box_it_rests_on(learned: Learned, words: str) -> None:
+    prediction = Prediction(
+        program="gputopo",
+        batch_size=64,
+        single_gpu_images_per_sec={0: 900.0, 1: 900.0},
+        single_gpu_source="given",
+        learned=learned,
+    )
+    fast = Candidate(gpus=(0, 1), images_per_sec=1700.0, step_ms=75.0, compute_ms=70.0)
+    text = shown(Plan(choice=fast, candidates=(fast,), prediction=prediction), 400)
+    assert f"Own runs    {words}" in text
+    bare = msgspec.structs.replace(prediction, learned=None)
+    assert "Own runs" not in shown(Plan(choice=fast, candidates=(fast,), prediction=bare))

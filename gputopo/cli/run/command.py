@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gputopo.cli.plan import own_speeds, warn, with_costs
+from gputopo.cli.before import Before, measured_before
+from gputopo.cli.plan import warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
@@ -131,11 +132,14 @@ def _target_of(
         **{**placement, "variable_update": update},
     )
     runs.check_output(None if options.output is None else Path(options.output))
-    machine = planned_machine(sources, pairs=not planner.is_of_one_gpu(request))
+    needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
+    machine = planned_machine(sources, pairs=needs_bandwidth)
     if machine.gpus and not options.cpu:
         # The worker reports in full what keeps a model from being built.
         with contextlib.suppress(GputopoError):
             request = with_costs(request)
+
+    before = Before() if sources or options.cpu else measured_before(machine, request)
 
     def choose(others: Mapping[int, str]) -> "Target":
         return target.target_of(
@@ -143,7 +147,7 @@ def _target_of(
             request,
             environ=os.environ,
             claimed=others,
-            history=() if sources else own_speeds(request),
+            **before._asdict(),
             rehearsal_of=target.rehearsal_name(sources),
             require_gpu=options.require_gpu,
             cpu=options.cpu,

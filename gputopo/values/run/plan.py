@@ -15,6 +15,8 @@ AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+# Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
+MIN_JOBS = 2
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,23 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     instead: tuple[int, ...]
 
 
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What earlier runs of this box changed in a program's constants (`gputopo.prediction.calibration`).
+
+    `runs`: so many of several GPUs, of `jobs` different jobs, of which `odd` were left out: they are far from
+    their predictions, most others are not. `links`: the share of their rates that links reach, `variables`:
+    the cost of a variable, both over the program's. `range_share`: the width of the range over the program's,
+    as logarithms.
+    """
+
+    runs: int
+    jobs: int
+    odd: int = 0
+    links: float = 1.0
+    variables: float = 1.0
+    range_share: float = 1.0
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """From what a plan was predicted, and how sure its choice is.
 
@@ -77,7 +96,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     they differ; `single_gpu_images_per_sec`: by
     index, and where they are from. `margin`: by how much of the
     choice's images/sec the runner-up is slower, None without one or where runs decided; `tie`: what would
-    settle which of the two is faster, where the prediction cannot.
+    settle which of the two is faster, where the prediction cannot. `learned`: from earlier runs of this box,
+    None without such runs.
     """
 
     program: str
@@ -86,6 +106,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     single_gpu_source: str
     margin: float | None = None
     tie: str | None = None
+    learned: Learned | None = None
     prices: tuple[Price, ...] = ()
 
 

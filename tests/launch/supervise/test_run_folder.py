@@ -12,7 +12,7 @@ import pytest
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.locks import locked_spec
-from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results
+from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results, past_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
@@ -294,3 +294,24 @@ def test_only_so_many_past_runs_are_read(tmp_path: Path) -> None:
         (tmp_path / f"{number:03d}").mkdir()
     past_run(tmp_path, "000-old")
     assert list(latest_results(tmp_path)) == []
+
+
+def test_the_short_runs_of_autotune_follow_their_run(tmp_path: Path) -> None:
+    old, new = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
+    trials = [past_run(new, f"autotune/{name}") for name in ("1-1", "1-2")]
+    (new / "autotune/2-1").mkdir()
+    assert [one.folder.path for one in past_results(tmp_path)] == [new, *trials, old]
+
+
+def test_a_past_run_is_of_this_machine_by_its_gpus_and_their_slots(tmp_path: Path) -> None:
+    import msgspec
+
+    from gputopo.captures.recording import read_bundled
+    from gputopo.topology.identities import without_identities
+
+    here = read_bundled("7gforce-v2")
+    [found] = past_results(past_run(tmp_path, "1").parent)
+    assert not found.is_of(here)
+    schema.write(found.folder.path / "machine.json", without_identities(here))
+    assert found.is_of(here)
+    assert not found.is_of(msgspec.structs.replace(here, gpus=here.gpus[1:]))

@@ -1,0 +1,1 @@
+"""What the runs of this box say of its predictions: the next ones (`past`), and that of a run (`compare`)."""

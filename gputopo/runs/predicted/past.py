@@ -1,0 +1,229 @@
+"""What earlier runs of this box say of the constants that its steps are predicted with. Pure.
+
+Only undisturbed trainings of several GPUs by the core's own towers count: complete, without an anomaly, with
+steady steps, on examples that are made once on the devices, and with no option that the prediction does not
+know. Runs of one job (the same model, batch, GPUs and placement) count as one, by their median, the short
+ones of `--autotune` too.
+
+How long the GPUs of a job compute is known from a run of one such GPU with this job, else from the marks of
+the runs themselves. A published speed is not used: its error would be taken for one of the links.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.prediction.calibration import Run, learn
+from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
+from gputopo.prediction.paths import paths_of
+from gputopo.prediction.programs import DEFAULT, Program, require_program
+from gputopo.prediction.step import Placing, limits, model_of
+from gputopo.runs.ran import exchange_words
+from gputopo.runs.steadiness import MIN_STEPS
+from gputopo.values.machine import Machine
+from gputopo.values.run.plan import Learned, VariableUpdate
+from gputopo.values.run.result import Result
+from gputopo.workload.workloads import Workload
+
+MAX_JOBS = 12  # the latest: each takes some ms, and two numbers need few
+# Of the mean speed: with a larger standard error a run says nothing of some percent.
+MAX_UNCERTAINTY = 0.02
+# Of the counted steps: with more before the run was steady, their median is not that of steady ones.
+MAX_UNSTEADY = 0.25
+
+
+class Job(NamedTuple):
+    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower."""
+
+    model: str
+    precision: str
+    batches: tuple[int, ...]
+    gpus: tuple[int, ...]
+    placing: Placing
+
+
+class PastRun(NamedTuple):
+    """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks."""
+
+    job: Job
+    step_s: float
+    marks: tuple[tuple[float, float], ...]
+
+
+class _Device(msgspec.Struct, frozen=True):
+    gpu: int
+    tower: int
+
+
+class _Precision(msgspec.Struct, frozen=True):
+    compute: str
+    xla: bool = False
+
+
+class _Data(msgspec.Struct, frozen=True):
+    folder: str | None = None
+    source: str = "gpu"
+
+
+class _Exchange(msgspec.Struct, frozen=True):
+    ps_spread: bool = False
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    """What decides of a RunSpec whether and how its steps can be predicted."""
+
+    model: str
+    devices: tuple[_Device, ...]
+    precision: _Precision
+    variable_update: VariableUpdate
+    task: str = "train"
+    method: str | None = None
+    strategy: str | None = None
+    ps_device: str | None = None
+    all_reduce: str | None = None
+    data: _Data = _Data()
+    exchange: _Exchange = _Exchange()
+    extra_forward: Mapping[str, int] = {}
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether it trains as the constants describe."""
+        own = self.task == "train" and self.method is None and self.strategy is None
+        free = self.data.folder is None and self.data.source == "gpu"
+        return own and free and not self.precision.xla and not self.extra_forward
+
+    def placing(self) -> Placing:
+        """Return where the variables were: on a GPU by its index in the machine."""
+        place = self.ps_device
+        if self.exchange.ps_spread:
+            place = "gpu:spread"
+        elif place is not None and place.startswith("/GPU:"):
+            tower = int(place.removeprefix("/GPU:"))
+            place = f"gpu:{next(one.gpu for one in self.devices if one.tower == tower)}"
+        elif place is not None:
+            place = "cpu"
+        return Placing(self.variable_update, place, self.all_reduce)
+
+
+def learned(
+    machine: Machine,
+    past: Iterable[PastRun],
+    figures: Sequence[Figure],
+    workload_of: Callable[[str], Workload | None],
+) -> Learned | None:
+    """Return what earlier runs of this machine say of gputopo's own constants; None: none of them counts.
+
+    `past`: of this machine, the latest first; `figures`: of one GPU. `workload_of`: the costs of a model,
+    None: not known.
+    """
+    program, jobs = require_program(DEFAULT), by_job(past)
+    runs = _runs(machine, program, jobs, figures, workload_of) if jobs else {}
+    return learn(program, list(runs.values()), sum(len(jobs[job]) for job in runs))
+
+
+def past_run(result: Result) -> PastRun | None:
+    """Return a run that says something of the links and the variables of several GPUs, else None."""
+    if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
+        return None
+    speed, spec = result.throughput, _spec(result.spec)
+    if spec is None or not spec.is_predicted or exchange_words(result.spec):
+        return None
+    if len(spec.devices) < 2 or spec.variable_update == "independent" or speed is None:
+        return None
+    if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
+        return None
+    batches = tuple(row.batch_size for row in result.devices)
+    if len(batches) != len(spec.devices) or min(batches) < 1 or not speed.median > 0:
+        return None
+    marks = [
+        (row.weights_ms / 1e3, row.compute_ms / 1e3)
+        for row in result.devices
+        if row.weights_ms is not None and row.compute_ms is not None
+    ]
+    gpus = tuple(one.gpu for one in spec.devices)
+    job = Job(spec.model, spec.precision.compute, batches, gpus, spec.placing())
+    return PastRun(job, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+
+
+def by_job(runs: Iterable[PastRun]) -> dict[Job, list[PastRun]]:
+    """Return the runs of each job, in the order of their first ones."""
+    jobs: dict[Job, list[PastRun]] = {}
+    for run in runs:
+        jobs.setdefault(run.job, []).append(run)
+    return jobs
+
+
+def _runs(
+    machine: Machine,
+    program: Program,
+    jobs: Mapping[Job, Sequence[PastRun]],
+    figures: Sequence[Figure],
+    workload_of: Callable[[str], Workload | None],
+) -> dict[Job, Run]:
+    """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
+    paths = paths_of(machine)
+    found: dict[Job, Run] = {}
+    for job, runs in jobs.items():
+        workload = workload_of(job.model)
+        if workload is None or not set(job.gpus) <= paths.hosts.keys():
+            continue
+        compute_s = _alone(machine, job, workload, figures) or _by_marks(program, runs)
+        if compute_s is None:
+            continue
+        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing)
+        found[job] = Run(
+            model_of(workload),
+            len(job.gpus),
+            paths.cpus,
+            compute_s,
+            job.placing,
+            weights,
+            gradients,
+            median(run.step_s for run in runs),
+        )
+        if len(found) == MAX_JOBS:
+            break
+    return found
+
+
+def _alone(machine: Machine, job: Job, workload: Workload, figures: Sequence[Figure]) -> float | None:
+    """Return how long the slowest GPU computes by runs of one such GPU; None where one of them has none."""
+    seconds = []
+    for gpu, batch in zip(job.gpus, job.batches, strict=True):
+        same = [one for one in figures if one.batch == batch]
+        if not same:
+            return None
+        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same)[gpu]
+        if speed is None or speed.basis != "history":
+            return None
+        seconds.append(batch / speed.images_per_sec)
+    return max(seconds)
+
+
+def _by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
+    """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks.
+
+    Forward begins before the last weights have come, and the mark counts from then on.
+    """
+    wait = program.wait_cpu if runs[0].job.placing.traffic == "host" else program.wait_gpu
+    ahead = max(0.0, 1.0 - wait)
+    found = [max(compute + ahead * weights for weights, compute in run.marks) for run in runs if run.marks]
+    return median(found) if found else None
+
+
+def _spec(spec: Mapping[str, Any]) -> _Spec | None:
+    """Return what is needed of a spec, which is free-form JSON here; None where it lacks that."""
+    try:
+        return msgspec.convert(spec, _Spec, strict=False)
+    except msgspec.ValidationError:
+        return None
+
+
+def _is_steady(result: Result) -> bool:
+    """Return whether nearly all counted steps are steady; of too few steps that is not known."""
+    if result.steady_steps is None:
+        return result.warmup_steps + result.steps < MIN_STEPS
+    return result.steady_steps - result.warmup_steps <= MAX_UNSTEADY * result.steps

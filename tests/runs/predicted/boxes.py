@@ -1,0 +1,85 @@
+"""Runs of a box whose links and variables differ from what is assumed, as their results."""
+
+from typing import Any
+
+import msgspec
+
+from gputopo.prediction.calibration import adjusted
+from gputopo.prediction.paths import paths_of
+from gputopo.prediction.programs import DEFAULT, require_program
+from gputopo.prediction.step import Placing, Stepper, model_of, predict
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import Device
+from gputopo.values.run.result import DeviceResult, Result, Throughput
+from gputopo.workload.workloads import require
+
+ON_CPU = Placing("parameter_server", "cpu")
+BATCH = 64
+
+
+def spec_of(machine: Machine, model: str, gpus: tuple[int, ...], placing: Placing) -> dict[str, Any]:
+    """The spec of a run as the result holds it."""
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
+    owner = placing.owner
+    place = "/CPU:0" if placing.ps_device == "cpu" else None
+    return {
+        "task": "train",
+        "model": model,
+        "devices": [
+            {"tower": tower, "device": f"/GPU:{tower}", "gpu": gpu, "gpu_name": names[gpu]}
+            for tower, gpu in enumerate(gpus)
+        ],
+        "precision": {"compute": "fp32", "xla": False},
+        "data": {"source": "gpu", "folder": None},
+        "variable_update": placing.variable_update,
+        "ps_device": place if owner is None else f"/GPU:{gpus.index(owner)}",
+        "all_reduce": placing.all_reduce,
+        "exchange": {"ps_spread": placing.ps_device == "gpu:spread", "small_group": 10},
+        "batch_size": BATCH,
+    }
+
+
+def run(
+    machine: Machine,
+    model: str,
+    *,
+    gpus: tuple[int, ...] = (0, 1),
+    placing: Placing = ON_CPU,
+    links: float = 1.0,
+    variables: float = 1.0,
+    compute_s: float = 0.1,
+    slower: float = 1.0,
+    **changed: Any,
+) -> Result:
+    """A run of `gpus` whose steps follow gputopo's constants with these two numbers, and its marks."""
+    program = adjusted(require_program(DEFAULT), links, variables)
+    paths = paths_of(machine)
+    step = predict(
+        Stepper(model_of(require(model)), program, len(gpus), paths.cpus), paths, gpus, compute_s, placing
+    )
+    speed = len(gpus) * BATCH / (slower * step.step_s)
+    wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
+    copies_s = step.weights_s / wait  # the mark of weights ends with the last one, and forward began before
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
+    result = Result(
+        status="complete",
+        exit_code=0,
+        spec=spec_of(machine, model, gpus, placing),
+        backend="gpu",
+        steps=100,
+        warmup_steps=10,
+        steady_steps=0,
+        batch_size=BATCH,
+        throughput=Throughput(mean=speed, uncertainty=0.001 * speed, jitter=1.0, median=speed, total=speed),
+        devices=tuple(
+            DeviceResult(
+                device=Device(tower=tower, device=f"/GPU:{tower}", gpu=gpu, gpu_name=names[gpu]),
+                batch_size=BATCH,
+                weights_ms=1e3 * copies_s,
+                compute_ms=1e3 * (compute_s + step.weights_s - copies_s),
+                other_ms=1e3 * (slower * step.step_s - compute_s - step.weights_s),
+            )
+            for tower, gpu in enumerate(gpus)
+        ),
+    )
+    return msgspec.structs.replace(result, **changed)
