@@ -255,6 +255,8 @@ def test_what_was_saved_decides_the_plan_of_this_machine_and_its_date_is_reporte
     assert "measured 40.0 GB/s, direct" in done.out
     assert "2026-11-18 11:06 UTC" in done.err
     assert "2026-11-18 11:06 UTC" in " ".join(done.out.split())
+    without = call("plan", "--model", "alexnet", "--num-gpus", 2, "--no-history")
+    assert (without.out, without.err) == (before.out, before.err)
 
 
 def test_a_capture_is_planned_without_what_was_saved_of_this_machine(

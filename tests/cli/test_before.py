@@ -59,9 +59,8 @@ def test_runs_of_this_machine_change_its_next_plan(call: Call, ran: Callable[...
     assert "Own runs    2 runs of 2 jobs on several GPUs: links reach" in call(*ASKED[:-1]).out
 
 
-def test_no_history_leaves_out_runs_and_saved_bandwidth(
-    call: Call, ran: Callable[..., None], own_home: Path
-) -> None:
+def test_no_history_leaves_out_earlier_runs(call: Call, ran: Callable[..., None]) -> None:
+    """Saved bandwidth, too: see the tests of that command."""
     before = planned(call)
     ran("vgg16", "resnet152", links=0.7)
     assert planned(call, "--no-history") == before

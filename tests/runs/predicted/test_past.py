@@ -50,7 +50,9 @@ def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
     before = past_run(run(box, model, placing=placing))
     after = past_run(run(box, model, placing=placing, links=found.links, variables=found.variables))
     assert measured is not None and before is not None and after is not None
-    assert abs(after.step_s / measured.step_s - 1) < max(0.004, 0.4 * abs(before.step_s / measured.step_s - 1))
+    assert abs(after.step_s / measured.step_s - 1) < max(
+        0.004, 0.4 * abs(before.step_s / measured.step_s - 1)
+    )
 
 
 def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
