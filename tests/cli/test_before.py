@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def ran(own_home: Path, on_scenario: Callable[[str], None]) -> Callable[..., Non
     """Makes this machine a DGX-1, with earlier runs on two of its GPUs."""
     on_scenario("dgx1")
 
-    def ran(*models: str, within: str = "runs/{}", **numbers: float) -> None:
+    def ran(*models: str, within: str = "runs/{}", **numbers: Any) -> None:
         machine = machine_from(())
         for number, model in enumerate(models):
             result: Result = run(machine, model, **numbers)
@@ -47,7 +48,8 @@ def test_runs_of_this_machine_change_its_next_plan(call: Call, ran: Callable[...
     before = planned(call)
     ran("vgg16", "resnet152", within=within, links=0.7, variables=1.4)
     after = planned(call)
-    assert before.prediction is not None and after.prediction is not None
+    assert before.prediction is not None
+    assert after.prediction is not None
     assert before.prediction.learned is None
     learned = after.prediction.learned
     assert learned is not None
@@ -75,7 +77,8 @@ def test_runs_of_another_machine_and_what_cannot_be_read_do_not_count(
     ran("vgg16", "resnet152")
     (own_home / "runs/0/machine.json").write_text("{ cut off")
     found = planned(call).prediction
-    assert found is not None and found.learned is not None
+    assert found is not None
+    assert found.learned is not None
     assert (found.learned.runs, found.learned.links) == (1, 1.0)
     (own_home / "runs/1/machine.json").unlink()
     assert planned(call) == before

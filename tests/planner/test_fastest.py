@@ -237,7 +237,8 @@ def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> 
     assert after.prediction is not None
     assert after.prediction.learned == slow
     high, usual = (one.choice.images_per_sec_high for one in (after, before))
-    assert high is not None and usual is not None
+    assert high is not None
+    assert usual is not None
     assert high / speed(after) == pytest.approx((usual / speed(before)) ** 0.5, rel=0.01)
 
 

@@ -40,7 +40,8 @@ def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
     machine: str, placing: Placing, model: str
 ) -> None:
     """Of a box whose links are a fifth slower, and whose variables cost a third more."""
-    box, numbers = read_bundled(machine), {"links": 0.8, "variables": 1.33}
+    box = read_bundled(machine)
+    numbers: dict[str, Any] = {"links": 0.8, "variables": 1.33}
     past = [past_run(run(box, name, placing=placing, **numbers)) for name in ("vgg16", "resnet152")]
     found = learned(box, filter(None, past), (), require)
     assert found is not None
@@ -49,7 +50,9 @@ def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
     measured = past_run(run(box, model, placing=placing, **numbers))
     before = past_run(run(box, model, placing=placing))
     after = past_run(run(box, model, placing=placing, links=found.links, variables=found.variables))
-    assert measured is not None and before is not None and after is not None
+    assert measured is not None
+    assert before is not None
+    assert after is not None
     assert abs(after.step_s / measured.step_s - 1) < max(
         0.004, 0.4 * abs(before.step_s / measured.step_s - 1)
     )
