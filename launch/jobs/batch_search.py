@@ -80,6 +80,7 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
         detect_warmup=False,
         time_budget_s=None,
         lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),
     )
 
 

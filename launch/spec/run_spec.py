@@ -125,6 +125,10 @@ class Optimization(_Part, frozen=True):
     gradient_clip_norm: Annotated[
         float | None, Option("--gradient-clip-norm", "Scale all gradients down to this global norm", above=0)
     ] = None
+    on_nan: Annotated[
+        Literal["stop", "warn"],
+        Option("--on-nan", "What a loss that is NaN or infinite does: end the training, or only be reported"),
+    ] = "stop"
     schedule: Schedule = Schedule()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.runs.steadiness import MAX_STEPS, steady_from
-from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     Event,
     LossNotFinite,
@@ -295,15 +295,30 @@ def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
     return done % _LOOK_EVERY == 1 and steady_from(seconds[1:]) is not None
 
 
-class LossWatch:
-    """Reports the first loss that is not finite; training goes on.
+class LossError(GputopoError):
+    """The loss is no number, and training ends by it. `lost`: the event that reported it."""
 
-    Speed is often measured on data that nothing can be learned from, with a learning rate for other data.
+    exit_code = ExitCode.FINDINGS
+
+    def __init__(self, lost: LossNotFinite, *, resumable: bool) -> None:
+        since = f"step {lost.step}" if lost.step > 0 else "the warm-up"
+        again = "go on from the last finite checkpoint (--resume)" if resumable else "start it again"
+        super().__init__(
+            f"the loss is {lost.value} from {since} on, and training ended there (--on-nan stop)",
+            f"{again} with a lower --learning-rate, or train on with --on-nan warn",
+        )
+
+
+class LossWatch:
+    """Reports the first loss that is not finite. `lost`: that event, None: all were finite.
+
+    Whether training ends there is the loop's business: speed is often measured on data that nothing can be
+    learned from, with a learning rate for other data.
     """
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._reported = False
+        self.lost: LossNotFinite | None = None
 
     def before(self, number: int) -> None:
         """Nothing to do."""
@@ -311,11 +326,11 @@ class LossWatch:
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Check the towers' losses."""
         bad = [tower for tower, loss in enumerate(outcome.losses) if not math.isfinite(loss)]
-        if bad and not self._reported:
-            self._reported = True
+        if bad and self.lost is None:
             value = str(float(outcome.losses[bad[0]]))
             towers = bad if len(outcome.losses) > 1 else range(len(step.marks))  # one loss may be of all
-            self._emit(LossNotFinite(time_s=time.time(), step=step.step, value=value, towers=tuple(towers)))
+            self.lost = LossNotFinite(time_s=time.time(), step=step.step, value=value, towers=tuple(towers))
+            self._emit(self.lost)
 
     def close(self) -> None:
         """Nothing to do."""

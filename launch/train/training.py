@@ -24,6 +24,7 @@ from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.launch.train.loop import (
     Loop,
+    LossError,
     LossWatch,
     Observer,
     ScaleWatch,
@@ -83,7 +84,8 @@ def train(
 
     Once `stopped` returns True, training ends after the current step: a checkpoint is saved where
     checkpoints are, and nothing else is done.
-    Raises HardwareError if a reduction adds up wrongly or something is on the wrong device, InputError for
+    Raises LossError at a loss that is no number, where --on-nan is stop; HardwareError if a reduction adds up
+    wrongly or something is on the wrong device, InputError for
     a checkpoint of another run or a folder that another run has locked, DiskError if something cannot be
     written, and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
     """
@@ -92,13 +94,21 @@ def train(
         with built(stepper_of, model, spec, emit, start) as step:
             checkpoints = Checkpoints(model, spec, step, emit)
             trained = checkpoints.start()
-            with observers(spec, emit) as watching:
+            losses = LossWatch(emit)
+            with observers(spec, emit, losses) as watching:
+
+                def ends() -> bool:
+                    return losses.lost is not None and spec.optimization.on_nan == "stop"
+
                 report = getattr(step, "scale_report", None)
                 if report is not None:
                     watching.append(ScaleWatch(report, emit))
-                watching.append(_Saving(checkpoints))
-                loop = Loop(step, spec, emit, watching, trained=trained, stopped=stopped)
+                watching.append(_Saving(checkpoints, ends))
+                loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
                 loop.run()
+            if ends():
+                assert losses.lost is not None
+                raise LossError(losses.lost, resumable=spec.lifecycle.checkpoints is not None)
             checkpoints.save(loop.trained)
             if stopped():
                 return step.placement
@@ -145,13 +155,15 @@ def built(
 
 
 @contextmanager
-def observers(spec: RunSpec, emit: Emit) -> Iterator[list[Observer]]:
+def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Iterator[list[Observer]]:
     """Make the observers that the spec names; they are closed when the steps are over.
+
+    `losses`: the first of them, None: a new one.
 
     Raises DiskError for a folder that cannot be written.
     """
     lifecycle = spec.lifecycle
-    found: list[Observer] = [LossWatch(emit)]
+    found: list[Observer] = [losses or LossWatch(emit)]
     if lifecycle.trace is not None and lifecycle.trace_steps:
         require_writable(Path(lifecycle.trace), "--trace", named_by="--output")
         found.append(Tracer(spec, emit))
@@ -164,10 +176,11 @@ def observers(spec: RunSpec, emit: Emit) -> Iterator[list[Observer]]:
 
 
 class _Saving:
-    """Saves checkpoints between steps."""
+    """Saves checkpoints between steps, but none after the step that ends the training."""
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, checkpoints: Checkpoints, ends: Callable[[], bool]) -> None:
         self._checkpoints = checkpoints
+        self._ends = ends
 
     def before(self, number: int) -> None:
         """Nothing to do."""
@@ -175,7 +188,8 @@ class _Saving:
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Save a checkpoint if this step ends an interval."""
         assert step.global_step is not None
-        self._checkpoints.save_if_due(step.global_step)
+        if not self._ends():
+            self._checkpoints.save_if_due(step.global_step)
 
     def close(self) -> None:
         """The end of training is saved by the run itself."""

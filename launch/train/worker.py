@@ -18,6 +18,7 @@ from typing import Any
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import asked_to_end
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
@@ -94,6 +95,9 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
         return _failed(error.kind, error.what, error.hint, error.exit_code)
+    except LossError as error:
+        emit(_memory_peak(spec))
+        return _failed("loss", error.what, error.hint, error.exit_code)
     except GputopoError as error:
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)

@@ -80,4 +80,4 @@ def test_steps_and_memory_are_no_news_and_a_failure_is() -> None:
 
 def test_a_loss_that_is_lost_in_the_warm_up_reports_it() -> None:
     lost = LossNotFinite(time_s=1.0, step=-3, value="inf", towers=(1,))
-    assert news(lost) == "the loss is inf from the warm-up on (tower 1); training continues"
+    assert news(lost) == "the loss is inf from the warm-up on (tower 1)"

@@ -64,8 +64,9 @@ def run(
     The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
-    Exit codes: 0 fine; 1 an anomaly and --fail-on warning; 2 bad input; 3 the hardware, the driver, memory or
-    disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
+    Exit codes: 0 fine; 1 an anomaly and --fail-on, or a loss that is no number; 2 bad input; 3 the hardware,
+    the driver, memory or disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n
+    for signal n.
     """
     options = OutputOptions(**showing.fields)
     asked = {**_placed(placement), **training.typed}

@@ -46,7 +46,10 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10
     fail_on: Annotated[
         Literal["warning", "error"] | None,
-        Option("--fail-on", "Exit with 1 on an anomaly; each is a warning"),
+        Option(
+            "--fail-on",
+            "Exit with 1 on an anomaly, which is a warning, or a loss that is no number, which is an error",
+        ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False
     leave_children: Annotated[

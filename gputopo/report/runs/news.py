@@ -46,7 +46,7 @@ def news(event: Event) -> str | None:
         case LossNotFinite():
             towers = ", ".join(map(str, event.towers))
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
-            return f"the loss is {event.value} {since} (tower {towers}); training continues"
+            return f"the loss is {event.value} {since} (tower {towers})"
         case BatchTried():
             return f"a batch of {batch_words(event.batch_size)} {'fits' if event.fits else 'does not fit'}"
     return None

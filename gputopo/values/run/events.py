@@ -278,7 +278,10 @@ class Traced(_Event, frozen=True, tag="traced"):
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
-    """The first loss that is NaN or infinite: reported once, and training goes on. `towers`: that had it."""
+    """The first loss that is NaN or infinite: reported once. `towers`: those that had it.
+
+    Training ends there with a RankFailed, or goes on, as `--on-nan` has it.
+    """
 
     step: int
     value: str  # "nan", "inf", "-inf"
@@ -314,8 +317,8 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
-    # killed, out_of_memory, disk_full (the run's folder), what else cannot be written (checkpoint, export,
-    # tensorboard, trace), hung, error, placement, interrupted, terminated
+    # killed, out_of_memory, loss (no number), disk_full (the run's folder), what else cannot be written
+    # (checkpoint, export, tensorboard, trace), hung, error, placement, interrupted, terminated
     kind: str
     cause: str
     remedy: str

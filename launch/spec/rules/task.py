@@ -17,6 +17,7 @@ _OF_AN_UPDATE = (
     "gradient_clip",
     "gradient_clip_norm",
     "loss_scale",
+    "on_nan",
 )
 _OF_A_MODEL = ("ps", "variable_update", "precision", "xla")
 _OF_COUNTED_STEPS = ("num_warmup_batches", "keep_checkpoints")

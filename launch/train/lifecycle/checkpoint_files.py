@@ -59,7 +59,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
     `images`: taken in these steps, None: unknown. `optimizer_of`: whose optimizer it is, gputopo's or
     Keras's (of `--method`): the numbers that the two keep have the same shapes and other meanings. `arrays`:
-    the shape of every array in the file.
+    the shape of every array in the file. `finite`: none holds a NaN or an infinite number.
     """
 
     steps: int
@@ -72,6 +72,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     seed: int
     images: int | None = None
     arrays: dict[str, tuple[int, ...]] = {}
+    finite: bool = True
     versions: dict[str, str] = {}
 
     @property
@@ -112,12 +113,13 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
     """
     path = path_of(folder, header.steps)
     with _replacing(path) as stream, zipfile.ZipFile(stream, "w", allowZip64=True) as file:
-        shapes = {}
+        shapes, finite = {}, True
         for name, array in arrays:
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
             shapes[name] = tuple(array.shape)
-        header = msgspec.structs.replace(header, arrays=shapes)
+            finite = finite and (array.dtype.kind != "f" or bool(np.isfinite(array).all()))
+        header = msgspec.structs.replace(header, arrays=shapes, finite=finite)
         file.writestr(HEADER, schema.encode_pretty(header))
     return Checkpoint(path, header)
 
@@ -160,10 +162,14 @@ def require_writable(folder: Path, option: str = "--checkpoints", named_by: str 
 def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Return the whole checkpoint with the most trained steps, and remarks on damaged ones.
 
-    What counts is what the files hold, not their names or times. A damaged file is skipped and reported.
+    What counts is what the files hold, not their names or times. A damaged file is skipped and reported, and
+    so is one with numbers that are not finite: training from it gives no others.
     """
     found, damaged = _read_headers(folder)
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
+        if not checkpoint.header.finite:
+            damaged.append(_not_finite(checkpoint))
+            continue
         try:
             _verify(checkpoint)
         except InputError as error:
@@ -177,14 +183,17 @@ def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     """Remove the oldest checkpoints but `keep`, and temporary files of writers that were killed.
 
-    What is no checkpoint, or damaged, stays where it is. Returns what was removed.
+    Those whose numbers are not finite are counted by themselves: they replace no good one. What is no
+    checkpoint, or damaged, stays where it is. Returns what was removed.
     """
     found, _ = _read_headers(folder)
     ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
     removed = []
-    for checkpoint in ordered[max(keep, 1) :]:
-        checkpoint.path.unlink(missing_ok=True)
-        removed.append(checkpoint.path)
+    for finite in (True, False):
+        of_a_kind = [one for one in ordered if one.header.finite == finite]
+        for checkpoint in of_a_kind[max(keep, 1) :]:
+            checkpoint.path.unlink(missing_ok=True)
+            removed.append(checkpoint.path)
     for left in folder.glob(".checkpoint-*.npz.*"):
         left.unlink(missing_ok=True)
     return tuple(removed)
@@ -310,6 +319,13 @@ def _damaged(path: Path, error: Exception) -> InputError:
     lines = str(error).strip().splitlines()
     return InputError(
         f"{path} is damaged or cut short ({lines[0] if lines else type(error).__name__})",
+        "remove it, or name another folder with --checkpoints",
+    )
+
+
+def _not_finite(checkpoint: Checkpoint) -> InputError:
+    return InputError(
+        f"{checkpoint.path} holds numbers that are not finite",
         "remove it, or name another folder with --checkpoints",
     )
 

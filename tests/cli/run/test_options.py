@@ -87,6 +87,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"weight_decay": 4e-5}, "optimization.weight_decay", 4e-5),
     ({"gradient_clip": 1.0}, "optimization.gradient_clip", 1.0),
     ({"gradient_clip_norm": 2.0}, "optimization.gradient_clip_norm", 2.0),
+    ({"on_nan": "warn"}, "optimization.on_nan", "warn"),
     ({"learning_rate": 0.25}, "learning_rate", 0.25),
     ({"learning_rate": 0.25, "scale_learning_rate": True}, "learning_rate", 0.5),
     ({"learning_rate_schedule": "cosine:50"}, "optimization.schedule.decay_steps", 50),

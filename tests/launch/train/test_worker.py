@@ -71,6 +71,25 @@ def test_added_work_makes_its_tower_slower_and_leaves_the_losses_alone(tmp_path:
     assert slower == len(steps)
 
 
+def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_from_there(
+    tmp_path: Path,
+) -> None:
+    saves = Lifecycle(checkpoints=str(tmp_path / "kept"), checkpoint_steps=1)
+    spec = trivial_spec(towers=1, learning_rate=1e30, num_batches=9, lifecycle=saves)
+    code, events, _ = run_worker(tmp_path, spec)
+    *steps, last = [event for event in events if isinstance(event, Step)]
+    assert last.loss is None
+    assert len(steps) < 9
+    assert all(step.loss is not None for step in steps)
+    saved = [event.steps for event in events if isinstance(event, CheckpointSaved)]
+    assert saved == [step.global_step for step in steps]
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code, failed.kind) == (1, 1, "loss")
+    assert "training ended there (--on-nan stop)" in failed.cause
+    assert "--resume" in failed.remedy
+
+
 def test_a_time_budget_ends_the_steps_before_their_number(tmp_path: Path) -> None:
     spec = trivial_spec(num_batches=None, time_budget_s=0.0, max_batches=50)
     code, events, stderr = run_worker(tmp_path, spec)

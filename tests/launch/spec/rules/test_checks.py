@@ -60,7 +60,16 @@ RUNTIMES = st.builds(
 TYPED = (
     *("all_reduce", "agg_small_grads_max_group", "optimizer", "learning_rate", "scale_learning_rate"),
     *("learning_rate_schedule", "learning_rate_warmup_steps", "weight_decay", "gradient_clip"),
-    *("gradient_clip_norm", "loss_scale", "ps", "variable_update", "precision", "xla", "batch_size"),
+    *(
+        "gradient_clip_norm",
+        "loss_scale",
+        "on_nan",
+        "ps",
+        "variable_update",
+        "precision",
+        "xla",
+        "batch_size",
+    ),
     *("num_warmup_batches", "keep_checkpoints", "data_name", "data_format"),
     *("prefetch", "resize_method", "cache", "distortions"),
     *("momentum", "nesterov", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),

@@ -56,7 +56,7 @@ def _measured() -> list[Fields]:
     return [
         _run("forward", 3, task="forward", num_warmup_batches=1),
         _run("steady", 2, num_warmup_batches=3, detect_warmup=True),
-        _run("nan", 5, learning_rate=1e30),
+        _run("nan", 5, learning_rate=1e30, optimization={"on_nan": "warn"}),
     ]
 
 

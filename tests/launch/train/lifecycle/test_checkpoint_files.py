@@ -137,6 +137,25 @@ def test_the_oldest_go_and_strangers_stay(tmp_path: Path) -> None:
     ]
 
 
+def lost(folder: Path, steps: int) -> files.Checkpoint:
+    return files.write(
+        folder, header(steps=steps), [("variables/0/conv/kernel", np.full_like(KERNEL, np.inf))]
+    )
+
+
+def test_checkpoints_with_numbers_that_are_not_finite_replace_no_good_one(tmp_path: Path) -> None:
+    good = [saved(tmp_path, steps) for steps in (10, 20)]
+    bad = [lost(tmp_path, steps) for steps in (30, 40, 50)]
+    assert [one.header.finite for one in (*good, *bad)] == [True] * 2 + [False] * 3
+    assert files.prune(tmp_path, 2) == (bad[0].path,)
+    assert all(one.path.exists() for one in good)
+    found, remarks = files.newest(tmp_path)
+    assert found == good[1]
+    assert [remark.partition("npz ")[2] for remark in remarks] == [
+        "holds numbers that are not finite; the one of step 20 is taken"
+    ] * 2
+
+
 @pytest.mark.parametrize("free", [0, 100, 700, 900])
 def test_a_full_disk_is_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path: Path, free: int) -> None:
     good = saved(tmp_path, 10)

@@ -130,7 +130,9 @@ def test_a_warm_up_ends_when_the_steps_are_steady_or_at_the_end_of_the_search(ra
     assert len(numbers) == done.steps + 2
 
 
-def test_a_loss_that_is_no_number_is_reported_once_and_training_goes_on(ran: dict[str, Ran]) -> None:
+def test_a_loss_that_is_no_number_is_reported_once_and_training_goes_on_where_that_is_asked(
+    ran: dict[str, Ran],
+) -> None:
     (reported,) = ran["nan"].reported(LossNotFinite)
     assert reported.value in ("nan", "inf")
     assert reported.towers
