@@ -1,18 +1,20 @@
 """`gputopo plan`: which GPUs a job should take, and where its variables should live."""
 
+import contextlib
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from gputopo.cli.before import Before, measured_before
-from gputopo.cli.plan_options import PlanOptions, parse_candidates, parse_model, parse_program
+from gputopo.cli.plan_options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.prediction.programs import DEFAULT
-from gputopo.values.errors import HardwareError, InputError
+from gputopo.values.errors import HardwareError, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
-from gputopo.values.run.batches import AskedBatch, read_batch_size
+from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
 
 if TYPE_CHECKING:
     from gputopo.planner import Request
@@ -67,13 +69,14 @@ def plan(
             repeated=True,
         ),
     ] = (),
+    autotune: Annotated[int | None, AUTOTUNE] = None,
     sources: Annotated[tuple[str, ...], FROM] = (),
     shape: Annotated[
         Shape,
         Option("--format", "Output format; env: environment variables to set"),
         Option("--json", "Same as --format json", const="json"),
     ] = "table",
-) -> None:
+) -> int:
     """Choose the GPUs of a job and the device of its variables, with reasons.
 
     Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, other runs have
@@ -82,8 +85,15 @@ def plan(
     from gputopo import planner
 
     request = planner.Request(model=model, batch_size=batch_size, program=program, **placement.fields)
+    if autotune is not None:
+        _refuse_with_autotune(program, changes, sources)
     needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
     machine = planned_machine(sources, pairs=needs_bandwidth)
+    if autotune is not None:
+        request = with_costs(request)
+        found, code = _measured(machine, request, autotune, placement, candidates)
+        _print(found, shape)
+        return code
     require_gpus(machine)
     if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
         raise HardwareError(
@@ -107,13 +117,66 @@ def plan(
     if changes:
         found = _with_what_if(found, machine, request, changes, choose)
     _print(found, shape)
+    return 0
+
+
+def _refuse_with_autotune(program: str, changes: tuple[str, ...], sources: tuple[str, ...]) -> None:
+    """Raise UsageError for what cannot be combined with --autotune."""
+    if sources:
+        raise UsageError(
+            "--autotune cannot be combined with --from: runs here do not measure that machine",
+            "leave --autotune out, or run it on that machine",
+        )
+    if changes:
+        raise UsageError(
+            "--autotune cannot be combined with --what-if: a changed machine cannot be measured",
+            "leave one of them out",
+        )
+    if program != DEFAULT:
+        raise UsageError(
+            f"--autotune cannot be combined with --program {program}: it measures training by gputopo",
+            "leave one of them out",
+        )
+
+
+def _measured(
+    machine: "Machine", request: "Request", count: int, placement: Given, candidates: int | None
+) -> "tuple[Plan, int]":
+    """Return the plan of the fastest of some placements by short runs here, and the exit code.
+
+    As `run` plans: for logical CPU devices where there is no GPU.
+    """
+    from gputopo.cli.run.autotune import plan_fastest
+    from gputopo.cli.run.command import choose_and_claim, implied_update, placed
+    from gputopo.launch.spec import target
+    from gputopo.planner.selection import LISTED
+
+    keep = None if candidates is None or candidates < LISTED else candidates
+
+    before = measured_before(machine, request)
+
+    def choose(others: "Mapping[int, str]") -> "target.Target":
+        return target.target_of(
+            machine, request, environ=os.environ, claimed=others, **before._asdict(), keep=keep
+        )
+
+    batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
+    asked = {**placed(placement), **batch}
+    training = {} if request.batch_size == AUTO else batch
+    with contextlib.ExitStack() as claims:
+        chosen = choose_and_claim(machine, choose, claims)
+        warn(chosen.plan)
+        found, code = plan_fastest(
+            chosen, count, asked=asked, training=training, update=implied_update(asked)
+        )
+    if candidates is not None:
+        found = msgspec.structs.replace(found, candidates=found.candidates[:candidates])
+    return found, code
 
 
 def _with_what_if(
     found: "Plan", machine: "Machine", request: "Request", texts: tuple[str, ...], choose: "Choose"
 ) -> "Plan":
-    import msgspec
-
     from gputopo.planner.what_if import best_change, what_if
     from gputopo.prediction.what_if import changes_of
 

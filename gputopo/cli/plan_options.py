@@ -14,6 +14,7 @@ from gputopo.values.run.plan import VariableUpdate
 
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
+AUTOTUNED, MAX_AUTOTUNED = 3, 10  # placements that --autotune measures
 _ELSEWHERE = {
     "distributed_replicated": "it needs several hosts; on one, use --variable-update replicated",
     "distributed_all_reduce": "it needs several hosts; on one, use --variable-update replicated",
@@ -96,6 +97,15 @@ def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
     return speeds
 
 
+def parse_autotune(flag: str, text: str) -> int:
+    """Read `--autotune`: how many placements are measured; 3 without a value. Raises UsageError."""
+    if not text:
+        return AUTOTUNED
+    if not (text.isascii() and text.isdigit() and 2 <= int(text[:9]) <= MAX_AUTOTUNED):
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"give 2 to {MAX_AUTOTUNED}")
+    return int(text)
+
+
 def parse_candidates(flag: str, text: str) -> int:
     """Read `--candidates` as a number, or `all`. Raises UsageError."""
     if text.lower() == "all":
@@ -121,6 +131,15 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
             f"{option} {shown(text)} names GPU {last}", "gputopo inspect shows the GPUs there are"
         )
     return range(first, last + 1)
+
+
+AUTOTUNE = Option(
+    "--autotune",
+    f"Run the K best placements of the variables for some steps each and choose the fastest; "
+    f"K is {AUTOTUNED} unless given",
+    value="[K]",
+    read=parse_autotune,
+)
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):

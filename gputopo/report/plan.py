@@ -15,7 +15,14 @@ from gputopo.report.layout import (
     section,
     width_of,
 )
-from gputopo.report.plan_tables import how_many_lines, how_many_words, unequal_lines, what_if_lines
+from gputopo.report.plan_tables import (
+    how_many_lines,
+    how_many_words,
+    mode_words,
+    unequal_lines,
+    what_if_lines,
+)
+from gputopo.report.runs.autotune import autotune_lines
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price
@@ -44,6 +51,8 @@ def plan_view(plan: Plan, width: int) -> list[Line]:
         lines += section("Unequal GPUs", unequal_lines(plan.unequal, space))
     if plan.what_if is not None:
         lines += section("What if", what_if_lines(plan.what_if, plan.model, space))
+    if plan.autotune is not None:
+        lines += section("Measured", autotune_lines(plan.autotune))
     lines += section("Why", _listed(plan.choice.reasons, space))
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
     if others and plan.prediction is not None:
@@ -70,7 +79,7 @@ def placement_in_words(candidate: Candidate) -> str:
     if candidate.ps_device is not None:
         words.append(f"variables on {candidate.ps_device}")
     elif candidate.variable_update == "replicated":
-        words.append("a copy on every GPU")
+        words.append(f"a copy on every {'GPU' if candidate.gpus else 'device'}")
     if candidate.all_reduce is not None:
         words.append(f"gradients reduced by {candidate.all_reduce}")
     return ", ".join(words)
@@ -91,7 +100,8 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
 
 def _choice(plan: Plan) -> list[tuple[str, str]]:
     choice, prediction = plan.choice, plan.prediction
-    rows = [("GPUs", _gpus(choice.gpus)), ("Variables", placement_in_words(choice))]
+    where = ("GPUs", _gpus(choice.gpus)) if choice.gpus else ("Devices", "logical CPU devices")
+    rows = [where, ("Variables", placement_in_words(choice))]
     if choice.images_per_sec is not None:
         rows.append(("Images/sec", _speed(choice)))
     if choice.batch_sizes:
@@ -161,11 +171,6 @@ def learned_words(learned: Learned) -> str:
         f"{rests}: links reach {learned.links:.2f} of what is assumed otherwise, a variable costs "
         f"{learned.variables:.2f} times as much, the range is {learned.range_share:.2f} as wide"
     )
-
-
-def mode_words(candidate: Candidate) -> str:
-    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
-    return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))
 
 
 def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:

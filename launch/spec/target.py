@@ -60,11 +60,13 @@ def target_of(
     rehearsal_of: str | None = None,
     require_gpu: bool = False,
     cpu: bool = False,
+    keep: int | None = None,
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
     `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
     processes have claimed, with by whom. `history`, `learned`: as of `planner.plan`. `cpu`: on CPU devices.
+    `keep`: bound of the candidates that are listed.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
     for a request that cannot be met.
     """
@@ -88,7 +90,7 @@ def target_of(
     if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
-    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned)
+    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
     return Target("gpu", plan, machine)
 
 

@@ -15,7 +15,6 @@ from gputopo.cli.run.other_flags import (
     SHORT_FOR,
     SWITCHES,
     VALUES,
-    WITHOUT_VALUE,
 )
 from gputopo.values.errors import UsageError
 
@@ -53,9 +52,7 @@ def translate(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
             continue
         name, has_value, value = word.partition("=")
         name = name.replace("_", "-")
-        if name in WITHOUT_VALUE and not has_value and (position == len(own) or own[position][:1] == "-"):
-            parts.append(_Part(name, (f"{name}={WITHOUT_VALUE[name]}",)))
-        elif name in VALUES:
+        if name in VALUES:
             if not has_value:
                 if position == len(own):
                     raise UsageError(f"{name} needs a value", f"give one of {', '.join(VALUES[name])}")

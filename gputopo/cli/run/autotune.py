@@ -1,4 +1,4 @@
-"""`gputopo run --autotune K`: measure the K best placements first, then train with the fastest."""
+"""`--autotune K`: measure the K best placements, then plan for the fastest or train with it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.jobs.run import worker_command
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.autotune import Trial
@@ -38,33 +38,57 @@ def train_fastest(
     `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
     `update`: the variable update that they need, or auto.
     """
-    from gputopo.report.runs.autotune import autotune_note
+    from gputopo.report.layout import text_of
+    from gputopo.report.runs.autotune import autotune_lines, autotune_note
 
     _refuse(target, spec, options)
     core.require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)
+        to_stderr(text_of(autotune_lines(found)))
+        to_stderr(f"{autotune_note(found)}\n")
         if code:
             return code
         winner = trials[found.winner or 0]
         if set(winner.candidate.gpus) <= set(target.plan.choice.gpus):
             claims.close()
-        tuned = replace(target, plan=_plan_with(winner, found))
+        tuned = replace(target, plan=_plan_with(winner, found, target.plan))
         # A failure of all is reported by the run itself, which then fails too.
         final = spec if found.winner is None else _spec_of(tuned, spec.model, asked, training)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
         return core.train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
+def plan_fastest(
+    target: "Target", count: int, *, asked: Mapping[str, Any], training: Mapping[str, Any], update: str
+) -> "tuple[Plan, int]":
+    """Measure the best placements of the target's plan; return the plan of the fastest, and the exit code.
+
+    The code is 0, or that of the signal that ended it. Raises UsageError where there is nothing to compare,
+    HardwareError where no placement could be run.
+    """
+    plan, options = target.plan, OutputOptions(autotune=count)
+    assert plan.model is not None
+    spec = _spec_of(target, plan.model, asked, training)
+    core.require_runnable(target, spec, options)
+    with contextlib.ExitStack() as claims:
+        trials = _trials(target, spec, options, asked, training, update, claims)
+        found, code, folder = _measured(target, trials, options)
+    if found.winner is not None:
+        return _plan_with(trials[found.winner], found, plan), code
+    if not code:
+        cause = next(one.failure for one in found.measured if one.failure is not None)
+        raise HardwareError(f"no placement could be run: {cause}", f"see the logs of the runs in {folder}")
+    return plan, code
+
+
 def _measured(
     target: "Target", trials: "Sequence[Trial]", options: OutputOptions
 ) -> "tuple[Autotune, int, Path]":
-    """Run the trials and show what was measured; return it, the code of a signal, and the run's folder."""
+    """Run the trials; return what was measured, the code of a signal, and the folder of the runs."""
     from gputopo.launch.jobs.autotune import tune
     from gputopo.launch.supervise import run_folder as runs
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.autotune import autotune_lines, autotune_note
 
     home = runs.runs_home(os.environ)
     folder = (
@@ -73,8 +97,6 @@ def _measured(
         else Path(options.output)
     )
     found, code = tune(trials, folder, machine=target.machine, on_run=_show_run, command=worker_command)
-    to_stderr(text_of(autotune_lines(found)))
-    to_stderr(f"{autotune_note(found)}\n")
     return found, code, folder
 
 
@@ -176,22 +198,26 @@ def _spec_of(
     return spec_of(target, model, asked, **training)
 
 
-def _plan_with(winner: "Trial", found: "Autotune") -> "Plan":
-    """Return the plan with the fastest as its choice, the others behind it."""
+def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
+    """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
     from gputopo.report.runs.autotune import autotune_note
 
     plan = winner.plan
-    choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found),))
-    others = tuple(one for one in plan.candidates if one != winner.candidate)
+    alike = winner.candidate.gpus == before.choice.gpus
+    reasons = before.choice.reasons if alike else winner.candidate.reasons
+    choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found), *reasons))
+    others = tuple(one for one in before.candidates if one != winner.candidate)
     prediction = plan.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, margin=None, tie=None)
-    return msgspec.structs.replace(plan, choice=choice, candidates=(choice, *others), prediction=prediction)
+    return msgspec.structs.replace(
+        plan, choice=choice, candidates=(choice, *others), prediction=prediction, autotune=found
+    )
 
 
 def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
     from gputopo.report.layout import plain
-    from gputopo.report.plan import mode_words
+    from gputopo.report.plan_tables import mode_words
 
     outcome = (
         f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"

@@ -69,7 +69,7 @@ def run(
     for signal n.
     """
     options = OutputOptions(**showing.fields)
-    asked = {**_placed(placement), **training.typed}
+    asked = {**placed(placement), **training.typed}
     if program:
         _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
     elif options.leave_children:
@@ -99,7 +99,7 @@ def run(
         return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
 
 
-def _placed(placement: Given) -> dict[str, Any]:
+def placed(placement: Given) -> dict[str, Any]:
     """Return the options of the plan that were typed, but for `auto`, which leaves the choice to gputopo."""
     return {name: value for name, value in placement.typed.items() if value != "auto"}
 

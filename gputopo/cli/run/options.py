@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gputopo.cli.plan_options import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.option import Option
 
@@ -16,17 +17,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     THEME = "Output"
 
     repeats: Annotated[int, Option("--repeats", "Number of runs; shows mean and spread", min=1)] = 1
-    autotune: Annotated[
-        int | None,
-        Option(
-            "--autotune",
-            "Run the K best placements of the variables for some steps each, and train with the fastest; "
-            "K is 3 unless given",
-            value="[K]",
-            min=2,
-            max=10,
-        ),
-    ] = None
+    autotune: Annotated[int | None, AUTOTUNE] = None
     require_gpu: Annotated[
         bool, Option("--require-gpu", "Without a GPU exit with 3 instead of training on the CPU")
     ] = False

@@ -37,8 +37,6 @@ SHORT_FOR = {
     "--input-only": ("--task", "input"),
     "--json": ("--format", "json"),
 }
-# Own options that may be typed without their value, and the value then.
-WITHOUT_VALUE = {"--autotune": "3"}
 # Where variables are, or with copies on every device where their gradients are added.
 PARAMETER_DEVICE = "--local-parameter-device"
 PLACES: dict[str, dict[str, tuple[str, ...]]] = {

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.candidate import Candidate
 
 Settled = Literal["lead", "same", "time", "stopped", "failed"]
 

@@ -1,54 +1,37 @@
 """The values of a plan and their JSON form (`gputopo.plan/1`). Who decides: `gputopo.planner`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 import msgspec
 
-from gputopo.values.run.all_reduce import PATTERN
+from gputopo.values.run.autotune import Autotune
+from gputopo.values.run.candidate import AllReduce, Candidate, VariableUpdate, mode_of
 
-VariableUpdate = Literal["parameter_server", "replicated", "independent"]
-AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
-"""A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
-
+__all__ = [
+    "MIN_JOBS",
+    "SURE_MARGIN",
+    "AllReduce",
+    "Candidate",
+    "GpuCount",
+    "GroupSpeed",
+    "HowMany",
+    "Learned",
+    "Plan",
+    "Prediction",
+    "Price",
+    "Refusal",
+    "Unequal",
+    "VariableUpdate",
+    "WhatIf",
+    "mode_of",
+    "runners_up",
+]
 
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of GPUs with a place for the variables and a method to reduce the gradients.
-
-    `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
-    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
-    own copy. `all_reduce` is None where nothing is reduced between replicas. `alike`: how many sets it stands
-    for that differ only by GPUs that are alike, itself included.
-
-    `batch_sizes`: examples of each GPU and step where they differ, else none.
-    Speeds are predictions, None where nothing was predicted. `speedup`: over the fastest of its GPUs alone.
-    A step lasts for `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`,
-    `variables`); `links`: for weights and gradients, what limits them. `limited_by`: what limits the step.
-    """
-
-    gpus: tuple[int, ...]
-    variable_update: VariableUpdate = "parameter_server"
-    ps_device: str | None = None
-    all_reduce: AllReduce | None = None
-    alike: int = 1
-    images_per_sec: float | None = None
-    images_per_sec_low: float | None = None
-    images_per_sec_high: float | None = None
-    speedup: float | None = None
-    step_ms: float | None = None
-    batch_sizes: tuple[int, ...] = ()
-    compute_ms: float | None = None
-    exposed_ms: dict[str, float] = {}
-    links: dict[str, str] = {}
-    limited_by: str | None = None
-    reasons: tuple[str, ...] = ()
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +162,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
     a plan of a machine that is not this one is a rehearsal. `prediction` is None where no speed of one GPU
     is known, or the model's variables are not: the order is then that of distances. `how_many`: with
-    `--num-gpus auto`.
+    `--num-gpus auto`. `autotune`: what short runs measured, where they decided (`--autotune`).
     """
 
     choice: Candidate
@@ -193,6 +176,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     how_many: HowMany | None = None
     what_if: WhatIf | None = None
     unequal: Unequal | None = None
+    autotune: Autotune | None = None
 
     @property
     def runners_up(self) -> tuple[Candidate, ...]:
@@ -212,11 +196,6 @@ def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Cand
         if one != choice and trains_alike and not any(alike):
             found.append(one)
     return tuple(found[1:])
-
-
-def mode_of(one: Candidate) -> tuple[str, str, str]:
-    """Return the mode, whichever GPU has the variables."""
-    return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
 
 
 def _is_slower(one: Candidate, other: Candidate) -> bool:

@@ -17,9 +17,6 @@ def read(line: str) -> str:
     [
         ("--batch_size=64 --num_gpus 2", "--batch-size=64 --num-gpus 2"),
         ("--use_fp16", "--precision fp16"),
-        ("--autotune", "--autotune=3"),
-        ("--autotune --staged_vars", "--autotune=3 --staged-vars"),
-        ("--autotune 5", "--autotune 5"),
         ("--autotune=2", "--autotune=2"),
         ("--use_fp16=true", "--precision fp16"),
         ("--use_fp16=false", ""),

@@ -1,4 +1,4 @@
-"""`gputopo run --autotune`: with a worker that only pretends, and once with the real core."""
+"""`--autotune` of `run` and `plan`: with a worker that only pretends, and once with the real core."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.locks import try_lock
 from gputopo.values import schema
 from gputopo.values.run.autotune import Autotune
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import Candidate, Plan, mode_of
 from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 from tests.cli.run.test_for_real import command
@@ -79,10 +79,75 @@ def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
     assert len(done.err.splitlines()) == 2
 
 
+@pytest.mark.parametrize("command", ["run", "plan"])
 @pytest.mark.parametrize("count", ["1", "0", "11", "many"])
-def test_a_count_of_placements_that_makes_no_sense_is_refused(call: Call, count: str) -> None:
-    done = call("run", "--model", "alexnet", f"--autotune={count}")
+def test_a_count_of_placements_that_makes_no_sense_is_refused(call: Call, command: str, count: str) -> None:
+    done = call(command, "--model", "alexnet", f"--autotune={count}")
     assert (done.code, len(done.err.splitlines())) == (2, 2)
+
+
+def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+) -> None:
+    on_scenario("four")
+    worker("works")
+    speed = ("--single-gpu-images-per-sec", "1000", "--num-gpus", "2")
+    done = call("plan", "--model", "alexnet", "--autotune", *speed, "--json", "--candidates", "4")
+    assert done.code == 0, done.err
+    plan = schema.decode(done.out, Plan, origin="stdout")
+    assert plan.autotune is not None
+    assert [len(one.runs) for one in plan.autotune.measured] == [2, 2, 2]
+    assert all(one.candidate.images_per_sec and one.images_per_sec for one in plan.autotune.measured)
+    assert plan.autotune.winner is not None
+    fastest = plan.autotune.measured[plan.autotune.winner].candidate
+    assert mode_of(plan.choice) == mode_of(fastest)
+    assert plan.choice.reasons[0].startswith("Fastest of 3 measured placements: ")
+    assert len(plan.candidates) == 4
+    (kept,) = (own_home / "runs").glob("*/autotune.json")
+    assert schema.decode(kept.read_bytes(), Autotune, origin="file") == plan.autotune
+    assert len(list(kept.parent.glob("autotune/*/result.json"))) == 6
+
+
+def test_a_plan_without_gpus_is_for_cpu_devices(
+    call: Call, without_gpu: None, worker: Callable[[str], None]
+) -> None:
+    worker("works")
+    done = call("plan", "--model", "alexnet", "--autotune", "2")
+    assert done.code == 0, done.err
+    assert "Devices    logical CPU devices" in done.out
+    assert "Autotune of alexnet, images/sec at batch " in done.out
+    assert "no GPU to plan for: 2 logical CPU devices" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--from", "7gforce"), "--from"),
+        (("--what-if", "acs off"), "--what-if"),
+        (("--program", "keras-2017"), "--program keras-2017"),
+        (("--num-gpus", "1"), "one device"),
+        (("--ps", "cpu"), "a single placement"),
+    ],
+)
+def test_what_a_plan_cannot_measure_is_refused_in_two_lines(
+    call: Call, without_gpu: None, worker: Callable[[str], None], options: tuple[str, ...], what: str
+) -> None:
+    worker("works")
+    done = call("plan", "--model", "alexnet", "--autotune", *options)
+    assert done.code == 2
+    assert what in done.err.splitlines()[0]
+    assert len(done.err.splitlines()) == 2
+
+
+def test_where_no_placement_can_be_run_the_cause_and_the_logs_are_named(
+    call: Call, without_gpu: None, worker: Callable[[str], None]
+) -> None:
+    worker("traceback")
+    done = call("plan", "--model", "alexnet", "--autotune", "2")
+    assert (done.code, done.out) == (3, "")
+    what, hint = done.err.splitlines()[-2:]
+    assert what.startswith("gputopo: no placement could be run: ")
+    assert hint.startswith("  see the logs of the runs in ")
 
 
 @pytest.mark.tensorflow

@@ -1,0 +1,48 @@
+"""A set of GPUs with a place for the variables: what a plan chooses among."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from gputopo.values.run.all_reduce import PATTERN
+
+VariableUpdate = Literal["parameter_server", "replicated", "independent"]
+AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
+"""A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of GPUs with a place for the variables and a method to reduce the gradients.
+
+    `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
+    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
+    own copy. `all_reduce` is None where nothing is reduced between replicas. `alike`: how many sets it stands
+    for that differ only by GPUs that are alike, itself included.
+
+    `batch_sizes`: examples of each GPU and step where they differ, else none.
+    Speeds are predictions, None where nothing was predicted. `speedup`: over the fastest of its GPUs alone.
+    A step lasts for `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`,
+    `variables`); `links`: for weights and gradients, what limits them. `limited_by`: what limits the step.
+    """
+
+    gpus: tuple[int, ...]
+    variable_update: VariableUpdate = "parameter_server"
+    ps_device: str | None = None
+    all_reduce: AllReduce | None = None
+    alike: int = 1
+    images_per_sec: float | None = None
+    images_per_sec_low: float | None = None
+    images_per_sec_high: float | None = None
+    speedup: float | None = None
+    step_ms: float | None = None
+    batch_sizes: tuple[int, ...] = ()
+    compute_ms: float | None = None
+    exposed_ms: dict[str, float] = {}
+    links: dict[str, str] = {}
+    limited_by: str | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def mode_of(one: Candidate) -> tuple[str, str, str]:
+    """Return the mode, whichever GPU has the variables."""
+    return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
