@@ -21,13 +21,14 @@ from gputopo.prediction.paths import Paths, paths_of, unknown_facts
 from gputopo.prediction.programs import Program
 from gputopo.prediction.search import DIGITS, Found, Question, fastest
 from gputopo.prediction.step import Model, Placing, Stepper, predict
+from gputopo.topology.reduction_groups import Groups, reduction_groups
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
 
-# Reductions of which gputopo chooses one. Others have the same constants: what they cost is not known.
+# Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
 _MANY_SETS = 1000  # of which the ten best are not found in half a second where all GPUs are different
 # Found candidates for each that is listed: those that differ only in the GPU with the variables are one.
@@ -151,6 +152,7 @@ class Fastest(Selection):
                 self.key,
                 self.required,
                 last,
+                self._groups,
             )
             found += fastest(question, part, keep_equal if of_own else keep)
         if self.exact and set(pool) == set(self.pool):
@@ -178,8 +180,13 @@ class Fastest(Selection):
         """Return a candidate that was found with equal batches with the batches of its GPUs."""
         own = zip(found.gpus, self.batches(found.gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
-        step = predict(self.stepper, self.paths, found.gpus, compute_s, found.placing)
+        step = predict(
+            self.stepper, self.paths, found.gpus, compute_s, found.placing, self._groups(found.gpus)
+        )
         return found._replace(prediction=step)
+
+    def _groups(self, gpus: Sequence[int]) -> Groups:
+        return reduction_groups(self.machine, gpus)
 
     def _order(self, found: Found, last: Collection[int]) -> tuple[object, ...]:
         nearness = sorted((self.key(a, b) for a, b in combinations(found.gpus, 2)), reverse=True)

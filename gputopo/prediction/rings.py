@@ -243,6 +243,19 @@ def ring_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, float
     return rings.limit(found[1]), found[0]
 
 
+def order_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, float]:
+    """Return the slowest link of the ring in this order, and its seconds a byte of the model once round."""
+    if len(gpus) < 2:
+        return None, 0.0
+    rings = Rings(RateTable(paths, gpus))
+    return rings.limit(gpus), once_round(rings.seconds(gpus), len(gpus))
+
+
+def once_round(seconds: float, towers: int) -> float:
+    """Return the seconds a byte of the model, of which each link carries all but one of as many parts."""
+    return seconds * (towers - 1) / towers
+
+
 def _use(shared: Shared, pool: Sequence[int], pairs: Sequence[Pair]) -> _Use:
     halves: dict[int, dict[int, int]] = {gpu: {} for gpu in pool}
     for a, b in pairs:

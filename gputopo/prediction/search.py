@@ -12,15 +12,18 @@ from itertools import combinations
 from math import comb, inf, prod
 from typing import Any, NamedTuple
 
+from gputopo.prediction.exchange import IN_ORDER, Traffic
 from gputopo.prediction.flows import Resource
 from gputopo.prediction.paths import Paths
 from gputopo.prediction.programs import Program
 from gputopo.prediction.rates import Rates, RateTable
-from gputopo.prediction.rings import Rings
-from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, Traffic
+from gputopo.prediction.rings import Rings, once_round
+from gputopo.prediction.step import HOST, Limit, Model, Placing, Prediction, Stepper, stage_limits
+from gputopo.topology.reduction_groups import Groups
 
 DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
 MAX_EXCHANGED = 20  # sets whose neighbours are looked at before all sets are
+_NOTHING = Rates(0.0, 0.0)  # what a reduction needs at least of which no bound is known
 _SLACK = 1e-9  # a bound is lower by this than its sums
 
 
@@ -38,7 +41,8 @@ class Question(NamedTuple):
 
     Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next. `placings`
     has gpu:N once for every N, whether or not N is in a set. `last`: GPUs that are taken only where
-    there are too few others; sets with fewer of them come first, however slow.
+    there are too few others; sets with fewer of them come first, however slow. `groups`: of the towers on a
+    set of GPUs, for a hierarchical reduction.
     """
 
     paths: Paths
@@ -50,6 +54,7 @@ class Question(NamedTuple):
     nearness: Callable[[int, int], Any]
     required: int | None = None
     last: Collection[int] = ()
+    groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()
 
 
 def fastest(question: Question, pool: Sequence[int], keep: int) -> tuple[Found, ...]:
@@ -128,7 +133,7 @@ class _Search:
         self.floor = {gpu: self._floor(gpu) for gpu in pool}
         self._rings: dict[int, tuple[float, tuple[int, ...]] | None] = {}
         self._alike: dict[int, int] = {}
-        self._limits: dict[tuple[int, Traffic], tuple[Resource | None, Resource | None]] = {}
+        self._limits: dict[tuple[int, Placing | Traffic], tuple[Resource | None, Resource | None]] = {}
 
     def counts_of_last(self) -> range:
         """Return how many GPUs that are taken only where there are too few others a set may have."""
@@ -190,21 +195,22 @@ class _Search:
             "spread": Rates(floor.spread, floor.spread),
             "ring": Rates(0.0, floor.ring),
         }
-        shared: dict[str, Rates] = {"none": Rates(0.0, 0.0)}
+        shared: dict[Placing | Traffic, Rates] = {"none": Rates(0.0, 0.0)}
         tie = None
         for rank, placing, owner, traffic in self.placings:
             if owner is not None and not mask >> owner & 1:
                 continue
-            if below < inf and (owner is not None or traffic not in shared):
-                low = self.owner_floor[owner] if owner is not None else least[traffic]
+            kind = placing if traffic == "groups" else traffic
+            if below < inf and (owner is not None or kind not in shared):
+                low = self.owner_floor[owner] if owner is not None else least.get(traffic, _NOTHING)
                 if compute + sum(self.stepper.predict(placing, compute, *low)) - _SLACK > below:
                     continue
             if owner is not None:
                 rates = self.table.with_owner(owner, gpus, mask)
             else:
-                if traffic not in shared:
-                    shared[traffic] = self._rates(traffic, gpus, mask, compute, below)
-                rates = shared[traffic]
+                if kind not in shared:
+                    shared[kind] = self._rates(placing, traffic, gpus, mask, compute, below)
+                rates = shared[kind]
             step_s = round(compute + sum(self.stepper.predict(placing, compute, *rates)), DIGITS)
             if step_s > below:
                 continue
@@ -332,7 +338,8 @@ class _Search:
 
     def _lowest(self, compute: float, rates: Mapping[str, Rates]) -> float:
         lowest = min(
-            sum(self.stepper.predict(placing, compute, *rates[traffic])) for placing, traffic in self.distinct
+            sum(self.stepper.predict(placing, compute, *rates.get(traffic, _NOTHING)))
+            for placing, traffic in self.distinct
         )
         return round(compute + lowest - _SLACK, DIGITS)
 
@@ -380,9 +387,10 @@ class _Search:
         if owner is not None:
             limits = self.table.limits_of_owner(owner, gpus, mask, rates)
         else:
-            if (mask, traffic) not in self._limits:
-                self._limits[mask, traffic] = self._limits_of(traffic, gpus, mask, rates)
-            limits = self._limits[mask, traffic]
+            kind = placing if traffic == "groups" else traffic
+            if (mask, kind) not in self._limits:
+                self._limits[mask, kind] = self._limits_of(placing, traffic, gpus, mask, rates)
+            limits = self._limits[mask, kind]
         weights_by, gradients_by = limits
         if self.stepper.is_limited_by_host(placing, rates.gradients):
             gradients_by = HOST
@@ -390,7 +398,7 @@ class _Search:
         return Found(gpus, placing, Prediction(compute, *parts, weights_by, gradients_by), alike)
 
     def _limits_of(
-        self, traffic: Traffic, gpus: tuple[int, ...], mask: int, rates: Rates
+        self, placing: Placing, traffic: Traffic, gpus: tuple[int, ...], mask: int, rates: Rates
     ) -> tuple[Resource | None, Resource | None]:
         if traffic == "ring":
             # The order that was found below a limit may be another one that is as fast.
@@ -399,6 +407,14 @@ class _Search:
             return None, self.rings.limit(found[1])
         if traffic == "host":
             return self.table.limits_of_host(gpus, mask, rates)
+        if traffic == "first":
+            return self.table.limits_of_owner(gpus[0], gpus, mask, rates)
+        if traffic == "groups":
+            (weights, _), (gradients, _) = self._in_groups(placing, gpus)
+            return weights, gradients
+        if traffic == "order":
+            around = self.rings.limit(gpus)
+            return around, around
         both = self.table.limit_of_spread(gpus, mask, rates)
         return both, both
 
@@ -410,23 +426,43 @@ class _Search:
         """Return the sort key of sets that are as fast."""
         return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
 
-    def _rates(self, traffic: str, gpus: tuple[int, ...], mask: int, compute: float, below: float) -> Rates:
+    def _rates(
+        self,
+        placing: Placing,
+        traffic: Traffic,
+        gpus: tuple[int, ...],
+        mask: int,
+        compute: float,
+        below: float,
+    ) -> Rates:
         if traffic == "host":
             return self.table.with_host(gpus, mask)
         if traffic == "spread":
             return self.table.spread(gpus, mask)
+        if traffic == "first":
+            return self.table.with_owner(gpus[0], gpus, mask)
+        if traffic == "groups":
+            return Rates(*(seconds for _, seconds in self._in_groups(placing, gpus)))
+        if traffic == "order":
+            around = once_round(self.rings.seconds(gpus), len(gpus))
+            return Rates(around, around)
         if below < inf:
             found = self.rings.best(gpus, mask, self._most_of_ring(compute, below))
         else:
             found = self._rings[mask] = self.rings.best(gpus, mask)
         return Rates(0.0, found[0] if found else inf)
 
+    def _in_groups(self, placing: Placing, gpus: Sequence[int]) -> tuple[Limit, Limit]:
+        stages = self.stepper.stages(placing, self.question.groups(gpus))
+        return stage_limits(self.question.paths, gpus, stages)
+
     def _kinds(self) -> dict[int, int]:
         kinds: dict[int, int] = {}
-        for gpu in self.pool:
-            kinds[gpu] = next(
-                (kinds[other] for other in self.pool if other < gpu and self._are_alike(other, gpu)), gpu
-            )
+        # Where the order of towers counts, only GPUs between which no other kind is can be exchanged.
+        in_order = any(placing.traffic in IN_ORDER for placing in self.question.placings)
+        for number, gpu in enumerate(self.pool):
+            others = self.pool[max(0, number - 1) if in_order else 0 : number]
+            kinds[gpu] = next((kinds[other] for other in others if self._are_alike(other, gpu)), gpu)
         return kinds
 
     def _are_alike(self, a: int, b: int) -> bool:

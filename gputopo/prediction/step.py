@@ -6,16 +6,19 @@ and by what each variable costs on each tower whatever its size. Pure.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from math import inf
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from gputopo.prediction.exchange import TRAFFIC, Stages, Traffic, parts_of, spread_parts, stages_of
 from gputopo.prediction.flows import GB, Flows, Resource
 from gputopo.prediction.line import Block, Line, line_of
 from gputopo.prediction.paths import Paths
 from gputopo.prediction.programs import Program
-from gputopo.prediction.rings import ring_rate
+from gputopo.prediction.rings import order_rate, ring_rate
+from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
-from gputopo.workload.spreading import largest_share
 from gputopo.workload.workloads import Workload
 
 # A number of an output that training keeps, in the time of as many multiply-accumulates: memory traffic.
@@ -24,9 +27,6 @@ FLOAT_BYTES = 4
 # Backward of a layer has two products, by its inputs and by its weights, for the one of forward.
 FORWARD_SHARE = 1 / 3
 HOST: Resource = ("host",)
-RINGS = ("nccl", "nccl_op", "ring", "collective")
-
-Traffic = Literal["none", "host", "owner", "spread", "ring"]
 
 
 class Placing(NamedTuple):
@@ -47,14 +47,21 @@ class Placing(NamedTuple):
     @property
     def traffic(self) -> Traffic:
         """Where weights and gradients flow."""
-        reduction = (self.all_reduce or "copy").partition("#")[0]
         if self.variable_update == "independent":
             return "none"
-        if self.ps_device == "cpu" or (self.ps_device is None and reduction == "pscpu"):
-            return "host"
         if self.ps_device is not None:
-            return "spread" if self.owner is None else "owner"
-        return "ring" if reduction in RINGS else "spread"
+            return "host" if self.ps_device == "cpu" else "spread" if self.owner is None else "owner"
+        return TRAFFIC[self.reduction.name]
+
+    @property
+    def reduction(self) -> Reduction:
+        """How gradients of replicas are added."""
+        return _reduction(self.all_reduce or "copy")
+
+
+@cache
+def _reduction(name: str) -> Reduction:
+    return parse(name)
 
 
 class Model(NamedTuple):
@@ -121,14 +128,12 @@ class Stepper:
 
     def __init__(self, model: Model, program: Program, towers: int, sockets: int = 1) -> None:
         self.program, self.towers = program, towers
-        self.bytes = model.bytes
+        self.model, self.bytes = model, model.bytes
         self.line: Line = line_of(model.blocks, 1.0, program.overlap)
         self.ring_line: Line = line_of(model.blocks, 1.0, program.ring_overlap)
-        # Where variables are spread: how much more than its part the GPU has that has most of them.
-        sizes = [size // FLOAT_BYTES for size in model.sizes]
-        self.uneven = towers * largest_share(sizes, towers, cuts=program.cuts_variables)
+        self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
-        self._variables, self._sockets = 1e-6 * len(model.sizes), sockets
+        self._sockets = sockets
         self._terms: dict[Placing, _Terms] = {}
 
     def predict(
@@ -155,6 +160,10 @@ class Stepper:
             return backward * terms.line.rate(1.0 + late / backward, more) / terms.gradients
         return late / ((self.bytes + more) or 1) / terms.gradients
 
+    def stages(self, placing: Placing, groups: Groups) -> Stages:
+        """Return the copies between towers of a reduction in groups; without groups in two halves."""
+        return stages_of(placing.reduction.name, self.numbers, groups or halves(self.towers))
+
     def _terms_of(self, placing: Placing) -> _Terms:
         terms = self._terms[placing] = self._new_terms(placing)
         return terms
@@ -165,10 +174,16 @@ class Stepper:
             return _Terms(0.0, 0.0, 0.0, 0.0, self.line)
         in_turn = towers if program.serial else 1
         if traffic == "ring":
-            variables_s, more = program.us_ring * self._variables, 1e12 * program.ring_mb * self._variables
+            variables = len(self.numbers)
+            variables_s, more = 1e-6 * program.us_ring * variables, 1e6 * program.ring_mb * variables
             return _Terms(0.0, in_turn / program.ring_share, 0.0, variables_s, self.ring_line, more)
         weights = gradients = in_turn / program.link_share
-        by_ps, least = placing.ps_device is not None, 0.0
+        by_ps, least, line = placing.ps_device is not None, 0.0, self.line
+        cuts = program.cuts_variables
+        if by_ps:
+            parts = spread_parts(self.numbers, towers, cuts=cuts and traffic == "spread")
+        else:
+            parts = parts_of(placing.reduction, self.numbers, towers, cuts=cuts)
         if traffic == "host":
             wait, each = (
                 (program.wait_cpu, program.us_cpu) if by_ps else (program.return_share, program.us_host)
@@ -178,34 +193,66 @@ class Stepper:
         else:
             wait, each = program.wait_gpu if by_ps else program.return_share, program.us_device
             if traffic == "spread":
-                weights *= self.uneven
+                uneven = towers * parts.largest
+                weights *= uneven
                 # One GPU receives from all others what else every GPU receives a part of.
-                gradients *= towers if program.gathers and by_ps else self.uneven
-        return _Terms(
-            wait * self.bytes * weights, gradients, least, each * self._variables * towers, self.line
-        )
+                gradients *= towers if program.gathers and by_ps else uneven
+            elif not by_ps and placing.reduction.name == "collective":
+                # One op for both times round, and one variable after another, as NCCL.
+                wait, gradients, line = 0.0, 2 * gradients, self.ring_line
+            elif not by_ps and placing.reduction.name == "tf_hierarchical":
+                line = line_of(self.model.blocks, 1.0, 0.0)  # joined to one tensor when backward has ended
+        variables_s = 1e-6 * each * parts.pieces * towers
+        return _Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
     def is_limited_by_host(self, placing: Placing, gradients: float) -> bool:
         """Return whether the host adds gradients more slowly than links bring them."""
         return placing.traffic == "host" and self.host_add > gradients / self.program.link_share
 
 
+Limit = tuple[Resource | None, float]
+
+
+def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Limit, Limit]:
+    """Return the slowest link of the stages to the sums and back, and the seconds of a byte in all stages."""
+    found = []
+    for copies in (stages.back, stages.sums):
+        slowest = []
+        for stage in copies:
+            flows = Flows(paths)
+            for sender, receiver, share in stage:
+                flows.between(gpus[sender], gpus[receiver], share)
+            slowest.append(flows.slowest)
+        worst = max(slowest, key=lambda one: one[1])
+        found.append((worst[0], sum(seconds for _, seconds in slowest)))
+    return found[0], found[1]
+
+
 def limits(
-    paths: Paths, gpus: Sequence[int], placing: Placing
-) -> tuple[tuple[Resource | None, float], tuple[Resource | None, float]]:
-    """Return the link that a byte occupies longest, and its seconds, of weights and of gradients."""
+    paths: Paths, gpus: Sequence[int], placing: Placing, stages: Stages | None = None
+) -> tuple[Limit, Limit]:
+    """Return the link that a byte occupies longest, and its seconds, of weights and of gradients.
+
+    `stages`: of a reduction in groups.
+    """
     traffic = placing.traffic
     if len(gpus) == 1 or traffic == "none":
         return (None, 0.0), (None, 0.0)
     if traffic == "ring":
         return (None, 0.0), ring_rate(paths, gpus)
+    if traffic == "order":
+        around = order_rate(paths, gpus)
+        return around, around
+    if traffic == "groups":
+        assert stages is not None
+        return stage_limits(paths, gpus, stages)
     weights, gradients = Flows(paths), Flows(paths)
     if traffic == "host":
         for gpu in gpus:
             weights.from_host(gpu)
             gradients.to_host(gpu)
     else:
-        owners = gpus if placing.owner is None else (placing.owner,)
+        owners = gpus if traffic == "spread" else (gpus[0] if placing.owner is None else placing.owner,)
         for owner in owners:
             for gpu in gpus:
                 weights.between(owner, gpu, 1 / len(owners))
@@ -214,12 +261,22 @@ def limits(
 
 
 def predict(
-    stepper: Stepper, paths: Paths, gpus: Sequence[int], compute_s: float, placing: Placing
+    stepper: Stepper,
+    paths: Paths,
+    gpus: Sequence[int],
+    compute_s: float,
+    placing: Placing,
+    groups: Groups = (),
 ) -> Prediction:
-    """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`."""
+    """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
+
+    `groups`: of towers, for a hierarchical reduction; the two halves of the towers without.
+    """
     if len(gpus) == 1 or placing.traffic == "none":
         return Prediction(compute_s)
-    (weights_by, weights_rate), (gradients_by, gradients_rate) = limits(paths, gpus, placing)
+    (weights_by, weights_rate), (gradients_by, gradients_rate) = limits(
+        paths, gpus, placing, stepper.stages(placing, groups) if placing.traffic == "groups" else None
+    )
     if stepper.is_limited_by_host(placing, gradients_rate):
         gradients_by = HOST
     parts = stepper.predict(placing, compute_s, weights_rate, gradients_rate)

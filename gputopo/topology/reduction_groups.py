@@ -34,6 +34,12 @@ def halves(towers: int) -> Groups:
     return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
 
 
+def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
+    """Return the tower that leads each group for a variable, and the group where the total is made."""
+    rank, main = divmod(number, len(groups))
+    return [group[rank % len(group)] for group in groups], main
+
+
 def _partition(machine: Machine, gpus: tuple[int, ...], farthest: Hop) -> Groups:
     tower = {gpu: number for number, gpu in enumerate(gpus)}
     rest = set(gpus)

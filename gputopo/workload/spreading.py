@@ -34,13 +34,18 @@ def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple
     return [(whole[number],) if number in whole else tuple(range(count)) for number in range(len(sizes))]
 
 
-def largest_share(sizes: Sequence[int], count: int, *, cuts: bool = True) -> float:
-    """Return the share of all numbers on the owner that has most of them, spread as `spread` does."""
-    loads = [0.0] * count
-    for size, owners in zip(sizes, spread(sizes, count, cuts=cuts), strict=True):
-        for owner in owners:
-            loads[owner] += size / len(owners)
-    return max(loads) / (sum(sizes) or 1)
+def largest_share(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> float:
+    """Return the share of all numbers on the owner that has most, where each has an equal part of its own."""
+    loads: dict[int, float] = {}
+    for size, of_variable in zip(sizes, owners, strict=True):
+        for owner in of_variable:
+            loads[owner] = loads.get(owner, 0.0) + size / len(of_variable)
+    return max(loads.values(), default=0.0) / (sum(sizes) or 1)
+
+
+def chunk_count(size: int, count: int, min_size: int = MIN_CHUNK) -> int:
+    """Return into how many chunks `size` numbers are cut: at most `count`, of at least `min_size` each."""
+    return max(1, min(size // min_size, count))
 
 
 def _by_size(sizes: Sequence[int], order: Sequence[int], count: int) -> tuple[dict[int, int], int]:

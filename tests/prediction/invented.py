@@ -11,6 +11,19 @@ from gputopo.prediction.programs import Program
 from gputopo.prediction.shared_links import SocketLink, Uplink
 from gputopo.prediction.step import Model, Placing
 
+REDUCTIONS = (
+    "copy",
+    "psgpu",
+    "psgpu#2",
+    "pscpu",
+    "pscpu#3",
+    "hierarchical",
+    "one_device",
+    "ring",
+    "ring#2",
+    "collective",
+    "nccl",
+)
 RATES = st.floats(0.5, 200.0)
 SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
@@ -88,11 +101,11 @@ def machines(draw: st.DrawFn, max_gpus: int = 6) -> Paths:
 
 
 def placings(gpus: Sequence[int]) -> tuple[Placing, ...]:
-    """Return every kind of place for the variables of these GPUs."""
+    """Return every kind of place for the variables of these GPUs, but the reductions of even numbers."""
     return (
         Placing("parameter_server", "cpu"),
         *(Placing("parameter_server", f"gpu:{gpu}") for gpu in gpus),
         Placing("parameter_server", "gpu:spread"),
-        *(Placing("replicated", None, name) for name in ("copy", "pscpu", "nccl")),
+        *(Placing("replicated", None, name) for name in REDUCTIONS),
         Placing("independent"),
     )

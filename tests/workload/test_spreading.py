@@ -31,7 +31,7 @@ def test_what_exceeds_a_fair_share_is_cut_unless_its_parts_were_too_small(
 def test_loads_are_even_where_variables_can_be_cut(sizes: list[int], count: int) -> None:
     """The last variable that is assigned whole raises the largest load by less than its own size."""
     fair = sum(sizes) / count
-    largest = largest_share(sizes, count) * sum(sizes)
+    largest = largest_share(sizes, spread(sizes, count)) * sum(sizes)
     assert largest <= max(EVEN * fair, fair + count * MIN_CHUNK) + 1e-6
 
 
@@ -57,7 +57,7 @@ def test_the_smallest_are_never_cut_before_larger_ones(sizes: list[int], count: 
 @pytest.mark.parametrize("name", ["alexnet", "vgg11", "vgg16", "inception3", "resnet50"])
 def test_no_bundled_model_has_all_kernels_on_few_towers(name: str, towers: int) -> None:
     sizes = [size for block in require(name).blocks for size in block.variables]
-    assert largest_share(sizes, towers) * towers <= EVEN
+    assert largest_share(sizes, spread(sizes, towers)) * towers <= EVEN
 
 
 def test_as_few_as_possible_are_cut() -> None:

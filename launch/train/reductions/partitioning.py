@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.topology.reduction_groups import Groups
-from gputopo.workload.spreading import spread
+from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32
 """Numbers: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
@@ -17,7 +16,7 @@ def chunk_sizes(size: int, count: int, min_size: int = 1, unit: int = 1) -> list
     remainder as well. A tensor with fewer numbers than `min_size` is one chunk, and one that has no unit for
     every chunk is cut at any number.
     """
-    count = max(1, min(size // min_size, count))
+    count = chunk_count(size, count, min_size)
     if size < count * unit:
         unit = 1
     units, remainder = divmod(size, unit)
@@ -48,12 +47,6 @@ def starts_of(count: int, towers: int, rings: int, first: int = 0) -> list[int]:
     """Return the tower that each of `count` chunks starts at, ring by ring; the first one at `first`."""
     apart = max(1, towers // rings)
     return [(first + chunk % towers + chunk // towers * apart) % towers for chunk in range(count)]
-
-
-def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Return the tower that leads each group for a variable, and the group where the total is made."""
-    rank, main = divmod(number, len(groups))
-    return [group[rank % len(group)] for group in groups], main
 
 
 def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, ...]]:

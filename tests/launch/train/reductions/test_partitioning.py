@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from gputopo.launch.train.reductions.partitioning import (
     chunk_sizes,
-    leaders_of,
     owners_of,
     small_runs,
     starts_of,
 )
-from gputopo.topology.reduction_groups import halves
+from gputopo.topology.reduction_groups import halves, leaders_of
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
