@@ -13,6 +13,7 @@ from gputopo.launch.jobs.run import supervise, worker_command
 from gputopo.launch.spec.run_spec import Backend, Lifecycle, RunSpec
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.planner.autotune import Race
+from gputopo.runs.predicted.compare import with_prediction
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.machine import Machine
@@ -138,7 +139,8 @@ def _run(trial: Trial, path: Path, machine: Machine | None, command: WorkerComma
     )
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
-    result = run_folder.save_result(folder, summarise(outcome.events), time_s=time.time())
+    result = with_prediction(summarise(outcome.events), trial.plan)
+    result = run_folder.save_result(folder, result, time_s=time.time())
     speed = result.throughput
     if result.failure is not None:
         return result.failure.cause

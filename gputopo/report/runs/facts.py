@@ -7,10 +7,11 @@ from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
-from gputopo.values.run.result import Result
+from gputopo.values.run.result import AgainstPrediction, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
+_PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
 ANOMALY_STYLE = "bold red"
 
 
@@ -51,6 +52,8 @@ def _speed(result: Result) -> Iterator[Fact]:
             f"(jitter {units.images_per_sec(speed.jitter)}), median {units.images_per_sec(speed.median)}, "
             f"by wall time {units.images_per_sec(speed.total)}",
         )
+    if result.prediction is not None:
+        yield from _prediction(result.prediction)
     batches = [row.batch_size for row in result.devices]
     if batches and all(batches):
         each = as_typed(plain(batches))
@@ -59,6 +62,23 @@ def _speed(result: Result) -> Iterator[Fact]:
         yield Fact("batch", f"{sum(batches)} images: {each} {where}")
     if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
         yield Fact("clocks", "not read while the steps were counted")
+
+
+def _prediction(found: AgainstPrediction) -> Iterator[Fact]:
+    low, high = (
+        units.images_per_sec(found.images_per_sec_low),
+        units.images_per_sec(found.images_per_sec_high),
+    )
+    style = "yellow" if found.verdict in ("slower", "faster") else ""
+    yield Fact(
+        "predicted", f"{units.images_per_sec(found.images_per_sec)} ({low} to {high}); {found.says}", style
+    )
+    if found.parts:
+        ms = units.milliseconds
+        parts = (
+            f"{_PARTS[name]} {ms(one.predicted)} / {ms(one.measured)}" for name, one in found.parts.items()
+        )
+        yield Fact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
 
 
 def _what_ran(result: Result) -> Iterator[Fact]:

@@ -54,7 +54,7 @@ class PastRun(NamedTuple):
 
 
 class _Device(msgspec.Struct, frozen=True):
-    gpu: int
+    gpu: int | None
     tower: int
 
 
@@ -87,13 +87,6 @@ class _Spec(msgspec.Struct, frozen=True):
     data: _Data = _Data()
     exchange: _Exchange = _Exchange()
     extra_forward: Mapping[str, int] = {}
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether it trains as the constants describe."""
-        own = self.task == "train" and self.method is None and self.strategy is None
-        free = self.data.folder is None and self.data.source == "gpu"
-        return own and free and not self.precision.xla and not self.extra_forward
 
     def placing(self) -> Placing:
         """Return where the variables were: on a GPU by its index in the machine."""
@@ -129,9 +122,9 @@ def past_run(result: Result) -> PastRun | None:
     if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
         return None
     speed, spec = result.throughput, _spec(result.spec)
-    if spec is None or not spec.is_predicted or exchange_words(result.spec):
+    if spec is None or why_unpredicted(result.spec) is not None or speed is None:
         return None
-    if len(spec.devices) < 2 or spec.variable_update == "independent" or speed is None:
+    if len(spec.devices) < 2 or spec.variable_update == "independent":
         return None
     if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
         return None
@@ -143,9 +136,29 @@ def past_run(result: Result) -> PastRun | None:
         for row in result.devices
         if row.weights_ms is not None and row.compute_ms is not None
     ]
-    gpus = tuple(one.gpu for one in spec.devices)
+    gpus = tuple(one.gpu for one in spec.devices if one.gpu is not None)
+    if len(gpus) != len(batches):
+        return None
     job = Job(spec.model, spec.precision.compute, batches, gpus, spec.placing())
     return PastRun(job, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+
+
+def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
+    """Return what of a run's spec the constants do not describe, None where they do."""
+    found = _spec(spec)
+    if found is None:
+        return "it is not known what ran"
+    if found.task != "train" or found.method is not None or found.strategy is not None:
+        return "only training by the core is predicted"
+    if found.data.folder is not None or found.data.source != "gpu":
+        return "the time of the input is not predicted"
+    if found.precision.xla:
+        return "steps compiled by XLA are not predicted"
+    if found.extra_forward:
+        return "forward passes were added"
+    if words := exchange_words(spec):
+        return f"not predicted: {', '.join(words)}"
+    return None
 
 
 def by_job(runs: Iterable[PastRun]) -> dict[Job, list[PastRun]]:

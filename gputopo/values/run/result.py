@@ -70,6 +70,31 @@ class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     other: str | None
 
 
+class PartMs(msgspec.Struct, frozen=True):
+    """Milliseconds of a part of the step, predicted and measured."""
+
+    predicted: float
+    measured: float
+
+
+class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A run beside the prediction of its plan, see `gputopo.runs.predicted.compare`.
+
+    `images_per_sec` with its range, as predicted; `measured`: the median. `verdict`: "within" the range,
+    "slower" than it, "faster", or "not compared". `resource`: what is slower or faster than believed, as far
+    as the time marks show it. `parts`: compute and weights of the slowest device, and the rest of the step.
+    """
+
+    verdict: str  # within, slower, faster, not compared
+    says: str
+    images_per_sec: float
+    images_per_sec_low: float
+    images_per_sec_high: float
+    measured: float
+    resource: str | None = None
+    parts: dict[str, PartMs] = {}
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
     """All that a run measured, complete or not. `status`: complete, interrupted or failed.
 
@@ -80,7 +105,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
     `wall_s` is of the whole run. `checkpoints`: those that are there. `input`: how the examples came, as the
     input reports; `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited
-    for examples. `input_verdict`: from this run and an earlier one, all else from this run's events.
+    for examples. `input_verdict`: from this run and an earlier one; `prediction`: from this run and its plan,
+    None where that predicts nothing; all else from this run's events.
     """
 
     status: str
@@ -129,3 +155,4 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     input: dict[str, str | int | float | None] = {}
     input_waited_share: float | None = None
     input_verdict: InputVerdict | None = None
+    prediction: AgainstPrediction | None = None

@@ -64,7 +64,10 @@ def test_a_rehearsal_is_labelled_in_every_output(
     assert "rehearsal of 7gforce" in " ".join(table.out.partition(says)[0].split())  # the title, folded
     assert says in table.out
     assert call(*options, "--tf-cnn-log").out.splitlines()[0] == says
-    assert json.loads(call(*options, "--json").out)["rehearsal_of"] == "7gforce"
+    result = json.loads(call(*options, "--json").out)
+    assert result["rehearsal_of"] == "7gforce"
+    assert result["prediction"]["verdict"] == "not compared"
+    assert "predicted for 7gforce, measured on CPU devices (a rehearsal)" in result["prediction"]["says"]
     assert says in call(*options, "--dry-run").out
     call(*options, "--output", tmp_path / "out")
     assert json.loads((tmp_path / "out/spec.json").read_text())["says"] == [says]
@@ -101,6 +104,21 @@ def test_a_run_on_gpus_prints_what_is_predicted_before_its_steps(
     assert lines[0] == "Training on 2 GPUs: 0, 1."
     assert lines[1].startswith("Predicted for GPU 0,1, ")
     assert lines[2].startswith("Limited by: ")
+
+
+def test_after_a_run_on_gpus_predicted_and_measured_stand_side_by_side(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("7gforce")
+    worker("works")
+    asked = ("run", "--model", "alexnet", "--num-gpus", "2")
+    table = " ".join(call(*asked, "--output", tmp_path / "out").out.split())
+    assert "than believed: " in table
+    assert "ms of a step, predicted / measured: compute " in table
+    stored = json.loads((tmp_path / "out/result.json").read_text())["prediction"]
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert stored["verdict"] == "slower"  # the worker has 40 images/sec
+    assert stored["images_per_sec"] == plan["choice"]["images_per_sec"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gputopo.values.run.events import (
     RunStarted,
     Traced,
 )
-from gputopo.values.run.result import Result
+from gputopo.values.run.result import AgainstPrediction, PartMs, Result
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)
@@ -236,3 +236,22 @@ def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
 def test_the_title_shows_another_task_than_training(task: str, words: str) -> None:
     result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
     assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)
+
+
+@pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])
+def test_predicted_stands_beside_measured(verdict: str, style: str) -> None:
+    found = AgainstPrediction(
+        verdict=verdict,
+        says="what it says",
+        images_per_sec=1560.0,
+        images_per_sec_low=1400.0,
+        images_per_sec_high=1700.0,
+        measured=1300.0,
+        parts={"compute": PartMs(100.0, 101.0), "weights": PartMs(10.0, 20.0), "rest": PartMs(0.0, 40.0)},
+    )
+    lines = run_report(msgspec.structs.replace(gpu_result(2), prediction=found), 120)
+    text = text_of(lines)
+    assert re.search(r"^predicted +1560 \(1400 to 1700\); what it says$", text, re.MULTILINE)
+    parts = "compute 100.0 / 101.0, weights 10.0 / 20.0, gradients and update 0.00 / 40.0"
+    assert parts in " ".join(text.split())
+    assert any("what it says" in words and used == style for line in lines for words, used in line)

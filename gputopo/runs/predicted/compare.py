@@ -1,0 +1,157 @@
+"""A run beside the prediction of its plan, and what it says where it is outside the range. Pure.
+
+The parts of a step, in the prediction and by the time marks of the slowest device:
+
+| part      | predicted                              | measured                                         |
+|-----------|----------------------------------------|--------------------------------------------------|
+| compute   | batch / images/sec of one GPU          | from the last weights to the gradients           |
+| weights   | their copies that forward waits for    | from the start of the step to the last weights   |
+| rest      | gradients after backward, variables    | the step without the two                         |
+
+Forward begins before the last weights have come, so the marks show more of weights and less of compute than
+is predicted: compute counts as longer only by its own mark, weights by both together.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from gputopo.runs.anomaly import THRESHOLD_PERCENT, name_of
+from gputopo.runs.predicted.past import why_unpredicted
+from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
+
+UPDATE = "update of the variables"
+VARIABLES = "cost of variables"
+# What shows whether a link or a GPU is what it is believed to be.
+_CHECK_LINK = "gputopo bandwidth --save measures the links"
+_CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
+
+
+def with_prediction(result: Result, plan: Plan) -> Result:
+    """Return the result of a run with the comparison to the prediction of its plan, if there is one."""
+    return msgspec.structs.replace(result, prediction=against(result, plan))
+
+
+def against(result: Result, plan: Plan) -> AgainstPrediction | None:
+    """Compare a run with the prediction of its plan; None where nothing was predicted, or measured."""
+    choice, speed = plan.choice, result.throughput
+    low, high = choice.images_per_sec_low, choice.images_per_sec_high
+    if choice.images_per_sec is None or low is None or high is None or speed is None:
+        return None
+    measured = speed.median
+    found = AgainstPrediction(
+        verdict="not compared",
+        says="",
+        images_per_sec=choice.images_per_sec,
+        images_per_sec_low=low,
+        images_per_sec_high=high,
+        measured=round(measured, 2),
+    )
+    why_not = _why_not_compared(result, plan)
+    if why_not is not None:
+        return msgspec.structs.replace(found, says=f"not compared: {why_not}")
+    slowest = _slowest(result.devices)
+    parts = {} if slowest is None else _parts(slowest, choice, result)
+    if low <= measured <= high:
+        return msgspec.structs.replace(found, verdict="within", says="within the range", parts=parts)
+    verdict = "slower" if measured < low else "faster"
+    if slowest is None:
+        says = f"{verdict} than predicted; there are no time marks that show where"
+        return msgspec.structs.replace(found, verdict=verdict, says=says)
+    part = _longer(parts) if verdict == "slower" else _shorter(parts)
+    resource = _resource(part, parts, choice, result.devices, slowest)
+    says = f"{resource} {verdict} than believed: {_part_words(part, parts)}"
+    hint = _hint(part, resource) if verdict == "slower" else ""
+    return msgspec.structs.replace(found, verdict=verdict, says=says + hint, resource=resource, parts=parts)
+
+
+def _why_not_compared(result: Result, plan: Plan) -> str | None:
+    if result.rehearsal_of is not None:
+        return f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
+    if (why := why_unpredicted(result.spec)) is not None:
+        return why
+    choice, prediction = plan.choice, plan.prediction
+    batches = tuple(row.batch_size for row in result.devices)
+    planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
+    return None if batches == planned else "predicted for another batch"
+
+
+def _slowest(devices: Sequence[DeviceResult]) -> DeviceResult | None:
+    """Return the device whose weights and gradients come last, None where one has no marks."""
+    if not devices or any(row.weights_ms is None or row.compute_ms is None for row in devices):
+        return None
+    return max(devices, key=lambda row: (row.weights_ms or 0.0) + (row.compute_ms or 0.0))
+
+
+def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str, PartMs]:
+    assert result.throughput is not None
+    compute, weights = slowest.compute_ms or 0.0, slowest.weights_ms or 0.0
+    step_ms = 1e3 * sum(row.batch_size for row in result.devices) / result.throughput.median
+    exposed = choice.exposed_ms
+    rest = exposed.get("gradients", 0.0) + exposed.get("variables", 0.0)
+    pairs = {
+        "compute": (choice.compute_ms or 0.0, compute),
+        "weights": (exposed.get("weights", 0.0), weights),
+        "rest": (rest, max(0.0, step_ms - compute - weights)),
+    }
+    return {name: PartMs(round(one, 3), round(other, 3)) for name, (one, other) in pairs.items()}
+
+
+def _longer(parts: Mapping[str, PartMs]) -> str:
+    """Return the part that takes so much longer than any other."""
+    excess = {name: part.measured - part.predicted for name, part in parts.items()}
+    excess["weights"] += min(excess["compute"], 0.0)
+    return max(excess, key=excess.__getitem__)
+
+
+def _shorter(parts: Mapping[str, PartMs]) -> str:
+    """Return the part that takes so much less time than any other."""
+    less = {name: part.predicted - part.measured for name, part in parts.items()}
+    less["compute"] += min(less["weights"], 0.0)
+    return max(less, key=less.__getitem__)
+
+
+def _resource(
+    part: str,
+    parts: Mapping[str, PartMs],
+    choice: Candidate,
+    devices: Sequence[DeviceResult],
+    slowest: DeviceResult,
+) -> str:
+    """Return what a part of the step depends on: the devices, a link, or what variables cost."""
+    if part == "compute":
+        others = [row.compute_ms or 0.0 for row in devices if row != slowest]
+        alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + THRESHOLD_PERCENT / 100) * median(others)
+        return name_of(slowest.device) if alone or not others else f"all {len(devices)} {_nouns(slowest)}"
+    if part == "weights":
+        return choice.links.get("weights", "the copy of the weights")
+    if len(devices) == 1:
+        return UPDATE
+    variables, gradients = (choice.exposed_ms.get(name, 0.0) for name in ("variables", "gradients"))
+    # No box was seen whose variables cost more than twice what is assumed.
+    small = parts["rest"].measured <= 2 * variables + gradients
+    if "gradients" not in choice.links or (small and variables > gradients):
+        return VARIABLES
+    return choice.links["gradients"]
+
+
+def _nouns(row: DeviceResult) -> str:
+    return "CPU devices" if row.device.device.startswith("/CPU") else "GPUs"
+
+
+def _part_words(part: str, parts: Mapping[str, PartMs]) -> str:
+    names = {"rest": "gradients and update take", "weights": "weights take", "compute": "compute takes"}
+    one = parts[part]
+    words = f"{names[part]} {one.measured:.1f} ms of a step, predicted {one.predicted:.1f}"
+    compute = parts["compute"]
+    if part != "compute" and compute.measured < (1 + THRESHOLD_PERCENT / 100) * compute.predicted:
+        words += "; compute takes no longer than predicted"
+    return words
+
+
+def _hint(part: str, resource: str) -> str:
+    if part == "compute":
+        return f" ({_CHECK_GPU})"
+    return "" if resource in (VARIABLES, UPDATE) else f" ({_CHECK_LINK})"
