@@ -16,12 +16,13 @@ OPTIMIZATION = {"optimizer": "momentum", "weight_decay": 0.001, "gradient_clip_n
 # 2^19 times the loss leaves the range of float16 at first.
 SHORT = {"compute": "fp16", "xla": True, "auto_loss_scale": True, "loss_scale": 2.0**19}
 MODELS = {2: "small", 3: f"{USER}:normed"}  # by the number of towers
+BATCHES = {2: 4, 3: (2, 5, 4)}
 COMPILED = 3
 REPLICATED = {"variable_update": "replicated", "all_reduce": "copy"}
 
 
 def cases(towers: int) -> dict[str, dict[str, Any]]:
-    common = {"model": MODELS[towers], "optimization": OPTIMIZATION}
+    common = {"model": MODELS[towers], "optimization": OPTIMIZATION, "batch_size": BATCHES[towers]}
     mirrored = {**common, "variable_update": "replicated"}
     short = {
         "own short": {**common, **REPLICATED, "precision": SHORT},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.train.inputs.cases.feeding import LONG_S, TOWERS
+from tests.launch.train.inputs.cases.feeding import BATCHES, LONG_S
 from tests.launch.train.inputs.cases.sources import FEEDS
 
 pytestmark = pytest.mark.tensorflow
@@ -17,7 +17,7 @@ def test_both_data_formats_train_on_the_same_numbers(given: dict[str, Any]) -> N
     assert given["feeds"]["staged-NCHW"] == pytest.approx(given["feeds"]["sync-NHWC"], rel=SAME_LOSS)
 
 
-@pytest.mark.parametrize("towers", TOWERS)
+@pytest.mark.parametrize("towers", BATCHES)
 @pytest.mark.parametrize("way", ["gpu", "cpu", *FEEDS])
 def test_every_source_and_feed_has_its_batches_where_it_reports_and_gives_them_to_every_device(
     given: dict[str, Any], way: str, towers: int

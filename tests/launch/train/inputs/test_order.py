@@ -62,6 +62,16 @@ def test_after_the_end_there_is_nothing_and_before_it_all_is_there_again(given: 
     assert given["order"]["ends"] == [True, False, False, False, True]
 
 
+def test_towers_with_batches_of_different_sizes_take_the_same_examples_in_the_same_order(
+    given: dict[str, Any],
+) -> None:
+    order = given["order"]
+    assert order["by_unequal"] == order["first"]
+    # Six pictures in joint batches of four: the second one is filled up.
+    assert order["evaluated_by_unequal"] == order["evaluated"]
+    assert len(order["evaluated"]) == 6
+
+
 def test_a_picture_is_cut_the_same_whatever_tower_takes_it(given: dict[str, Any]) -> None:
     assert given["order"]["by_towers"] == 0.0
 

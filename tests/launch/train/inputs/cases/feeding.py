@@ -12,13 +12,15 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
+from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import ModelBuilt, Step
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import FEEDS, Picture, error_of, joint, source, spec_of
 from tests.launch.train.small_model import SmallModel
 
 LONG_S = 0.2
-TOWERS = (1, 3)
+# Their batches, of 6 examples together, by the number of towers.
+BATCHES: dict[int, BatchSize] = {1: 6, 3: (1, 3, 2)}
 
 
 def feeds(root: Path) -> Any:
@@ -43,10 +45,8 @@ def ways(root: Path) -> Any:
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
-        for towers in TOWERS:
-            spec = spec_of(
-                towers=towers, batch=6 // towers, ps_device="/CPU:0", learning_rate=0.3, **_fields(way)
-            )
+        for towers, batch in BATCHES.items():
+            spec = spec_of(towers=towers, batch=batch, ps_device="/CPU:0", learning_rate=0.3, **_fields(way))
             events = _trained(spec)
             with source(spec, SmallModel()) as made:
                 fed = [short_name(one.device) for one in made.feed(0)]

@@ -8,8 +8,17 @@ import msgspec
 import numpy as np
 
 from gputopo.launch.spec.run_spec import CacheForm, Lifecycle
+from gputopo.values.run.batches import BatchSize
 from tests.launch.train.inputs import folders
-from tests.launch.train.inputs.cases.sources import Picture, error_of, joint, source, spec_of, steps
+from tests.launch.train.inputs.cases.sources import (
+    Picture,
+    error_of,
+    joint,
+    source,
+    spec_of,
+    steps,
+    to_the_end,
+)
 
 
 def order(root: Path) -> Any:
@@ -37,6 +46,9 @@ def order(root: Path) -> Any:
                 ends.append(False)
     whole = labels(two, range(12))
     return {
+        "by_unequal": labels(spec_of(data, batch=(3, 7), towers=2), range(6)),
+        "evaluated_by_unequal": to_the_end(spec_of(data, task="eval", batch=(3, 1)))[1].tolist(),
+        "evaluated": to_the_end(spec_of(data, task="eval", batch=1))[1].tolist(),
         "far": far,
         "restarted": restarted,
         "ends": ends,
@@ -69,7 +81,9 @@ def other_batches(root: Path) -> Any:
         return fed
 
     feeds.FedSource.feed = watched  # type: ignore[method-assign]
-    for towers, batch in ((2, 10), (1, 10), (3, 2)):  # two steps each
+    batches: tuple[BatchSize, ...] = ((10, 10), 10, (1, 3, 2))  # two steps each
+    for batch in batches:
+        towers = len(batch) if isinstance(batch, tuple) else 1
         spec = spec_of(data, towers=towers, batch=batch, model=name, num_batches=2, num_warmup_batches=0)
         spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=lifecycle)
         training.train(models.build(name, spec), spec, lambda event: None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.values.errors import GputopoError
+from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
 
 FEEDS = ("sync", "queue", "dataset", "staged")
@@ -23,7 +24,7 @@ class Picture:
     classes: int = 1001
 
 
-def spec_of(folder: Path | None = None, *, towers: int = 2, batch: int = 4, **fields: Any) -> RunSpec:
+def spec_of(folder: Path | None = None, *, towers: int = 2, batch: BatchSize = 4, **fields: Any) -> RunSpec:
     data = {key: fields.pop(key) for key in tuple(fields) if key in Data.__struct_fields__}
     given: dict[str, Any] = {"num_batches": 3, "num_warmup_batches": 2, "model": "own", **fields}
     return RunSpec(
