@@ -46,7 +46,7 @@ def speed_classes(speeds: Mapping[int, float]) -> list[list[int]]:
 
 def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tuple[str, ...]:
     """Return how the batches of `--batch-size auto` were chosen. `known`: the speeds of the GPUs are."""
-    if request.batch_size != AUTO:
+    if request.batch_size != AUTO or len(each) == 1:
         return ()
     batch = plain(each) if each else None
     if isinstance(batch, tuple):

@@ -160,9 +160,9 @@ def unequal(selection: Fastest, gpus: Sequence[int]) -> Unequal | None:
     together, in_proportion = _group(equal, gpus), _group(by_speed, gpus)
     required = selection.required
     alone = [_group(equal, part) for part in parts if required is None or required in part]
-    better = max([in_proportion, *alone], key=lambda one: one.images_per_sec)
-    if better.images_per_sec <= (1 + CLEARLY) * together.images_per_sec:
-        better = together
+    better, chosen = max([together, in_proportion, *alone], key=_speed), _group(selection, gpus)
+    if _speed(better) <= (1 + CLEARLY) * _speed(chosen):
+        better = chosen
     return Unequal(
         together=together,
         alone=tuple(alone),
@@ -185,6 +185,10 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
 def _asked_for(selection: Fastest, batch: AskedBatch) -> Fastest:
     request = msgspec.structs.replace(selection.request, batch_size=batch)
     return Fastest(selection.machine, request, selection.unavailable, selection.basis)
+
+
+def _speed(group: GroupSpeed) -> float:
+    return group.images_per_sec
 
 
 def _group(selection: Fastest, gpus: Sequence[int]) -> GroupSpeed:

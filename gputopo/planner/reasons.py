@@ -76,13 +76,14 @@ def search_reason(
     return f"{best}; {equal} sets are equal, {chosen}"
 
 
-def model_reasons(machine: Machine, gpus: Sequence[int]) -> list[str]:
+def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:
     """Return a note where the chosen GPUs are of different models, which the order by topology ignores."""
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.index in gpus and gpu.name}
     if len(set(names.values())) < 2:
         return []
     models = ", ".join(f"GPU {index}: {names[index]}" for index in sorted(names))
-    return [f"GPUs of different models ({models}): the slowest sets the pace of synchronous training"]
+    pace = "the slowest sets the pace of synchronous training" if equal_batches else "each has its own batch"
+    return [f"GPUs of different models ({models}): {pace}"]
 
 
 def pix_met(links: Links, island: Sequence[int], gpus: Sequence[int]) -> str:

@@ -79,6 +79,11 @@ class Selection(ABC):
         """Return from what the candidates' seconds were predicted; None: they were not."""
         return None
 
+    def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the examples of each of these GPUs where they are known, in the order of their towers."""
+        asked = self.request.batch_size
+        return asked if isinstance(asked, tuple) else ()
+
     @property
     def variable_update(self) -> str:
         """The variable update: a requested reduction implies replicated."""
@@ -144,7 +149,7 @@ class Selection(ABC):
         return [
             *reasons,
             *self.warnings(chosen),
-            *model_reasons(self.machine, chosen),
+            *model_reasons(self.machine, chosen, equal_batches=len(set(self.batches(chosen))) < 2),
             *(out.reason for out in self.left_out),
         ]
 

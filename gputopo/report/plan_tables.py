@@ -4,7 +4,6 @@ import re
 
 from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.batches import as_typed
 from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import Candidate, GroupSpeed, HowMany, Unequal, WhatIf
 
@@ -41,22 +40,24 @@ def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
     of all with batches in proportion to their speeds; what each lacks of the fastest of these.
     """
     better = unequal.better
-    rows = (unequal.together, *unequal.alone, unequal.in_proportion)
-    gpus = index_ranges(better.gpus)
-    if better == unequal.together:
-        words = "all chosen GPUs with equal batches are the fastest"
+    rows = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
+    fastest = max(one.images_per_sec for one in rows)
+    less = 1 - better.images_per_sec / fastest
+    if not unequal.use:
+        words = f"nothing is clearly faster than the plan ({less:.1%})" if less else "the plan is the fastest"
     elif better == unequal.in_proportion:
-        words = "all chosen GPUs are the fastest with batches in proportion to their speeds"
+        words = f"batches in proportion to the GPUs' speeds would be faster: {unequal.use}"
+    elif better == unequal.together:
+        words = f"equal batches would be faster: {unequal.use}"
     else:
         noun = "GPU" if len(better.gpus) == 1 else "GPUs"
-        words = f"{noun} {gpus} alone would be faster than all chosen ones"
-    words += f": {unequal.use}" if unequal.use else ""
+        words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
     columns = [
         Column("batches", tuple(_batches(one) for one in rows), max_width=width // 3),
         Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in rows), "right"),
         Column(
             "less",
-            tuple(f"{max(0.0, 1 - one.images_per_sec / better.images_per_sec):.1%}" for one in rows),
+            tuple(f"{1 - one.images_per_sec / fastest:.1%}" for one in rows),
             "right",
         ),
         Column("", tuple("*" if one == better else "" for one in rows)),
@@ -67,7 +68,7 @@ def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
 
 def _batches(group: GroupSpeed) -> str:
     batch = plain_batch(group.batch_sizes)
-    return as_typed(batch) if isinstance(batch, tuple) else f"{batch} each"
+    return ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
 
 
 def what_if_lines(what_if: WhatIf, model: str | None, width: int) -> list[Line]:

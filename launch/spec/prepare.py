@@ -95,7 +95,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         spec,
         learning_rate=recipe.learning_rate,
         optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
-        says=(*spec.says, *_batch_note(spec)),
+        says=(*spec.says, *_batch_note(spec, choice.batch_sizes)),
     )
     check(spec)
     return spec
@@ -124,14 +124,15 @@ def _work_note(tower: int, passes: int) -> str:
     )
 
 
-def _batch_note(spec: RunSpec) -> tuple[str, ...]:
-    """Return what `--batch-size auto` made, None where it was not asked for."""
+def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
+    """Return what `--batch-size auto` made, none where it was not asked for."""
     if not is_auto(spec.asked.get("batch_size")):
         return ()
-    if isinstance(spec.batch_size, int):
-        return (f"--batch-size auto: {spec.batch_size} on each device, whose speeds are equal or unknown.",)
     each = as_typed(spec.batch_size)
-    return (f"--batch-size auto: {each}, in proportion to the speed of each GPU alone.",)
+    if isinstance(spec.batch_size, tuple):
+        return (f"--batch-size auto: {each}, in proportion to the speed of each GPU alone.",)
+    why = f"the nearest to the plan's {as_typed(planned)}" if planned else "whose speeds are equal or unknown"
+    return (f"--batch-size auto: {each} on each device, {why}.",)
 
 
 def _steps(

@@ -243,3 +243,29 @@ def test_the_number_of_gpus_is_shown_with_what_others_would_do(call: Call) -> No
     part = done.out.partition("\nNumber of GPUs\n")[2].partition("\n\n")[0]
     assert "GPUs  images/sec  speedup  gain" in part
     assert [row.split()[0] for row in part.splitlines()[-4:]] == ["1", "2", "4", "7"]
+
+
+def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:
+    speeds = "1560,1560,900,1560,1560,1560,1630"
+    options = ("--from", "7gforce", "--model", "resnet50", "--single-gpu-images-per-sec", speeds)
+    plan = schema.decode(call("plan", *options, "--batch-size", "512", "--json").out, Plan, origin="out")
+    assert plan.unequal is not None
+    assert sum(plan.unequal.in_proportion.batch_sizes) == 7 * 512
+    assert plan.unequal.use.startswith("--batch-size 54")
+    named = ("plan", *options, *plan.unequal.use.split(), "--json")
+    again = schema.decode(call(*named).out, Plan, origin="out")
+    assert again.choice.images_per_sec == plan.unequal.in_proportion.images_per_sec
+    assert again.choice.batch_sizes == plan.unequal.in_proportion.batch_sizes
+    assert again.unequal is not None
+    assert again.unequal.use == ""
+    text = call("plan", *options, "--batch-size", "AUTO").out
+    assert "\n  Batches     " in text
+    assert "in proportion to the speed of each GPU alone" in text
+
+
+@pytest.mark.parametrize("batch", ["64,64", "0", "64,,64", "1.5", "auto,64"])
+def test_a_batch_that_cannot_be_is_refused_in_two_lines(batch: str, call: Call) -> None:
+    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--batch-size", batch)
+    assert done.code == 2
+    assert done.err.startswith("gputopo: --batch-size ")
+    assert len(done.err.splitlines()) == 2

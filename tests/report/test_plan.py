@@ -3,7 +3,16 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.plan import environment_lines, placement_in_words, plan_view, summary_lines
-from gputopo.values.run.plan import Candidate, Learned, Plan, Prediction, Price, Refusal
+from gputopo.values.run.plan import (
+    Candidate,
+    GroupSpeed,
+    Learned,
+    Plan,
+    Prediction,
+    Price,
+    Refusal,
+    Unequal,
+)
 
 CHOICE = Candidate(
     gpus=(0, 1), ps_device="gpu:0", reasons=("GPUs 0 and 1 are PIX apart", "lowest of 9 equal sets")
@@ -214,3 +223,30 @@ def test_a_plan_states_how_many_runs_of_the_box_it_rests_on(learned: Learned, wo
     assert f"Own runs    {words}" in text
     bare = msgspec.structs.replace(prediction, learned=None)
     assert "Own runs" not in shown(Plan(choice=fast, candidates=(fast,), prediction=bare))
+
+
+EQUAL = GroupSpeed(gpus=(0, 1, 2), images_per_sec=270.0, batch_sizes=(64, 64, 64))
+ALONE = GroupSpeed(gpus=(0, 1), images_per_sec=198.0, batch_sizes=(64, 64))
+SHARED = GroupSpeed(gpus=(0, 1, 2), images_per_sec=300.0, batch_sizes=(60, 60, 72))
+
+
+@pytest.mark.parametrize(
+    ("better", "use", "words"),
+    [
+        (SHARED, "--batch-size 60,60,72", "in proportion to the GPUs' speeds would be faster: --batch-size"),
+        (EQUAL, "--batch-size 64", "equal batches would be faster: --batch-size 64"),
+        (ALONE, "--gpus 0,1", "GPUs 0-1 alone would be faster: --gpus 0,1"),
+        (SHARED, "", "the plan is the fastest"),
+        (EQUAL, "", "nothing is clearly faster than the plan (10.0%)"),
+    ],
+)
+def test_unequal_gpus_are_compared_with_what_each_lacks_of_the_fastest(
+    better: GroupSpeed, use: str, words: str
+) -> None:
+    unequal = Unequal(together=EQUAL, alone=(ALONE,), in_proportion=SHARED, better=better, use=use)
+    text = shown(Plan(choice=CHOICE, unequal=unequal))
+    assert words in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("  0-")]
+    assert [row[-1 - (row[-1] == "*")] for row in rows] == ["10.0%", "34.0%", "0.0%"]
+    assert [row[-1] == "*" for row in rows] == [one == better for one in (EQUAL, ALONE, SHARED)]
+    assert "60, 60, 72" in text

@@ -47,6 +47,8 @@ def _columns(result: Result) -> list[Column]:
         columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _MIN_NAME))
     # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
     parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
+    if len({row.batch_size for row in rows}) > 1:
+        columns.append(right("batch", [str(row.batch_size) for row in rows]))
     columns += [
         right("images\n/sec", [units.images_per_sec(row.images_per_sec) for row in rows]),
         right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),

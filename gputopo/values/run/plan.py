@@ -127,8 +127,8 @@ class Unequal(msgspec.Struct, frozen=True, kw_only=True):
 
     `together`: the chosen ones with equal batches. `alone`: those of one speed alone, and those without the
     slower ones, with equal batches. `in_proportion`: the chosen ones, each with a batch in proportion to its
-    speed. `better`: the fastest of these; `use`: the options of a run that does it, empty where the plan
-    does so by itself.
+    speed. `better`: the plan's own choice, or where one of these is clearly faster the fastest; `use`: the
+    options of a run that does it, empty where the plan does.
     """
 
     together: GroupSpeed

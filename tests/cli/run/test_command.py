@@ -240,6 +240,34 @@ def test_what_was_asked_and_what_ran_are_both_in_the_result(
     assert (result.batch_size, result.global_batch_size) == (4, 8)
 
 
+def test_batches_that_differ_reach_the_spec_and_the_result(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    options = ("--model", "alexnet", "--batch-size", "4,6", "--output", tmp_path / "out", "--json")
+    result = schema.decode(call("run", *options).out, Result, origin="out")
+    assert (result.batch_size, result.global_batch_size) == (None, 10)
+    assert [row.batch_size for row in result.devices] == [4, 6]
+    spec = schema.decode((tmp_path / "out/spec.json").read_bytes(), RunSpec, origin="file")
+    assert spec.batch_size == (4, 6)
+    assert "10 images: 4,6 on 2 devices" in call("run", *options[:4]).out
+    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--num-gpus", "3")
+    assert refused.code == 2
+    assert "--batch-size has 2 numbers for 3 devices" in refused.err
+    refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--method", "kuza55")
+    assert "it cuts one joint batch evenly" in refused.err
+
+
+def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Call) -> None:
+    options = ("--from", "7gforce", "--model", "resnet20", "--batch-size", "auto", "--dry-run", "--json")
+    document = json.loads(call("run", *options).out)
+    planned, rehearsed = document["plan"]["choice"]["batch_sizes"], document["spec"]["batch_size"]
+    assert len(planned) == len(rehearsed) == 7
+    assert planned[6] == max(planned) > planned[0]
+    assert rehearsed[6] == max(rehearsed) > rehearsed[0]
+    assert "in proportion to the speed of each GPU alone" in document["spec"]["says"][-1]
+
+
 def test_the_driver_is_among_the_versions_of_a_run_on_gpus(
     call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
 ) -> None:

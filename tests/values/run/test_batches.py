@@ -54,6 +54,16 @@ def test_a_device_that_becomes_faster_loses_no_example(
     assert shares(total, faster)[which] >= shares(total, speeds)[which]
 
 
+@given(SPEEDS, st.integers(1, 2048))
+def test_no_device_takes_longer_than_the_slowest_does_with_equal_shares(
+    speeds: list[float], each: int
+) -> None:
+    longest = max(
+        share / speed for share, speed in zip(shares(each * len(speeds), speeds), speeds, strict=True)
+    )
+    assert longest <= each / min(speeds) * (1 + 1e-9)
+
+
 @given(st.floats(1e-3, 1e6), st.integers(1, 16), st.integers(1, 2048))
 def test_equal_devices_have_equal_shares(speed: float, devices: int, each: int) -> None:
     assert shares(each * devices, [speed] * devices) == (each,) * devices

@@ -1,0 +1,134 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.planner import Request, plan
+from gputopo.planner.batches import batches, mean_batch, speed_classes
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.plan import Plan
+from tests.matrices import SEVEN, machine_of
+
+ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
+REQUEST = Request(model="resnet50", batch_size=64, single_gpu_images_per_sec=ONE_FASTER)
+
+
+def planned(**changes: Any) -> Plan:
+    return plan(machine_of(SEVEN), msgspec.structs.replace(REQUEST, **changes))
+
+
+def test_a_step_lasts_as_long_as_the_gpu_that_needs_longest_for_its_own_batch() -> None:
+    found = planned(gpus=(0, 1, 6), single_gpu_images_per_sec=(100.0, 100.0, 150.0), batch_size=(64, 32, 120))
+    # 64 / 100, 32 / 100 and 120 / 150 seconds
+    assert found.choice.compute_ms == pytest.approx(800)
+    assert found.choice.batch_sizes == (64, 32, 120)
+    assert found.choice.images_per_sec == pytest.approx(216 / (found.choice.step_ms or 0) * 1e3, rel=1e-4)
+    assert found.prediction is not None
+    assert found.prediction.batch_size == 72  # their mean
+
+
+def test_a_list_is_in_the_order_of_the_gpus_that_were_named() -> None:
+    speeds = (150.0, 100.0)
+    forward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(90, 60))
+    assert forward.choice.gpus == (6, 0)
+    assert forward.choice.compute_ms == pytest.approx(600)
+    backward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(60, 90))
+    assert backward.choice.compute_ms == pytest.approx(900)
+
+
+def test_auto_gives_each_gpu_what_it_computes_in_the_same_time() -> None:
+    found = planned(batch_size="auto")
+    default = 64  # of resnet50
+    assert sum(found.choice.batch_sizes) == 7 * default
+    assert found.choice.batch_sizes == (60, 60, 60, 60, 60, 59, 89)
+    assert any(
+        reason.startswith("batches 60,60,60,60,60,59,89: in proportion") for reason in found.choice.reasons
+    )
+    assert all(sum(one.batch_sizes) == 7 * default for one in found.candidates)
+
+
+def test_auto_takes_a_faster_gpu_where_equal_batches_have_no_use_for_it() -> None:
+    speeds = (100.0, 100.0, 100.0, 100.0, 100.0, 150.0, 150.0)
+    found = planned(batch_size="auto", num_gpus=2, single_gpu_images_per_sec=speeds)
+    assert found.choice.gpus == (5, 6)
+    assert planned(batch_size="auto", num_gpus=3, ps="gpu:0").choice.batch_sizes.count(64) == 0
+
+
+def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=(100.0,))
+    assert found.choice == msgspec.structs.replace(
+        planned(batch_size=None, single_gpu_images_per_sec=(100.0,)).choice, reasons=found.choice.reasons
+    )
+    assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
+
+
+def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=())
+    assert found.prediction is None
+    assert found.choice.batch_sizes == ()
+    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
+
+
+def test_a_list_is_planned_for_without_known_speeds_too() -> None:
+    found = planned(batch_size=(8, 8, 8, 8, 8, 8, 12), single_gpu_images_per_sec=())
+    assert found.choice.batch_sizes == (8, 8, 8, 8, 8, 8, 12)
+
+
+def test_the_speed_of_a_gpu_is_that_with_its_own_batch() -> None:
+    gpus = tuple(Gpu(index=index, name="Tesla V100-SXM2-16GB") for index in range(2))
+    links = tuple(link for link in machine_of(SEVEN).links if link.b < 2)
+    machine = Machine(source="live", gpus=gpus, links=links)
+    request = Request(model="resnet50", variable_update="independent")
+    alone = {
+        batch: plan(machine, msgspec.structs.replace(request, batch_size=batch, gpus=(0,))).choice.compute_ms
+        for batch in (8, 64)
+    }
+    together = plan(machine, msgspec.structs.replace(request, batch_size=(64, 8))).choice
+    assert together.compute_ms == alone[64]
+    assert (alone[64] or 0) < 8 * (alone[8] or 0), "a larger batch is faster for each example"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"batch_size": (64, 64)}, "--batch-size has 2 numbers for 7 GPUs"),
+        ({"batch_size": (64, 64), "num_gpus": 3}, "--batch-size has 2 numbers for 3 GPUs"),
+        ({"batch_size": (64, 0), "num_gpus": 2}, "--batch-size cannot be 0"),
+        ({"batch_size": (64, 80), "num_gpus": "auto"}, "cannot be combined with --num-gpus auto"),
+    ],
+)
+def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
+    changes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(**changes)
+    assert what in refused.value.what
+
+
+def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
+    found = planned(batch_size="auto", ps="cpu")
+    assert found.prediction is not None
+    (price,) = (one for one in found.prediction.prices if one.option == "--ps cpu")
+    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
+
+
+@pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])
+@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("speeds", [ONE_FASTER, (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0)])
+def test_batches_in_proportion_make_no_plan_slower(speeds: tuple[float, ...], batch: int, ps: str) -> None:
+    given: dict[str, Any] = {"single_gpu_images_per_sec": speeds, "ps": ps}
+    equal = planned(batch_size=batch, **given).choice
+    own = planned(batch_size=batches("auto", batch, speeds), **given).choice
+    assert (own.images_per_sec or 0) >= (equal.images_per_sec or 0)
+    assert (own.compute_ms or 0) * (1 + 1e-6) >= 1e3 * 7 * batch / sum(speeds), "all of them compute at most"
+
+
+def test_the_mean_of_a_list_stands_for_it_where_one_number_is_needed() -> None:
+    assert mean_batch(None, 64) == mean_batch("auto", 64) == 64
+    assert (mean_batch(8, 64), mean_batch((1, 2, 2), 64)) == (8, 2)
+
+
+def test_gpus_within_the_noise_of_two_runs_are_of_one_speed() -> None:
+    assert batches("auto", 64, (100.0, 98.0)) == (64, 64)
+    assert speed_classes({0: 100.0, 1: 150.0, 2: 98.0}) == [[1], [0, 2]]
