@@ -44,6 +44,7 @@ class Monitor(_Closed):
     def __init__(self, gpus: Sequence[int], before_call: Callable[[str, str], None] | None = None) -> None:
         self._open = contextlib.ExitStack()
         self._nvml = self._open.enter_context(open_nvml(before_call))
+        self._refused: dict[int, str] = {}  # by GPU, why it has no handle
         self._handles = {gpu: self._handle(gpu) for gpu in gpus}
 
     def sample(self) -> tuple[GpuSample, ...]:
@@ -66,7 +67,11 @@ class Monitor(_Closed):
 
     def _handle(self, gpu: int) -> Handle | None:
         self._nvml.about = str(gpu)
-        return self._ask(self._nvml.handle, gpu)
+        try:
+            return self._nvml.handle(gpu)
+        except NotReadError as error:
+            self._refused[gpu] = error.reason
+            return None
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
         if handle is None:

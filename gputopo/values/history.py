@@ -95,7 +95,7 @@ class History:
         """Add the next sample of all GPUs; one of which nothing is known did not answer."""
         seconds = self.passed_s(sample.time_s)
         for one in sample.gpus:
-            self.gpu(one.gpu).add(one, seconds, silent=one == type(one)(gpu=one.gpu))
+            self.gpu(one.gpu).add(one, seconds, silent=one.silent)
         for xid in sample.xids:
             if xid in self.xids or len(self.xids) < MAX_KINDS:
                 self.xids[xid] = self.xids.get(xid, 0) + 1

@@ -13,6 +13,8 @@ from gputopo.values.machine import Hop
 
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
 _REPLAY_ROLLOVERS = 95  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
+_PCIE_BYTES = (198, 197)  # NVML_FI_DEV_PCIE_COUNT_RX_BYTES, _TX_BYTES
+_PCIE_UTIL = {"out": 0, "in": 1}  # nvmlPcieUtilCounter_t: TX, RX, as the GPU sees it
 
 _LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
 # Fields of an NVLink's speed, in MB/s: by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
@@ -48,6 +50,26 @@ class LinkQuestions(NvmlDoor):
     def pcie_replay_rollovers(self, gpu: Handle) -> int:
         """Return how often a PCIe packet was sent again until the link was trained anew."""
         return self.field(gpu, _REPLAY_ROLLOVERS)
+
+    def pcie_bytes(self, gpu: Handle) -> tuple[int, int]:
+        """Return the bytes that the GPU has received and sent over PCIe since its driver loaded.
+
+        nvml.h: the value may wrap, at a size that is not stated. While it fits into 32 bits it may have
+        wrapped unseen, several times a second: UNKNOWN.
+        """
+        received, sent = self.fields(gpu, [(number, 0) for number in _PCIE_BYTES])
+        for answer in (received, sent):
+            if isinstance(answer, NotReadError):
+                raise answer
+        assert isinstance(received, int)
+        assert isinstance(sent, int)
+        if max(received, sent) < 1 << 32:
+            raise NotReadError("UNKNOWN")
+        return received, sent
+
+    def pcie_mb_per_s(self, gpu: Handle, direction: str) -> float:
+        """Return the throughput `in` to the GPU or `out` of it, over 20 ms, which the call takes."""
+        return int(self.ask("nvmlDeviceGetPcieThroughput", gpu, _PCIE_UTIL[direction])) / 1000
 
     def common_ancestor(self, a: Handle, b: Handle) -> Hop:
         """Return how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""

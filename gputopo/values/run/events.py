@@ -62,8 +62,13 @@ class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: float
 
 
-class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML reported of one GPU at one time; None where it did not answer."""
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What NVML reported of one GPU at one time; None where it did not answer.
+
+    In a run, what changes slowly is asked less often and is None in between (see gputopo.probes.gpu_watch).
+    Rates are means since the reading before; `throttled_s`, `pcie_replays` and `nvlink_errors` count from the
+    begin of the watch on, also where the driver's counter wraps or begins anew.
+    """
 
     gpu: int
     graphics_mhz: int | None = None
@@ -75,6 +80,23 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     pcie_gen: int | None = None
     pcie_width: int | None = None
     pstate: str | None = None  # "P0" is the fastest
+    power_limit_w: float | None = None  # the limit in force
+    memory_temperature_c: int | None = None
+    memory_utilization_percent: int | None = None  # share of time in which memory was read or written
+    memory_used_mib: int | None = None
+    throttled_s: dict[str, float] | None = None  # by policy: power, thermal, board_limit, reliability, ...
+    pcie_in_mb_per_s: float | None = None  # to the GPU
+    pcie_out_mb_per_s: float | None = None  # from the GPU
+    pcie_replays: int | None = None
+    nvlink_errors: int | None = None  # of all its links
+    processes: int | None = None
+    other_processes: int | None = None  # that are not of this run; None where that cannot be seen
+    lost: bool = False  # NVML reported GPU_IS_LOST
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is known of the GPU at this time."""
+        return self == GpuSample(gpu=self.gpu, lost=self.lost)
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
