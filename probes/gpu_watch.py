@@ -51,7 +51,10 @@ class Total:
 
 
 class Card:
-    """One watched GPU: its counters, and what it does not answer. Every method raises NotReadError if lost."""
+    """One watched GPU: its counters, and what it does not answer.
+
+    Methods raise NotReadError if it is lost.
+    """
 
     def __init__(self, nvml: Nvml, handle: Handle, now: Callable[[], float], run_pid: int) -> None:
         """`now`: seconds of a clock that is never set; `run_pid`: the process whose children are the run."""
@@ -122,15 +125,15 @@ class Card:
         return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
 
     def _errors_of(self, link: int) -> int:
-        counts: dict[str, object] = {
-            counter: self.ask(f"nvlink {counter}", self.nvml.nvlink_errors, link, counter)
-            for counter in NVLINK_ERRORS
-        }
-        counts |= self.ask("nvlink fields", self.nvml.nvlink_fields, link, None) or {}
+        counts: dict[str, object] = dict(self.ask("nvlink fields", self.nvml.nvlink_fields, link, None) or {})
+        counts.pop("speed", None)
+        for counter in NVLINK_ERRORS:
+            answer = self.ask(f"nvlink {counter}", self.nvml.nvlink_errors, link, counter)
+            counts[counter] = counts.get(counter) if answer is None else answer
         return sum(
             self.total(f"nvlink {link} {name}", value)
             for name, value in counts.items()
-            if name != "speed" and isinstance(value, int)
+            if isinstance(value, int)
         )
 
     def processes(self) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ class HostReader:
         if ticks is not None:
             found["run_cpu"] = ticks * self._tick_s
         busy = _busy_ticks(self._text("stat"), self._cpus)
-        if busy:
+        if busy is not None:
             found["busy_cpu"] = busy * self._tick_s
         return found
 
@@ -135,16 +135,16 @@ def _number(pattern: str, text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _busy_ticks(stat: str, cpus: Iterable[int]) -> int:
-    """Return the ticks in which these CPUs did work; 0 where the file shows none of them."""
+def _busy_ticks(stat: str, cpus: Iterable[int]) -> int | None:
+    """Return the ticks in which these CPUs did work; None where the file shows none of them."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
-    busy = 0
+    busy: int | None = None
     for line in stat.splitlines():
         if not line.startswith("cpu"):
             break
         name, *ticks = line.split()
         if name in wanted:
-            busy += sum(int(ticks[part]) for part in _BUSY if part < len(ticks))
+            busy = (busy or 0) + sum(int(ticks[part]) for part in _BUSY if part < len(ticks))
     return busy
 
 
@@ -213,5 +213,3 @@ def _memory_limits(root: Path) -> list[tuple[Path, int]]:
             if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 writes a huge number for no limit
                 found[folder / names[0]] = limit
     return list(found.items())
-
-

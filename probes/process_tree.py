@@ -27,9 +27,7 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
 class ProcessTree:
     """The CPU time of a process and of all its descendants, the ended ones that were waited for included."""
 
-    def __init__(
-        self, pid: int, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, pid: int, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._pid = pid
         self._root = root
         self._clock = clock
@@ -52,7 +50,11 @@ class ProcessTree:
 
     def _scanned(self) -> Iterator[int]:
         """Read all of /proc: for kernels that do not list children."""
-        for name in os.listdir(self._root / "proc"):
+        try:
+            names = os.listdir(self._root / "proc")
+        except OSError:
+            return
+        for name in names:
             if name.isdecimal() and is_descendant(int(name), self._pid, self._root):
                 yield int(name)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _CLOSE_S = 1.0
 
 
-class _Closed:
+class Closed:
     """What is closed at the end of a `with` block."""
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class _Closed:
         self.close()
 
 
-class Monitor(_Closed):
+class Monitor(Closed):
     """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
 
     `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
@@ -99,7 +99,7 @@ class Monitor(_Closed):
             return None
 
 
-class MonitorChild(_Closed):
+class MonitorChild(Closed):
     """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
 
     `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it. Make it in

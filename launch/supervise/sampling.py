@@ -1,23 +1,24 @@
-"""Samples of the GPUs in a separate thread: a driver that hangs must not stop the launcher."""
+"""Samples of a run in a separate thread: a driver that hangs must not stop the launcher."""
 
 import contextlib
 import os
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from gputopo.values.run.events import GpuSample, Sample
+from gputopo.values.run.events import Noticed, Sample
 
-EVERY_S = 1.0  # NVML's own power and utilisation readings are means of up to a second
+# Several in the shortest windows that are judged. NVML's own power and utilisation readings are means of up
+# to a second, and more samples would cost more than half a percent of a core on eight GPUs.
+EVERY_S = 0.25
 
 
 class Sampler(Protocol):
-    """Reads the state of the GPUs of a run, None in a field that does not answer."""
+    """Reads the state of a run's GPUs and host (gputopo.probes.run_watch)."""
 
-    def sample(self) -> tuple[GpuSample, ...]:
-        """Read all GPUs now."""
+    def look(self) -> tuple[Sample | Noticed, ...]:
+        """Read all now; a notice reports what can no longer be read."""
 
 
 class Samples:
@@ -26,10 +27,10 @@ class Samples:
     def __init__(self) -> None:
         self.ready, self._notify_fd = os.pipe()
         os.set_blocking(self.ready, False)
-        self._waiting: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Sample | Noticed] = queue.SimpleQueue()
         self._over = threading.Event()
 
-    def take(self) -> Iterator[Sample]:
+    def take(self) -> Iterator[Sample | Noticed]:
         """Take the samples from the queue, oldest first."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.ready, 4096)
@@ -41,7 +42,8 @@ class Samples:
         """Sample until the end: the work of the thread. It alone closes its end of the pipe."""
         with os.fdopen(self._notify_fd, "wb", buffering=0) as notify:
             while not self._over.is_set():
-                self._waiting.put(Sample(time_s=time.time(), gpus=sampler.sample()))
+                for event in sampler.look():
+                    self._waiting.put(event)
                 with contextlib.suppress(BrokenPipeError):  # the run ended while the driver answered
                     notify.write(b"s")
                 self._over.wait(every_s)
@@ -59,7 +61,7 @@ def sampled(sampler: Sampler | None, every_s: float = EVERY_S) -> Iterator[Sampl
         yield None
         return
     samples = Samples()
-    thread = threading.Thread(target=samples.fill, args=(sampler, every_s), name="gpu-samples", daemon=True)
+    thread = threading.Thread(target=samples.fill, args=(sampler, every_s), name="samples", daemon=True)
     thread.start()
     try:
         yield samples

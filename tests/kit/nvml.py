@@ -22,7 +22,7 @@ _WRITE = re.compile(
 _HANDLES_FROM, _EVENTS_FROM = 0x1000, 0x9000
 NOT_FOUND, TIMEOUT = 6, 10
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
-UNSIGNED_INT, SIGNED_INT = 1, 5  # nvmlValueType_t
+UNSIGNED_INT, UNSIGNED_LONG_LONG, SIGNED_INT = 1, 3, 5  # nvmlValueType_t
 
 
 class FakeNvml:
@@ -46,6 +46,17 @@ class FakeNvml:
         }
         self._events: dict[int, set[int]] = {}  # event set: the GPUs that it listens to
         self._xids = list(scenario.xids)
+        self.now: Callable[[], float] = time.monotonic
+        self._began_s: float | None = None
+        self._changes: list[tuple[float, Callable[[Scenario], Scenario]]] = []
+
+    def at(self, seconds: float, change: Callable[[Scenario], Scenario]) -> None:
+        """Let the machine change so many seconds of `now` after the first call, by a value or by a fault.
+
+        `fake.at(3, lambda box: broken(box, "thermal_slowdown@1"))`. Earlier changes apply first.
+        """
+        self._changes.append((seconds, change))
+        self._changes.sort(key=lambda one: one[0])
 
     def refuse(self, call: str, code: int = NOT_SUPPORTED, gpu: int | None = None) -> None:
         """Let a call return a code, for one GPU or all. `call` may name its arguments: `...ClockInfo[2]`."""
@@ -106,6 +117,13 @@ class FakeNvml:
             return lambda *_: self._write(name)
         raise AttributeError(name)
 
+    def _advance(self) -> None:
+        """Apply the changes whose time has come."""
+        self._began_s = self.now() if self._began_s is None else self._began_s
+        while self._changes and self.now() - self._began_s >= self._changes[0][0]:
+            before, self.scenario = self.scenario, self._changes.pop(0)[1](self.scenario)
+            self._xids += self.scenario.xids[len(before.xids) :]
+
     def _write(self, name: str) -> int:
         self.writes.append(name)
         return SUCCESS
@@ -132,6 +150,7 @@ class FakeNvml:
 
     def _code(self, name: str, index: int | None, plain: list[int] | tuple[int, ...] = ()) -> int:
         """Note a call and return the code that refuses it, or SUCCESS."""
+        self._advance()
         full = f"{name}[{','.join(map(str, plain))}]" if plain else name
         self.calls[full, index] += 1
         for meet in self._faults:
@@ -207,8 +226,10 @@ class FakeNvml:
             reported = field_value(gpu, value.fieldId, value.scopeId)
             own = self._refused.get((name, None), gpu.refuses.get(name))
             value.nvmlReturn = own if own is not None else NOT_SUPPORTED if reported is None else SUCCESS
-            value.valueType = SIGNED_INT if reported is not None and reported < 0 else UNSIGNED_INT
-            value.value.siVal = reported or 0
+            long = reported is not None and reported >= 1 << 32
+            signed = reported is not None and reported < 0
+            value.valueType = UNSIGNED_LONG_LONG if long else SIGNED_INT if signed else UNSIGNED_INT
+            value.value.ullVal = (reported or 0) % (1 << 64)
         return SUCCESS
 
     def _call_nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: int, info: Any) -> int:  # noqa: N802

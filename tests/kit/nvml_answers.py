@@ -56,6 +56,7 @@ ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": lambda gpu: _generation(gpu.link.max_speed),
     "nvmlDeviceGetCurrPcieLinkWidth": lambda gpu: gpu.link.width,
     "nvmlDeviceGetPcieReplayCounter": lambda gpu: gpu.replays,
+    "nvmlDeviceGetPcieThroughput": lambda gpu, direction: gpu.pcie_kb_per_s[direction],
     "nvmlDeviceGetMemoryInfo": lambda gpu: _memory(gpu),
     "nvmlDeviceGetMemoryInfo_v2": lambda gpu: _memory(gpu) | {"reserved": 0},
     "nvmlDeviceGetBAR1MemoryInfo": lambda gpu: dict(

@@ -134,6 +134,7 @@ class GpuSpec:
     fields: Mapping[int, int] = field(default_factory=lambda: {193: -8, 194: -2, 196: 0, 230: 0})
     fan: int | None = 30
     replays: int = 0
+    pcie_kb_per_s: tuple[int, int] = (0, 0)  # sent by the GPU, received
     gen_script: tuple[int, ...] = ()  # PCIe generations, one a call; the last one stays
     aer: tuple[int, int, int] = (0, 0, 0)  # correctable, nonfatal, fatal
     memory_bytes: tuple[int, int, int] = (42_949_672_960, 0, 42_949_672_960)  # total, used, free

@@ -25,7 +25,6 @@ from gputopo.values.option import shown
 if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.launch.supervise.sampling import Sampler
     from gputopo.runs.repeats import Repeats
     from gputopo.values.run.events import Event
     from gputopo.values.run.result import Result
@@ -296,31 +295,13 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
 
 def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay) -> Outcome:
     environment = env.worker_env(os.environ, spec, target.plan.environment)
-    with _monitor(spec) as sampler, display.one_run() as on_event:
+    from gputopo.probes.run_watch import RunWatch
+
+    gpus = [device.gpu for device in spec.devices if device.gpu is not None and spec.backend == "gpu"]
+    with RunWatch(gpus) as sampler, display.one_run() as on_event:
         return supervise(
             spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler
         )
-
-
-@contextlib.contextmanager
-def _monitor(spec: "RunSpec") -> "Iterator[Sampler | None]":
-    """NVML's sampler on the GPU backend; None where NVML cannot be used. A message shows what it cost."""
-    if spec.backend == "cpu":
-        yield None
-        return
-    from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.sampler import MonitorChild
-
-    try:
-        monitor = MonitorChild([device.gpu for device in spec.devices if device.gpu is not None])
-    except NotReadError as error:
-        to_stderr(f"The GPUs' clocks cannot be sampled: {error}\n")
-        yield None
-        return
-    with monitor:
-        yield monitor
-    if monitor.stop is not None:
-        to_stderr(f"The GPUs' clocks were sampled only until {monitor.stop.text}\n")
 
 
 def _print(result: "Result", printed: str) -> None:

@@ -216,10 +216,14 @@ class Step(_Event, frozen=True, tag="step"):
 
 
 class Sample(_Event, frozen=True, tag="sample"):
-    """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them."""
+    """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them.
+
+    `host`: in every fourth sample. `xids`: those since the sample before.
+    """
 
     gpus: tuple[GpuSample, ...]
     host: HostLoad | None = None
+    xids: tuple[Xid, ...] = ()
 
 
 class ReplicasCompared(_Event, frozen=True, tag="replicas"):

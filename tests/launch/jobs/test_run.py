@@ -13,6 +13,7 @@ from gputopo.values.run.events import (
     Anomaly,
     GpuSample,
     ModelBuilt,
+    Noticed,
     RunFinished,
     RunStarted,
     Sample,
@@ -83,13 +84,15 @@ def test_a_display_that_fails_leaves_no_worker_behind(run: Run) -> None:
 
 def test_samples_are_among_the_events(run: Run) -> None:
     class Two:
-        def sample(self) -> tuple[GpuSample, ...]:
-            return (GpuSample(gpu=0, memory_mhz=810), GpuSample(gpu=1))
+        def look(self) -> tuple[Sample | Noticed, ...]:
+            gpus = GpuSample(gpu=0, memory_mhz=810), GpuSample(gpu=1)
+            return Noticed(time_s=1.0, says="half blind"), Sample(time_s=1.0, gpus=gpus)
 
     outcome = run("works", sampler=Two())
     sample = next(event for event in outcome.events if isinstance(event, Sample))
     assert [gpu.memory_mhz for gpu in sample.gpus] == [810, None]
     assert sample in run.written()
+    assert "half blind" in summarise(run.written()).says
 
 
 def test_the_worker_gets_the_environment_it_was_given_and_nothing_else(run: Run) -> None:

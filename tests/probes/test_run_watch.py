@@ -1,0 +1,52 @@
+from collections.abc import Callable
+
+import pytest
+
+from gputopo.probes import child
+from gputopo.probes.run_watch import RunWatch
+from gputopo.values.run.events import Noticed, Sample
+from tests.kit.nvml import FakeNvml, crash, hang, installed
+from tests.kit.scenarios import SCENARIOS
+
+FOUR = SCENARIOS["four"]
+
+
+def test_gpus_are_in_each_sample_and_the_host_in_every_fourth() -> None:
+    with installed(FakeNvml(FOUR)), RunWatch([0, 2]) as watch:
+        seen = [event for _ in range(8) for event in watch.look()]
+    samples = [event for event in seen if isinstance(event, Sample)]
+    assert len(samples) == len(seen) == 8
+    assert [[gpu.gpu for gpu in sample.gpus] for sample in samples] == [[0, 2]] * 8
+    assert [sample.host is not None for sample in samples] == [False, False, False, True] * 2
+
+
+def test_without_gpus_there_is_one_sample_of_the_host_a_second() -> None:
+    with RunWatch([]) as watch:
+        seen = [watch.look() for _ in range(8)]
+    assert [len(events) for events in seen] == [0, 0, 0, 1] * 2
+
+
+def test_without_a_driver_that_is_noticed_once_and_the_host_is_sampled() -> None:
+    with installed(FakeNvml(FOUR, init_code=9)), RunWatch([0]) as watch:
+        seen = [event for _ in range(8) for event in watch.look()]
+    notice, *samples = seen
+    assert isinstance(notice, Noticed)
+    assert notice.says == "The GPUs are not sampled: DRIVER_NOT_LOADED"
+    assert [isinstance(one, Sample) and one.host is not None for one in samples] == [True, True]
+
+
+@pytest.mark.parametrize(("fault", "how"), [(hang, "did not return within 0.3 s"), (crash, "SIGSEGV")])
+def test_a_driver_that_fails_during_a_run_is_noticed_once_and_the_host_is_sampled_on(
+    fault: Callable[[], None], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "CALL_S", 0.3)
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=2)
+    with installed(fake), RunWatch([0, 1]) as watch:
+        seen = [event for _ in range(12) for event in watch.look()]
+    (notice,) = (event.says for event in seen if isinstance(event, Noticed))
+    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
+    assert how in notice
+    samples = [event for event in seen if isinstance(event, Sample)]
+    assert [len(sample.gpus) for sample in samples] == [2, 2, 1, 0, 0, 0]
+    assert samples[-1].host is not None
