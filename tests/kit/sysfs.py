@@ -1,7 +1,7 @@
 """Writes a scenario as /sys, /proc and /dev under a folder, with relative links as the kernel's."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.kit.specs import LinkSpec, Scenario
@@ -115,7 +115,7 @@ def config_space(acs: int | None, offset: int = 0x148) -> bytes:
     return bytes(space)
 
 
-def write_files(folder: Path, texts: dict[str, object]) -> None:
+def write_files(folder: Path, texts: Mapping[str, object]) -> None:
     """Write small files, each with a newline at the end as in sysfs."""
     for name, text in texts.items():
         path = os.path.join(folder, name)

@@ -1,6 +1,5 @@
+import os
 from pathlib import Path
-
-import pytest
 
 from gputopo.probes.host_load import HostReader
 from gputopo.values.run.events import HostLoad
@@ -48,7 +47,7 @@ def test_rates_are_of_the_time_since_the_reading_before(tmp_path: Path) -> None:
         run_queue=3.0,
         memory_available_share=0.25,
         swap_in_bytes_per_s=0,
-        swap_out_bytes_per_s=pytest.approx(256 * 4096),
+        swap_out_bytes_per_s=256 * os.sysconf("SC_PAGE_SIZE"),
         disk_read_bytes_per_s=MIB,
         disk_write_bytes_per_s=2 * MIB,
         network_in_bytes_per_s=3 * MIB,
