@@ -11,10 +11,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
+import msgspec
+
 # Correlations are summed up to this lag, or a third of the run: beyond, too few pairs are left.
 MAX_LAG = 50
 # The time corrects the correlations that it is summed from; in three rounds it settles or is plainly long.
 BIAS_ROUNDS = 3
+# With fewer independent values neither the noise nor its correlation is known. Ours, by simulation.
+MIN_EFFECTIVE = 2.0
+# Share by which bounds are wider where few values are independent, times their number. Ours, by simulation.
+SHORTAGE = 2.0
 
 
 def min_values(chance: float) -> int:
@@ -36,6 +42,45 @@ def lower_bound(values: Sequence[float], chance: float) -> float:
         raise ValueError(f"{len(ordered)} values have no lower bound of the median at {chance}")
     middle = median(ordered)
     return middle - (middle - ordered[rank]) * math.sqrt(correlation_time(values))
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """Median of a series with its bounds. `effective`: independent values that weigh as much as all."""
+
+    low: float
+    middle: float
+    high: float
+    effective: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of the distance between the bounds."""
+        return (self.high - self.low) / 2
+
+
+def interval(values: Sequence[float], chance: float) -> Interval | None:
+    """Return the median of the process behind `values`, each bound wrong with at most this chance.
+
+    `values` are in the order they were measured. None if there are fewer than `min_values`, or if they are
+    so correlated that they weigh like fewer than `MIN_EFFECTIVE` values: then nothing is known of the noise.
+    """
+    ordered = sorted(values)
+    rank = _rank(len(ordered), chance)
+    if rank is None:
+        return None
+    middle = median(ordered)
+    time = correlation_time(values)
+    effective = len(values) / time
+    if effective < MIN_EFFECTIVE:
+        return None
+    # Order statistics of n values do not know that only `effective` of them are independent.
+    wider = math.sqrt(time) * (1 + SHORTAGE / effective)
+    return Interval(
+        low=middle - (middle - ordered[rank]) * wider,
+        middle=middle,
+        high=middle + (ordered[-1 - rank] - middle) * wider,
+        effective=effective,
+    )
 
 
 def correlation_time(values: Sequence[float]) -> float:

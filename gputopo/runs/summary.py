@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 
-from gputopo.runs.anomaly import AnomalyCheck, find_anomalies
+from gputopo.runs.anomaly import AnomalyCheck, event_of
 from gputopo.runs.device_results import batch_sizes, device_results
 from gputopo.runs.life import Life
 from gputopo.runs.ran import what_ran
 from gputopo.runs.steadiness import steady
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.runs.verdict.judge import judge
+from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import (
     Anomaly,
     Event,
@@ -27,7 +29,7 @@ from gputopo.values.run.events import (
     Step,
     WarmupDone,
 )
-from gputopo.values.run.result import Result
+from gputopo.values.run.result import DeviceResult, Result
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
@@ -60,6 +62,7 @@ class Summary:
         self._failure: RankFailed | None = None
         self._finished: RunFinished | None = None
         self._life = Life()
+        self._paces = Paces(())
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -67,6 +70,9 @@ class Summary:
         self._last_time_s = event.time_s
         self.running.add(event)
         self._life.add(event)
+        if isinstance(event, RunStarted):
+            self._paces = Paces(event.devices, batches=batch_sizes(event))
+        self._paces.add(event)
         match event:
             case Step():
                 self._steps.append(event)
@@ -93,8 +99,8 @@ class Summary:
         """Compare the devices by the steps so far."""
         if self._is_input_alone():
             return AnomalyCheck(not_made="the input was measured alone, without work for a device")
-        devices = self._started.devices if self._started else ()
-        return find_anomalies(devices, self._steps, batch_sizes(self._started))
+        mode = self._started.spec.get("variable_update") if self._started else None
+        return AnomalyCheck.of(judge(self._paces, mode=mode if isinstance(mode, str) else None))
 
     def result(self) -> Result:
         """Return the result of the events so far."""
@@ -110,11 +116,17 @@ class Summary:
             warmup_steps=self._warmup.steps if self._warmup else len(self._steps) - len(counted),
             images=sum(step.images for step in counted),
             throughput=self.running.throughput(),
-            devices=device_results(
-                self._started, counted, self._samples_of_counted_steps(), _words_by_tower(anomalies)
+            devices=_with_verdicts(
+                device_results(
+                    self._started, counted, self._samples_of_counted_steps(), _words_by_tower(anomalies)
+                ),
+                check,
             ),
             anomalies=anomalies,
             anomaly_check=check.verdict,
+            run_verdict=check.judgement.run,
+            cost=check.judgement.cost,
+            host_load=check.judgement.host,
             first_loss=counted[0].loss if counted else None,
             last_loss=counted[-1].loss if counted else None,
             replica_difference=self._replicas.largest_difference if self._replicas else None,
@@ -202,7 +214,7 @@ class Summary:
         """Return the anomalies over all steps; the reported ones where the check cannot be made."""
         if not check.made:
             return tuple({(event.tower, event.part): event for event in self._anomalies}.values())
-        events = [slow.event(self._last_time_s) for slow in check.anomalies]
+        events = [event_of(slow, self._last_time_s) for slow in check.anomalies]
         reported = {(event.tower, event.part): event for event in self._anomalies}
         return tuple(
             msgspec.structs.replace(event, time_s=known.time_s, rank=known.rank)
@@ -240,6 +252,11 @@ def _waited_share(counted: Sequence[Step]) -> float | None:
     seconds = sum(of_step for _, of_step in measured)
     waited_s = sum(waited for waited, _ in measured)
     return min(max(waited_s / seconds, 0.0), 1.0) if seconds > 0 else None
+
+
+def _with_verdicts(rows: Iterable[DeviceResult], check: AnomalyCheck) -> tuple[DeviceResult, ...]:
+    verdicts = {verdict.tower: verdict for verdict in check.judgement.devices}
+    return tuple(msgspec.structs.replace(row, verdict=verdicts.get(row.device.tower)) for row in rows)
 
 
 def _words_by_tower(anomalies: Iterable[Anomaly]) -> Mapping[int, str]:

@@ -10,10 +10,12 @@ import gputopo
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs import anomaly
+from gputopo.runs.anomaly import event_of
 from gputopo.runs.device_results import batch_sizes
+from gputopo.runs.verdict.judge import judge
+from gputopo.runs.verdict.paces import Paces
 from gputopo.values import schema
-from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted
 
 
 class Record:
@@ -88,11 +90,13 @@ class Record:
         """Look for slow devices, record how the run ended, close the file and return all events."""
         self.release()
         started = next(event for event in self.events if isinstance(event, RunStarted))
-        steps = [event for event in self.events if isinstance(event, Step)]
         # Where the input alone is measured, no device computes.
-        devices = () if started.spec.get("task") == "input" else started.devices
-        for slow in anomaly.find_anomalies(devices, steps, batch_sizes(started)).anomalies:
-            self.add(slow.event(time.time()))
+        computes = started.spec.get("task") != "input"
+        paces = Paces(started.devices if computes else (), batches=batch_sizes(started))
+        for event in self.events:
+            paces.add(event)
+        for slow in judge(paces).slow:
+            self.add(event_of(slow, time.time()))
         self.add(self._finished())
         unwritten = self._close()
         if unwritten is not None:

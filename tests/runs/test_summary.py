@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.anomaly import find_anomalies
+from gputopo.runs.anomaly import event_of, find_anomalies
 from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
@@ -89,13 +89,13 @@ def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
 
 def test_an_anomaly_that_was_reported_keeps_its_time_and_is_not_doubled() -> None:
     (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
-    reported = slow.event(BEGAN_S + 99)
+    reported = event_of(slow, BEGAN_S + 99)
     assert summarise([*EVENTS[:-1], reported, EVENTS[-1]]).anomalies == (reported,)
 
 
 def test_a_reported_anomaly_stands_where_the_steps_are_lost() -> None:
     (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
-    reported = slow.event(5.0)
+    reported = event_of(slow, 5.0)
     result = summarise([EVENTS[0], reported])
     assert result.anomalies == (reported,)
     assert result.anomaly_check.startswith("not made: too few steps")

@@ -7,9 +7,12 @@ import msgspec
 from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned
 from gputopo.report.runs.facts import ANOMALY_STYLE
+from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.verdict import EVEN, SLOW
 
 _MIN_NAME = 8  # columns of the screen that the name of a GPU folds into at least
+_FIRST_CLOCK = "core"
 _GAP = 1
 
 
@@ -20,8 +23,10 @@ def device_tables(result: Result, width: int = 80) -> list[list[Line]]:
     """
     devices, *rest = _columns(result)
     tables: list[list[Column]] = [[]]
-    for column in rest:
-        if tables[-1] and _width([devices, *tables[-1], column]) > width:
+    for place, column in enumerate(rest):
+        # The clocks are at the end, and stay together.
+        together = rest[place:] if column.head.startswith(_FIRST_CLOCK) else [column]
+        if tables[-1] and _width([devices, *tables[-1], *together]) > width:
             tables.append([])
         tables[-1].append(column)
     return [aligned(devices, _widened(devices, columns, width), _GAP) for columns in tables]
@@ -56,13 +61,15 @@ def _columns(result: Result) -> list[Column]:
         right(f"{parts[1]}\nms", [units.milliseconds(row.compute_ms) for row in rows]),
         right("other\nms", [units.milliseconds(row.other_ms) for row in rows]),
     ]
+    columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
+    if any(row.verdict for row in rows):
+        columns.append(left("verdict", [_verdict(row) for row in rows]))
+    elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
+        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
     if gpu_run:
         core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
         memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
-        columns += [right("core MHz\n(% max)", core), right("mem. MHz\n(% max)", memory)]
-    columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
-    if any(row.anomaly for row in rows):
-        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
+        columns += [right(f"{_FIRST_CLOCK} MHz\n(% max)", core), right("mem. MHz\n(% max)", memory)]
     return columns
 
 
@@ -79,6 +86,18 @@ def _wider(column: Column, width: int) -> Column:
 
 def _width(columns: Sequence[Column]) -> int:
     return sum(column.width + _GAP for column in columns) - _GAP
+
+
+def _verdict(row: DeviceResult) -> str:
+    """Return "! slow 15 %", "even < 0.8 %", or "cannot tell > 6.2 %"."""
+    found = row.verdict
+    if found is None:
+        return units.UNKNOWN
+    if found.word == SLOW:
+        return f"! slow {percent(found.percent_under or 0.0)} %"
+    bound = found.percent_under_high if found.word == EVEN else found.resolution_percent
+    sign = "<" if found.word == EVEN else ">"
+    return found.word if bound is None else f"{found.word} {sign} {at_most(bound)} %"
 
 
 def _name(row: DeviceResult) -> str:

@@ -6,9 +6,12 @@ from gputopo.report import units
 from gputopo.report.layout import Line, Span, body_width, labelled, line, paragraph, printable
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
-from gputopo.runs.anomaly import THRESHOLD_PERCENT, AnomalyCheck
 from gputopo.runs.repeats import Repeats
+from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.verdict.words import at_most, costs, looks
+from gputopo.values.run.events import Device
 from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -57,13 +60,42 @@ def title(result: Result, *, ended: bool = True) -> str:
 
 
 def verdict_lines(result: Result) -> list[Span]:
-    """Return which devices are slow, or that none is, or that and why this could not be checked."""
+    """Return which devices are slow and what they cost, which are even, and where the run cannot tell."""
     lines = [(f"! {anomaly.says}", ANOMALY_STYLE) for anomaly in result.anomalies]
-    check = AnomalyCheck.from_verdict(result.anomaly_check)
-    if check.made and not lines:
-        lines.append((f"No device is more than {THRESHOLD_PERCENT:g} % under its peers.", ""))
-    if not check.made or check.left_out:
-        lines.append((f"Slow devices: the check was {check.verdict}.", "yellow"))
+    for row in result.devices:
+        if row.verdict is not None and row.verdict.cost is not None:
+            lines.append((f"{costs(short_name_of(row.device), row.verdict.cost)}.", ANOMALY_STYLE))
+    lines += _even_lines(result)
+    lines += _unknown_lines(result)
+    if all(row.verdict is None for row in result.devices):
+        lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
+    return lines
+
+
+def _even_lines(result: Result) -> list[Span]:
+    """Return the line on the devices that are even, with the largest of their bounds; empty if none is."""
+    rows = [row for row in result.devices if row.verdict is not None and row.verdict.word == EVEN]
+    bounds = [row.verdict.percent_under_high or 0.0 for row in rows if row.verdict is not None]
+    if not rows:
+        return []
+    names = ", ".join(short_name_of(row.device) for row in rows)
+    who = "All devices are" if len(rows) == len(result.devices) else f"{names}:"
+    return [(f"{who} even with their peers to within {at_most(max(bounds))} %.", "")]
+
+
+def _unknown_lines(result: Result) -> list[Span]:
+    """Return a line for each reason why the run cannot tell, with its devices and what they look like."""
+    by_reason: dict[str | None, list[tuple[Device, Verdict]]] = {}
+    for row in result.devices:
+        if row.verdict is not None and row.verdict.word == CANNOT_TELL:
+            # Devices differ by decimals in what the run resolves: the largest stands for all.
+            resolved = row.verdict.resolution_percent is not None
+            by_reason.setdefault(None if resolved else row.verdict.why, []).append((row.device, row.verdict))
+    lines = []
+    for devices in by_reason.values():
+        names = ", ".join(short_name_of(device) + looks(verdict) for device, verdict in devices)
+        worst = max((verdict for _, verdict in devices), key=lambda one: one.resolution_percent or 0.0)
+        lines.append((f"Cannot tell for {names}: {worst.why}.", "yellow"))
     return lines
 
 

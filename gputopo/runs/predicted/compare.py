@@ -17,8 +17,9 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.anomaly import THRESHOLD_PERCENT, name_of
 from gputopo.runs.predicted.past import why_unpredicted
+from gputopo.runs.verdict.devices import name_of
+from gputopo.runs.verdict.judge import EVEN_PERCENT
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
 
@@ -123,7 +124,7 @@ def _resource(
     """Return what a part of the step depends on: the devices, a link, or what variables cost."""
     if part == "compute":
         others = [row.compute_ms or 0.0 for row in devices if row != slowest]
-        alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + THRESHOLD_PERCENT / 100) * median(others)
+        alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others)
         return name_of(slowest.device) if alone or not others else f"all {len(devices)} {_nouns(slowest)}"
     if part == "weights":
         return choice.links.get("weights", "the copy of the weights")
@@ -146,7 +147,7 @@ def _part_words(part: str, parts: Mapping[str, PartMs]) -> str:
     one = parts[part]
     words = f"{names[part]} {one.measured:.1f} ms of a step, predicted {one.predicted:.1f}"
     compute = parts["compute"]
-    if part != "compute" and compute.measured < (1 + THRESHOLD_PERCENT / 100) * compute.predicted:
+    if part != "compute" and compute.measured < (1 + EVEN_PERCENT / 100) * compute.predicted:
         words += "; compute takes no longer than predicted"
     return words
 

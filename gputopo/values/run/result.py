@@ -16,6 +16,7 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
+from gputopo.values.run.verdict import Cost, HostSummary, Verdict
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
     computed. In synchronous training all devices end a step together, so only their paces differ.
     `other_ms` is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
-    `graphics_percent` and `memory_percent` compare the clocks under load with the card's maximum.
+    `verdict`: whether it is slow, even with its peers, or the run cannot tell. `graphics_percent` and
+    `memory_percent` compare the clocks under load with the card's maximum.
     """
 
     device: Device
@@ -39,6 +41,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     memory_mhz: int | None = None
     memory_percent: float | None = None
     anomaly: str | None = None
+    verdict: Verdict | None = None
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +125,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     devices: tuple[DeviceResult, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     anomaly_check: str = "not made"  # "made", or "not made: why"
+    run_verdict: Verdict | None = None  # of all devices alike
+    cost: Cost | None = None  # of all slow devices together
+    host_load: HostSummary | None = None  # while the steps were counted
     failure: RankFailed | None = None
     parameters: int | None = None
     first_loss: float | None = None

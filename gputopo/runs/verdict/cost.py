@@ -1,0 +1,69 @@
+"""What slow devices cost: the recorded steps replayed with them at the pace of their peers. Pure.
+
+A synchronous step takes as long as its slowest tower and a rest (reduction, update) that stays as it was:
+seconds = max over the towers (start + weights + compute) + rest. In the replay a slow tower takes as long as
+its peer did in the same step. Towers that train independently or asynchronously wait for nobody: there a slow
+one costs its own images only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
+from gputopo.runs.verdict.steps_kept import KeptStep
+from gputopo.values.run.events import TowerMarks
+from gputopo.values.run.verdict import Cost
+
+# Modes of `variable_update` in which no tower waits for the others.
+ALONE = frozenset({"independent", "async"})
+
+Peers = Mapping[tuple[int, str], int]  # by tower and part of the step that is slow: the peer
+
+
+def cost(
+    steps: Sequence[KeptStep], peers: Peers, allowance: Callable[[int, int], float], *, alone: bool = False
+) -> Cost | None:
+    """Return what the slow parts in `peers` cost together; None if no step can be replayed.
+
+    `allowance`: how many times as long as its peer a tower may compute. `alone`: no tower waits for
+    the others.
+    """
+    images = seconds = replayed = 0.0
+    needed = {tower for tower, _ in peers} | set(peers.values())
+    for step in steps:
+        if step.marks.keys() >= needed:
+            images += step.images
+            seconds += step.seconds
+            replayed += (_alone if alone else _together)(step, peers, allowance)
+    if not images or seconds <= 0 or replayed <= 0:
+        return None
+    now, without = images / seconds, images / replayed
+    return Cost(images_per_sec=now, without=without, percent=100 * (1 - now / without))
+
+
+def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
+    rest = max(0.0, step.seconds - max(mark.start_s + _busy(mark) for mark in step.marks.values()))
+    replayed = max(
+        mark.start_s + _as_peer(step, tower, peers, allowance) for tower, mark in step.marks.items()
+    )
+    return min(step.seconds, replayed + rest)
+
+
+def _alone(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
+    """Return the seconds in which all towers would have made as many images as they did."""
+    now = sum(1 / _busy(mark) for mark in step.marks.values())
+    return step.seconds * now / sum(1 / _as_peer(step, tower, peers, allowance) for tower in step.marks)
+
+
+def _as_peer(step: KeptStep, tower: int, peers: Peers, allowance: Callable[[int, int], float]) -> float:
+    """Return the seconds that a tower would have been busy with its slow parts at its peers' pace."""
+    own = step.marks[tower]
+    compute_s, weights_s = own.compute_s, own.weights_s
+    if (peer := peers.get((tower, COMPUTE))) is not None:
+        compute_s = min(compute_s, step.marks[peer].compute_s * allowance(tower, peer))
+    if (peer := peers.get((tower, WEIGHTS))) is not None:
+        weights_s = min(weights_s, step.marks[peer].weights_s)
+    return weights_s + compute_s
+
+
+def _busy(mark: TowerMarks) -> float:
+    return mark.weights_s + mark.compute_s

@@ -1,0 +1,84 @@
+"""The load of the host beside a run: whether it is so busy that the devices' paces say nothing about them."""
+
+import msgspec
+
+from gputopo.values.run.events import HostLoad
+from gputopo.values.run.verdict import HostSummary
+
+# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
+OTHER_CPU_SHARE = 0.10
+# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
+CORES_TAKEN_SHARE = 0.90
+# A host that swaps stops threads of one device and not of others. Pages of 4 KiB: 256 a second. Ours.
+SWAP_BYTES_PER_S = 1_048_576.0
+MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while programs wait. Ours.
+# A fifth of the samples: a median over the steps ignores fewer. Ours.
+BUSY_SHARE = 0.20
+
+
+class HostRecord:
+    """Sums over the samples of the host."""
+
+    def __init__(self) -> None:
+        self._count: dict[str, int] = {}
+        self._sum: dict[str, float] = {}
+        self._cores: int | None = None
+        self._memory: float | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the samples so far."""
+        self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
+        self._count, self._sum, self._memory = {}, {}, None
+
+    def add(self, load: HostLoad) -> None:
+        """Add a sample."""
+        self._samples += 1
+        self._cores = load.cores or self._cores
+        swap = _added(load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
+        for name, value in (("other", load.other_cpu_share), ("queue", load.run_queue), ("swap", swap)):
+            if value is not None:
+                self._count[name] = self._count.get(name, 0) + 1
+                self._sum[name] = self._sum.get(name, 0.0) + value
+        if load.memory_available_share is not None:
+            known = self._memory
+            self._memory = min(load.memory_available_share, 1.0 if known is None else known)
+            self._short += load.memory_available_share < MEMORY_AVAILABLE_SHARE
+        other = load.other_cpu_share or 0.0
+        self._by_programs += other >= OTHER_CPU_SHARE
+        taken = other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or (
+            load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
+        )
+        self._full += other >= OTHER_CPU_SHARE and taken
+        self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
+
+    def summary(self, *, on_cpu: bool) -> HostSummary | None:
+        """Return the load of the host; None without a sample. `on_cpu`: the run computes on CPU devices."""
+        if not self._samples:
+            return None
+        found = HostSummary(
+            samples=self._samples,
+            other_cpu_share=self._mean("other"),
+            run_queue=self._mean("queue"),
+            cores=self._cores,
+            memory_available_share=self._memory,
+            swap_bytes_per_s=self._mean("swap"),
+        )
+        return msgspec.structs.replace(found, busy=self._busy(found, on_cpu))
+
+    def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
+        allowed = BUSY_SHARE * self._samples
+        if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
+            return f"other programs took {100 * found.other_cpu_share:.0f} % of the CPU"
+        if self._swapped > allowed and found.swap_bytes_per_s is not None:
+            return f"the host swapped {found.swap_bytes_per_s / 1e6:.0f} MB/s"
+        if self._short > allowed and found.memory_available_share is not None:
+            return f"only {100 * found.memory_available_share:.1f} % of the host's memory was available"
+        return None
+
+    def _mean(self, name: str) -> float | None:
+        return self._sum[name] / self._count[name] if name in self._count else None
+
+
+def _added(a: float | None, b: float | None) -> float | None:
+    return None if a is None and b is None else (a or 0.0) + (b or 0.0)

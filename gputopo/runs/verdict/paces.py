@@ -1,0 +1,164 @@
+"""The paces of the devices of a run, from its events one by one, in memory that does not grow with the run.
+
+Every step compares towers with one another in that same step, so what slows all of them cancels: stored are
+the differences to the middle tower of a kind. Computing is compared by logarithms, as its noise is a factor;
+waits, which may be 0, as shares of the time that the middle tower is busy.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median, median_low
+
+from gputopo.runs.verdict.blocks import Blocks
+from gputopo.runs.verdict.devices import groups, kind_of
+from gputopo.runs.verdict.host import HostRecord
+from gputopo.runs.verdict.steps_kept import StepsKept
+from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
+
+# A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
+GONE_STEPS = 10
+CLOCK_S = 1e-9  # no clock measures less
+
+
+class Paces:
+    """What the comparisons of a run need. `add` takes its events in order; others than steps, samples and
+    phases change nothing.
+
+    Warm-up steps are left out, and the first step after a phase (an evaluation, a checkpoint), which pays
+    for what the phase displaced. `batches`: examples of each device, in their order; none: equal ones.
+    `speeds`: images/sec that a device should reach alone, by tower: devices of other kinds are compared by
+    them.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        *,
+        batches: Sequence[int] = (),
+        speeds: Mapping[int, float] | None = None,
+    ) -> None:
+        self.devices = tuple(devices)
+        self.speeds = dict(speeds or {})
+        self.scaled = _all_known(devices, self.speeds)
+        self.kinds = [list(devices)] if self.scaled else groups(devices, kind_of)
+        self.links = groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
+        self.steps = 0  # compared
+        self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
+        self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
+        self.kept = StepsKept()
+        self.host = HostRecord()
+        self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
+        self._columns = {device.tower: place for place, device in enumerate(devices)}
+        count = len(self.devices)
+        # Columns: computing of each tower, its wait, its time to be busy in ms, seconds of the step an image.
+        self.blocks = Blocks(3 * count + 1)
+        self._after_phase = False
+
+    def add(self, event: Event) -> None:
+        """Add the next event of the run."""
+        match event:
+            case Step():
+                self._add_step(event)
+            case Sample() if event.host is not None:
+                self.host.add(event.host)
+            case WarmupDone():
+                self.host.clear()  # counted is what loads the host from here on
+            case PhaseBegun():
+                self._after_phase = True
+
+    def allowance(self, tower: int, peer: int) -> float:
+        """Return how many times as long as its peer a tower may compute, for its batch and its kind.
+
+        For a larger batch in proportion; for a smaller one as long as the peer, since what a step costs
+        whatever its batch is not known. So neither a larger nor a smaller batch makes a device slow.
+        """
+        return max(1.0, self._batch(tower) / self._batch(peer)) * self._speed(peer) / self._speed(tower)
+
+    def level(self, tower: int) -> float:
+        """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
+        known = [value for value in self.compute(tower) if not math.isnan(value)]
+        scale = self._speed(tower) / self._batch(tower)
+        return median(known) + math.log(scale) if known else math.nan
+
+    def compute(self, tower: int) -> list[float]:
+        """Return the logarithms of a tower's time to compute, against the middle tower, by row."""
+        return self.blocks.medians[self._columns[tower]]
+
+    def compute_means(self, tower: int) -> list[float]:
+        """Return the same as `compute`, as means that also see a few slow steps."""
+        return self.blocks.means[self._columns[tower]]
+
+    def weights(self, tower: int) -> list[float]:
+        """Return a tower's waits for weights, as shares of the middle tower's busy time, by row."""
+        return self.blocks.medians[len(self.devices) + self._columns[tower]]
+
+    def busy_s(self, tower: int) -> float:
+        """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
+        known = [x for x in self.blocks.medians[2 * len(self.devices) + self._columns[tower]] if x == x]
+        return median(known) if known else math.nan
+
+    def run(self) -> list[float]:
+        """Return the logarithms of the seconds per image of the whole run, by row."""
+        return self.blocks.medians[-1]
+
+    def gone(self, tower: int) -> bool:
+        """Whether a tower had marks, and then none until the end."""
+        return self.last_seen[tower] > 0 and self.missing[tower] >= GONE_STEPS
+
+    def _batch(self, tower: int) -> float:
+        return self.batches.get(tower, 1.0)
+
+    def _speed(self, tower: int) -> float:
+        return self.speeds[tower] if self.scaled else 1.0
+
+    def _add_step(self, step: Step) -> None:
+        if step.warmup:
+            return
+        after_phase, self._after_phase = self._after_phase, False
+        if after_phase:
+            return
+        marks = {mark.tower: mark for mark in step.marks if mark.tower in self._columns and _usable(mark)}
+        for tower in self.missing:
+            self.missing[tower] = 0 if tower in marks else self.missing[tower] + 1
+        self.last_seen.update(dict.fromkeys(marks, step.step))
+        if step.seconds > CLOCK_S and step.images > 0:
+            self.steps += 1
+            self.blocks.add(step.step, self._row(step, marks))
+            self.kept.add(step, marks)
+
+    def _row(self, step: Step, marks: Mapping[int, TowerMarks]) -> list[float]:
+        count = len(self.devices)
+        row = [math.nan] * (3 * count + 1)
+        for group in self.kinds:
+            computed = {
+                device.tower: math.log(marks[device.tower].compute_s)
+                for device in group
+                if device.tower in marks
+            }
+            if len(computed) < 2:
+                continue
+            middle = median(computed.values())
+            for tower, logarithm in computed.items():
+                row[self._columns[tower]] = logarithm - middle
+        for group in self.links:
+            present = [marks[device.tower] for device in group if device.tower in marks]
+            if len(present) < 2:
+                continue
+            busy_s = median_low(mark.weights_s + mark.compute_s for mark in present)
+            for mark in present:
+                row[count + self._columns[mark.tower]] = mark.weights_s / busy_s
+        for tower, mark in marks.items():
+            row[2 * count + self._columns[tower]] = mark.weights_s + mark.compute_s
+        row[-1] = math.log(step.seconds / step.images)
+        return row
+
+
+def _usable(mark: TowerMarks) -> bool:
+    return CLOCK_S < mark.compute_s < math.inf and 0 <= mark.weights_s < math.inf
+
+
+def _all_known(devices: Sequence[Device], speeds: Mapping[int, float]) -> bool:
+    """Whether kinds differ, and the speed of every device is known."""
+    return len({kind_of(device) for device in devices}) > 1 and all(
+        speeds.get(device.tower, 0) > 0 for device in devices
+    )

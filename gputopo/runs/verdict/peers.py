@@ -1,0 +1,128 @@
+"""Differences between a device and its peers, with bounds. Pure."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import msgspec
+
+from gputopo.runs.median_bound import Interval, interval, min_values
+from gputopo.runs.verdict.devices import reference_of
+from gputopo.runs.verdict.paces import Paces
+from gputopo.values.run.events import Device
+
+# Chance that a window of an even run names any device, for all comparisons together.
+FALSE_ALARM = 0.001
+CONFIDENCE = 1 - FALSE_ALARM
+# Half of the chance is for the run as a whole, half for its parts.
+WHOLE_SHARE = 0.5
+# A device so many times as fast as its peer is one whose peer stood still.
+MAX_TIMES = 100.0
+COMPUTE, WEIGHTS = "compute", "weights"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a device is behind its peer, in percent of pace, over all steps; negative: ahead.
+
+    `values`, `percent`: the difference by row, and what makes percent of one. `interval` is None where there
+    are too few steps, or too few independent ones. `halves`: medians of the first and second half.
+    """
+
+    device: Device
+    peer: int
+    part: str
+    values: tuple[float, ...]
+    rows: tuple[int, ...]  # places of the values in the table
+    interval: Interval | None
+    halves: tuple[float, float]
+    chance: float
+
+    @property
+    def middle(self) -> float:
+        """Median over the steps, in percent."""
+        return percent_of(self.part)(median(self.values))
+
+
+def differences(paces: Paces) -> list[Difference]:
+    """Return the differences of all devices that have a peer with common steps, compute and weights."""
+    towers = sum(map(len, paces.kinds)) + sum(map(len, paces.links))
+    chance = WHOLE_SHARE * FALSE_ALARM / max(1, towers)
+    return [
+        found
+        for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS))
+        for group in groups
+        for device in group
+        if (found := _difference(paces, group, device, part, chance)) is not None
+    ]
+
+
+def steps_needed(paces: Paces) -> int:
+    """Return how many steps a verdict needs at least."""
+    towers = sum(map(len, paces.kinds)) + sum(map(len, paces.links))
+    return min_values(WHOLE_SHARE * FALSE_ALARM / max(1, towers))
+
+
+def percent_of(part: str) -> Callable[[float], float]:
+    """Return what makes percent of pace of a difference: of logarithms, or of shares of the busy time."""
+    return _compute_percent if part == COMPUTE else _weights_percent
+
+
+def in_percent(bounds: Interval, part: str) -> Interval:
+    """Return an interval of differences in percent of pace."""
+    percent = percent_of(part)
+    return Interval(
+        low=percent(bounds.low),
+        middle=percent(bounds.middle),
+        high=percent(bounds.high),
+        effective=bounds.effective,
+    )
+
+
+def _difference(
+    paces: Paces, group: Sequence[Device], device: Device, part: str, chance: float
+) -> Difference | None:
+    column = paces.compute if part == COMPUTE else paces.weights
+    levels = {
+        other.tower: level for other in group if not math.isnan(level := _level(paces, other.tower, part))
+    }
+    if device.tower not in levels or len(levels) < 2:
+        return None
+    peer = reference_of(device.tower, sorted(levels, key=lambda tower: (levels[tower], tower)))
+    allowed = math.log(paces.allowance(device.tower, peer)) if part == COMPUTE else 0.0
+    both = [
+        (row, own - others - allowed)
+        for row, (own, others) in enumerate(zip(column(device.tower), column(peer), strict=True))
+        if not math.isnan(own - others)
+    ]
+    if not both:
+        return None
+    values = tuple(value for _, value in both)
+    bounds = interval(values, chance)
+    half = len(values) // 2
+    percent = percent_of(part)
+    return Difference(
+        device=device,
+        peer=peer,
+        part=part,
+        values=values,
+        rows=tuple(row for row, _ in both),
+        interval=None if bounds is None else in_percent(bounds, part),
+        halves=(percent(median(values[:half] or values)), percent(median(values[half:]))),
+        chance=chance,
+    )
+
+
+def _level(paces: Paces, tower: int, part: str) -> float:
+    if part == COMPUTE:
+        return paces.level(tower)
+    known = [value for value in paces.weights(tower) if not math.isnan(value)]
+    return median(known) if known else math.nan
+
+
+def _compute_percent(difference: float) -> float:
+    return 100 * (1 - math.exp(-max(difference, -math.log(MAX_TIMES))))
+
+
+def _weights_percent(difference: float) -> float:
+    # Of the time that the device is busy: ten times a wait that is next to nothing is still next to nothing.
+    return 100 * difference / (1 + difference) if difference > 1 / MAX_TIMES - 1 else 100 * (1 - MAX_TIMES)

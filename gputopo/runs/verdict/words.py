@@ -1,0 +1,91 @@
+"""The sentences of verdicts. Pure."""
+
+import math
+
+from gputopo.runs.verdict.devices import name_of
+from gputopo.runs.verdict.peers import COMPUTE, CONFIDENCE
+from gputopo.values.run.events import Device
+from gputopo.values.run.verdict import Cost, Verdict
+
+
+def slow(device: Device, found: Verdict) -> str:
+    """Return how much slower a device is, and at least."""
+    shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    what = (
+        f"computes {shown} % slower than its peers"
+        if found.part == COMPUTE
+        else f"is {shown} % slower than its peers as it waits longer for its weights"
+    )
+    return f"{name_of(device)} {what} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
+
+
+def even(device: Device, found: Verdict) -> str:
+    """Return to within what a device is even."""
+    return f"{name_of(device)} is even with its peers to within {at_most(found.percent_under_high or 0.0)} %"
+
+
+def cannot_tell(device: Device, found: Verdict, why: str) -> str:
+    """Return that and why a run cannot tell, and what it looks like."""
+    return f"{name_of(device)}: cannot tell{looks(found)}: {why}"
+
+
+def looks(found: Verdict) -> str:
+    """Return what a device looks like where that is not proven; empty if it looks even."""
+    under = found.percent_under
+    return "" if under is None or under < 1 else f" (looks {percent(under)} % slower)"
+
+
+def resolves(found: Verdict, short_ms: float | None) -> str:
+    """Return what a run can resolve, and what would resolve more. `short_ms`: steps too short for marks."""
+    resolved = f"this run resolves differences above {at_most(found.resolution_percent or 0.0)} %"
+    if short_ms is not None:
+        return f"{resolved}; threads decide steps of {short_ms:.1f} ms, a larger batch resolves more"
+    if found.more_steps:
+        return f"{resolved}; about {rounded(found.more_steps)} more steps would resolve 5 %"
+    return resolved
+
+
+def too_few(needed: int, counted: int) -> str:
+    """Return that there are too few steps."""
+    return f"too few steps ({needed} needed, {counted} counted)"
+
+
+def too_correlated(steps: int) -> str:
+    """Return that the noise is too correlated."""
+    return f"the pace drifts so slowly that {steps} steps weigh like a few"
+
+
+def gone(last_step: int) -> str:
+    """Return that a device has no marks any more."""
+    return f"no time marks after step {last_step}"
+
+
+def costs(name: str, found: Cost) -> str:
+    """Return what a slow device costs: "GPU 1 costs 11 % of this run: 2,140 instead of 1,905 images/sec"."""
+    would, did = _speed(found.without), _speed(found.images_per_sec)
+    return f"{name} costs {percent(found.percent)} % of this run: {would} instead of {did} images/sec"
+
+
+def percent(value: float) -> str:
+    """Write a percentage: with a decimal below 10."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def at_least(value: float) -> str:
+    """Write a lower bound, rounded down."""
+    return f"{math.floor(value)}" if value >= 10 else f"{math.floor(value * 10) / 10:.1f}"
+
+
+def at_most(value: float) -> str:
+    """Write an upper bound, rounded up."""
+    return f"{math.ceil(value)}" if value >= 10 else f"{math.ceil(value * 10) / 10:.1f}"
+
+
+def rounded(count: int) -> str:
+    """Write a number of steps with two digits that count, rounded up."""
+    scale = 10 ** max(0, len(str(count)) - 2)
+    return f"{math.ceil(count / scale) * scale:,}"
+
+
+def _speed(images_per_sec: float) -> str:
+    return f"{images_per_sec:,.0f}" if images_per_sec >= 100 else f"{images_per_sec:.1f}"

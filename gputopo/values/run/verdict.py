@@ -1,0 +1,77 @@
+"""Verdicts of a run on its devices: slow, even, or cannot tell, each with what the run could resolve."""
+
+import msgspec
+
+SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What slow devices cost, from the recorded steps replayed with them at the pace of their peers.
+
+    `images_per_sec`: of the recorded steps, all devices together; `without`: of the same steps replayed.
+    `percent`: of `without` that is lost.
+    """
+
+    images_per_sec: float
+    without: float
+    percent: float
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one device, or for the whole run where `tower` is None.
+
+    `word`: "slow", "even", "cannot tell"; `why` is the reason of the last. `against`: what it was compared
+    with: "peers" of its kind in the same steps, its own "past" in this run, the "expected" speed; None: with
+    nothing. `part`: "compute" or "weights", None for both.
+    `percent_under`: percent by which its pace is below that, the median over the steps; negative: faster;
+    `percent_under_low`, `percent_under_high`: bounds of its confidence interval.
+    `resolution_percent`: a difference above this would have been named with a chance of 95 %.
+    `more_steps`: that would resolve 5 %; None: no number of steps would, or the run resolves it.
+    `steps`: compared; `effective_steps`: independent ones that weigh as much (noise is correlated).
+    `from_step`, `to_step`: where it was slow in a part of the run only. `share_of_steps`: 0 to 1, where it
+    was slow in single steps all over the run.
+    """
+
+    word: str
+    says: str
+    why: str | None = None
+    tower: int | None = None
+    gpu: int | None = None
+    against: str | None = None
+    part: str | None = None
+    percent_under: float | None = None
+    percent_under_low: float | None = None
+    percent_under_high: float | None = None
+    resolution_percent: float | None = None
+    more_steps: int | None = None
+    steps: int = 0
+    effective_steps: float | None = None
+    from_step: int | None = None
+    to_step: int | None = None
+    share_of_steps: float | None = None
+    cost: Cost | None = None
+
+
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Load of the host while the steps were counted: means over the samples, None where not known.
+
+    `busy`: in words, what kept the host busy so much that the devices' paces cannot be compared; None: idle
+    enough. `samples`: how many there are.
+    """
+
+    samples: int
+    other_cpu_share: float | None = None
+    run_queue: float | None = None
+    cores: int | None = None
+    memory_available_share: float | None = None  # the minimum
+    swap_bytes_per_s: float | None = None
+    busy: str | None = None
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """Images/sec that a run should reach, with its range. `source`: where from, as in a sentence."""
+
+    images_per_sec: float
+    low: float
+    high: float
+    source: str
