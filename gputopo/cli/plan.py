@@ -70,6 +70,13 @@ def plan(
         ),
     ] = (),
     autotune: Annotated[int | None, AUTOTUNE] = None,
+    explain: Annotated[
+        bool,
+        Option(
+            "--explain",
+            "Show the step of the choice in time: what each link carries, when gradients are through",
+        ),
+    ] = False,
     sources: Annotated[tuple[str, ...], FROM] = (),
     shape: Annotated[
         Shape,
@@ -83,8 +90,11 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
+    from gputopo.planner.explained import require_prediction
 
-    request = planner.Request(model=model, batch_size=batch_size, program=program, **placement.fields)
+    request = planner.Request(
+        model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
+    )
     if autotune is not None:
         _refuse_with_autotune(program, changes, sources)
     needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
@@ -114,6 +124,8 @@ def plan(
         return planner.plan_here(machine, request, os.environ, others, **before._asdict(), keep=keep)
 
     found = choose(machine, request, candidates)
+    if explain:
+        require_prediction(found, "--explain shows a predicted step")
     if changes:
         found = _with_what_if(found, machine, request, changes, choose)
     _print(found, shape)

@@ -14,6 +14,7 @@ import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds
 from gputopo.planner.batches import batch_reasons, mean_batch
+from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.nearest import Nearest
@@ -28,6 +29,7 @@ from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import plain, require_one_each
 from gputopo.values.run.plan import Candidate, Learned, Plan
+from gputopo.values.run.step_line import StepLine
 from gputopo.workload import workloads
 
 __all__ = ["Request", "plan", "plan_environment"]
@@ -83,7 +85,12 @@ def plan(
         prediction=selection.prediction(candidates),
         how_many=count,
         unequal=unequal(selection, chosen) if isinstance(selection, Fastest) else None,
+        line=_line(selection, candidates[0]) if request.explain else None,
     )
+
+
+def _line(selection: Selection, choice: Candidate) -> StepLine | None:
+    return step_line(selection, choice) if isinstance(selection, Fastest) else None
 
 
 def _unpredicted(

@@ -12,17 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.planner.batches import batch_reasons, batches, speed_classes
-from gputopo.planner.reasons import farthest_words, reduction_reasons, search_reason
+from gputopo.planner.reasons import farthest_words, in_words, reduction_reasons, search_reason
 from gputopo.planner.request import SPREAD, Request, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED, Selection
-from gputopo.prediction.flows import Resource
 from gputopo.prediction.one_gpu.published import Speed
-from gputopo.prediction.paths import Paths, paths_of, unknown_facts
+from gputopo.prediction.paths import paths_of, unknown_facts
 from gputopo.prediction.programs import Program
 from gputopo.prediction.search import DIGITS, Found, Question, fastest
 from gputopo.prediction.step import Model, Placing, Stepper, predict
 from gputopo.topology.reduction_groups import Groups, reduction_groups
-from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
@@ -379,25 +377,6 @@ class Fastest(Selection):
         if self.exact and self.required is None:
             freed["--gpus"] = {"gpus": None, "num_gpus": self.size}
         return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}
-
-
-def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
-    """Return a resource of `gputopo.prediction.flows` in words: `GPU 3 to the host`."""
-    kind, *ends = resource
-    by_host = placing.traffic == "host"
-    if kind in ("uplink up", "uplink down"):
-        gpus = index_ranges(paths.uplinks[int(ends[0])].gpus)
-        return f"uplink of GPUs {gpus}"
-    if kind in ("up", "nvlink out"):
-        name = "NVLinks" if kind == "nvlink out" else "link"
-        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
-    if kind in ("down", "nvlink in"):
-        name = "NVLinks" if kind == "nvlink in" else "link"
-        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
-    if kind == "host":
-        return "gradients added on the CPU"
-    names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
-    return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
 
 
 def _ms(seconds: float) -> float:

@@ -6,10 +6,13 @@ from itertools import combinations
 
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
+from gputopo.prediction.flows import Resource
+from gputopo.prediction.paths import Paths
+from gputopo.prediction.step import Placing
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, nearness
 from gputopo.topology.reduction_groups import reduction_groups
-from gputopo.values.index_ranges import pairs_in_words
+from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Link, Machine
 
 Links = Mapping[tuple[int, int], Link]
@@ -129,6 +132,25 @@ def named_reason(links: Links, closest: Sequence[int] | None) -> str:
         f"the GPUs were named by --gpus; {gpus_in_words(closest)} would be closer to one another "
         f"({farthest_words(links, closest)})"
     )
+
+
+def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
+    """Return a resource of `gputopo.prediction.flows` in words: `GPU 3 to the host`."""
+    kind, *ends = resource
+    by_host = placing.traffic == "host"
+    if kind in ("uplink up", "uplink down"):
+        gpus = index_ranges(paths.uplinks[int(ends[0])].gpus)
+        return f"uplink of GPUs {gpus}"
+    if kind in ("up", "nvlink out"):
+        name = "NVLinks" if kind == "nvlink out" else "link"
+        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
+    if kind in ("down", "nvlink in"):
+        name = "NVLinks" if kind == "nvlink in" else "link"
+        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
+    if kind == "host":
+        return "gradients added on the CPU"
+    names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
+    return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
 
 
 def avoided_reason(

@@ -37,7 +37,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `program`: a name of gputopo.prediction.programs. `batch_size`: of every GPU, or of each
     in the order of the towers; auto: in proportion to their speeds; None: that of the model.
     `precision`: as in a RunSpec. `predicts`: whether it trains by steps that can be predicted.
-    `workload`: the costs of a model that no table has, where they are known.
+    `workload`: the costs of a model that no table has, where they are known. `explain`: whether the step of
+    the choice is laid out in time.
     `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
     `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which the caller adds.
     """
@@ -55,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: AskedBatch | None = None
     precision: str = "fp32"
     predicts: bool = True
+    explain: bool = False
     workload: Workload | None = None
     single_gpu_images_per_sec: tuple[float, ...] = ()
     no_history: bool = False

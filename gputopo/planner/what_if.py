@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gputopo.planner.explained import require_prediction
 from gputopo.planner.request import Request
 from gputopo.prediction.what_if import Changed, changed, full_links, single_changes
 from gputopo.values.errors import UsageError
@@ -15,6 +16,8 @@ PAYS = 0.01
 # Models with which the best change is compared beside the one that is planned for: of many bytes, of few.
 OTHER_MODELS = ("alexnet", "resnet50")
 
+_COMPARES = "--what-if compares predicted images/sec"
+
 Choose = Callable[[Machine, Request], Plan]
 
 
@@ -25,9 +28,9 @@ def what_if(
 
     Raises UsageError for a change that cannot be, or where nothing is predicted.
     """
-    _require_prediction(before)
+    require_prediction(before, _COMPARES)
     after = _plan_after(changed(machine, changes), request, choose)
-    _require_prediction(after[1])
+    require_prediction(after[1], _COMPARES)
     return _found(changes, before, *after)
 
 
@@ -36,7 +39,7 @@ def best_change(machine: Machine, request: Request, choose: Choose, before: Plan
 
     No change where none pays. Raises UsageError where nothing is predicted.
     """
-    _require_prediction(before)
+    require_prediction(before, _COMPARES)
     singles = [(change,) for change in single_changes(machine)]
     best = _best(singles, machine, request, choose, before)
     if best is None:
@@ -99,13 +102,3 @@ def _found(changes: Sequence[str], before: Plan, after: Changed, plan: Plan) -> 
 
 def _bare(candidate: Candidate) -> Candidate:
     return msgspec.structs.replace(candidate, reasons=())
-
-
-def _require_prediction(plan: Plan) -> None:
-    if plan.prediction is None:
-        whys = [reason for reason in plan.choice.reasons if reason.startswith("nothing predicted: ")]
-        why = whys[0] if whys else "nothing predicted for this job"
-        raise UsageError(
-            f"--what-if compares predicted images/sec: {why}",
-            "add --single-gpu-images-per-sec X, or more of the machine: --from FILE",
-        )

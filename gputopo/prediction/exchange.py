@@ -51,14 +51,17 @@ class Parts(NamedTuple):
     largest: float = 0.0
 
 
+Stage = tuple[tuple[int, int, float], ...]
+
+
 class Stages(NamedTuple):
     """Copies between towers as (sender, receiver, share of the model's bytes), to the sums and back.
 
     Those of one stage go at the same time; stages follow one another.
     """
 
-    sums: tuple[tuple[tuple[int, int, float], ...], ...]
-    back: tuple[tuple[tuple[int, int, float], ...], ...]
+    sums: tuple[Stage, ...]
+    back: tuple[Stage, ...]
 
 
 def parts_of(reduction: Reduction, sizes: Sequence[int], towers: int, *, cuts: bool) -> Parts:
@@ -106,7 +109,7 @@ def stages_of(name: str, sizes: tuple[int, ...], groups: Groups) -> Stages:
     return Stages(((*within, *between),), ((*out, *home),))
 
 
-def _by_groups(sizes: Sequence[int], groups: Groups) -> tuple[tuple[tuple[int, int, float], ...], ...]:
+def _by_groups(sizes: Sequence[int], groups: Groups) -> tuple[Stage, ...]:
     """Return the copies to leaders, from these to the main one, back to them, and back to all towers."""
     whole = sum(sizes) or 1
     stages: list[dict[tuple[int, int], float]] = [{}, {}, {}, {}]

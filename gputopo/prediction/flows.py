@@ -8,6 +8,8 @@ a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), thos
 `Flows` counts every copy by itself; `gputopo.prediction.rates` finds the same by looking up.
 """
 
+from typing import NamedTuple
+
 from gputopo.prediction.paths import Paths
 
 Resource = tuple[str | int, ...]
@@ -24,6 +26,13 @@ _REVERSE = {
 }
 
 
+class Load(NamedTuple):
+    """What a resource carries: a share of the model's bytes, seconds for each byte of the model."""
+
+    share: float
+    seconds: float
+
+
 def reverse(resource: Resource) -> Resource:
     """Return the other direction of a link."""
     kind, *ends = resource
@@ -31,28 +40,32 @@ def reverse(resource: Resource) -> Resource:
 
 
 class Flows:
-    """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link."""
+    """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link.
+
+    `shares`: what each link carries, of the model's bytes.
+    """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self.seconds: dict[Resource, float] = {}
+        self.shares: dict[Resource, float] = {}
         self._both: dict[Resource, float] = {}
 
     def to_host(self, gpu: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from a GPU to the host."""
         host = self._paths.hosts[gpu]
-        self._add(("up", gpu), share / host.up, host.both)
+        self._add(("up", gpu), share, host.up, host.both)
         for number, uplink in enumerate(self._paths.uplinks):
             if gpu in uplink.gpus:
-                self._add(("uplink up", number), share / uplink.up, uplink.both)
+                self._add(("uplink up", number), share, uplink.up, uplink.both)
 
     def from_host(self, gpu: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from the host to a GPU."""
         host = self._paths.hosts[gpu]
-        self._add(("down", gpu), share / host.down, host.both)
+        self._add(("down", gpu), share, host.down, host.both)
         for number, uplink in enumerate(self._paths.uplinks):
             if gpu in uplink.gpus:
-                self._add(("uplink down", number), share / uplink.down, uplink.both)
+                self._add(("uplink down", number), share, uplink.down, uplink.both)
 
     def between(self, a: int, b: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from one GPU to another."""
@@ -62,43 +75,49 @@ class Flows:
         path = paths.pair(a, b)
         if path.kind == "nvlink":
             if a in paths.ports and b in paths.ports:
-                self._add(("nvlink out", a), share / max(paths.ports[a], path.gb_per_s), paths.port_both(a))
-                self._add(("nvlink in", b), share / max(paths.ports[b], path.gb_per_s), paths.port_both(b))
-            self._add(("nvlink", a, b), share / path.gb_per_s, path.both)
+                self._add(("nvlink out", a), share, max(paths.ports[a], path.gb_per_s), paths.port_both(a))
+                self._add(("nvlink in", b), share, max(paths.ports[b], path.gb_per_s), paths.port_both(b))
+            self._add(("nvlink", a, b), share, path.gb_per_s, path.both)
             return
         start, end = paths.hosts[a], paths.hosts[b]
         # Below a switch a direct copy may be faster than one to the host.
-        self._add(("up", a), share / max(start.up, path.gb_per_s), start.both)
-        self._add(("down", b), share / max(end.down, path.gb_per_s), end.both)
+        self._add(("up", a), share, max(start.up, path.gb_per_s), start.both)
+        self._add(("down", b), share, max(end.down, path.gb_per_s), end.both)
         if path.gb_per_s < AS_ITS_ENDS * min(start.up, end.down):
-            self._add(("pair", a, b), share / path.gb_per_s, path.both)
+            self._add(("pair", a, b), share, path.gb_per_s, path.both)
         for number, uplink in enumerate(paths.uplinks):
             leaves, enters = a in uplink.gpus, b in uplink.gpus
             if leaves and (not enters or path.through_host):
-                self._add(("uplink up", number), share / uplink.up, uplink.both)
+                self._add(("uplink up", number), share, uplink.up, uplink.both)
             if enters and (not leaves or path.through_host):
-                self._add(("uplink down", number), share / uplink.down, uplink.both)
+                self._add(("uplink down", number), share, uplink.down, uplink.both)
         for socket in paths.sockets:
             here, there = socket.gpus
             one, other = socket.nodes
             if a in here and b in there:
-                self._add(("socket", one, other), share / socket.gb_per_s, socket.both)
+                self._add(("socket", one, other), share, socket.gb_per_s, socket.both)
             if a in there and b in here:
-                self._add(("socket", other, one), share / socket.gb_per_s, socket.both)
+                self._add(("socket", other, one), share, socket.gb_per_s, socket.both)
 
     @property
-    def slowest(self) -> tuple[Resource | None, float]:
-        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
-        worst: Resource | None = None
-        highest = 0.0
+    def loads(self) -> dict[Resource, Load]:
+        """What each resource carries, both directions at once."""
+        found = {}
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
             # Two directions at once carry `both` of their sum, as long as both have bytes.
             at_once = seconds + (1 / self._both[resource] - 1) * min(seconds, busy)
-            if at_once > highest:
-                worst, highest = resource, at_once
-        return worst, highest / GB
+            found[resource] = Load(self.shares[resource], at_once / GB)
+        return found
 
-    def _add(self, resource: Resource, seconds: float, both: float) -> None:
-        self.seconds[resource] = self.seconds.get(resource, 0.0) + seconds
+    @property
+    def slowest(self) -> tuple[Resource | None, float]:
+        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
+        loads = self.loads
+        worst = max(loads, key=lambda one: loads[one].seconds, default=None)
+        return (worst, loads[worst].seconds) if worst and loads[worst].seconds else (None, 0.0)
+
+    def _add(self, resource: Resource, share: float, gb_per_s: float, both: float) -> None:
+        self.seconds[resource] = self.seconds.get(resource, 0.0) + share / gb_per_s
+        self.shares[resource] = self.shares.get(resource, 0.0) + share
         self._both[resource] = min(both, self._both.get(resource, both))

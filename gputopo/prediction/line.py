@@ -23,17 +23,28 @@ class Line(NamedTuple):
     """The gradients of one step in the order in which backward makes them.
 
     `slopes` (bytes) and `starts` (seconds) are those of the hull's lines, by rising slope; `from_rate` the
-    seconds per byte from which each of them is the uppermost.
+    seconds per byte from which each of them is the uppermost. `ready` and `bytes`: of each block, the last
+    of the model first.
     """
 
     slopes: tuple[float, ...]
     starts: tuple[float, ...]
     from_rate: tuple[float, ...]
+    ready: tuple[float, ...] = ()
+    bytes: tuple[int, ...] = ()
 
     def end(self, seconds_per_byte: float) -> float:
         """Return the seconds from the start of backward until the last gradient is through."""
         number = bisect_right(self.from_rate, seconds_per_byte) - 1
         return self.starts[number] + seconds_per_byte * self.slopes[number]
+
+    def through(self, seconds_per_byte: float) -> tuple[float, ...]:
+        """Return when each block's gradients are through, in their order."""
+        ends, end = [], 0.0
+        for ready, size in zip(self.ready, self.bytes, strict=True):
+            end = max(end, ready) + seconds_per_byte * size
+            ends.append(end)
+        return tuple(ends)
 
     def rate(self, end: float, more: float = 0.0) -> float:
         """Return the most seconds per byte with which all is through by then; below 0: none.
@@ -65,7 +76,10 @@ def line_of(blocks: Sequence[Block], backward_s: float, overlap: float) -> Line:
         made += block.share
         lines.append((left, backward_s * (overlap * made + (1 - overlap))))
         left -= block.bytes
-    return _hull([*lines, (0.0, backward_s)])
+    found = _hull([*lines, (0.0, backward_s)])
+    return found._replace(
+        ready=tuple(start for _, start in lines), bytes=tuple(block.bytes for block in reversed(blocks))
+    )
 
 
 def _hull(lines: Sequence[tuple[float, float]]) -> Line:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.flows import Resource
+from gputopo.prediction.flows import Load, Resource
 from gputopo.prediction.paths import Paths
 from gputopo.prediction.rates import RateTable, Shared
 
@@ -124,6 +124,18 @@ class Rings:
         """Return the resource that a ring in this order occupies longest."""
         return max(self._loads(order), default=(0.0, None), key=lambda load: load[0])[1]
 
+    def loads(self, order: Sequence[int], rounds: int) -> dict[Resource, Load]:
+        """Return what each resource carries of a ring in this order, of which bytes go so often around."""
+        share = rounds * (len(order) - 1) / len(order)
+        shares = dict.fromkeys((resource for _, resource in self._loads(order)), share)
+        pairs = list(zip(order, (*order[1:], order[0]), strict=True))
+        for use in self.uses:
+            shares[use.shared.upward] = share * _times(use, pairs)
+        seconds: dict[Resource, float] = {}
+        for each, resource in self._loads(order):
+            seconds[resource] = max(share * each, seconds.get(resource, 0.0))
+        return {resource: Load(shares[resource], each) for resource, each in seconds.items() if each}
+
     def _edge(self, a: int, b: int) -> float:
         """Return what two neighbours need; each of them sends and receives at the same time."""
         return max(seconds for seconds, _ in self._edge_loads(a, b, alone=False))
@@ -144,8 +156,7 @@ class Rings:
         for a, b in pairs:
             yield from self._edge_loads(a, b, alone=len(order) == 2)
         for use in self.uses:
-            times = (sum(use.halves[a].get(b, 0) for a, b in pairs) + 1) // 2
-            yield times * use.shared.round, use.shared.upward
+            yield _times(use, pairs) * use.shared.round, use.shared.upward
 
     def seconds(self, order: Sequence[int]) -> float:
         """Return what a byte occupies the slowest link of a ring in this order for each time it passes."""
@@ -233,6 +244,19 @@ class _Search:
         return now
 
 
+def ring_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
+    """Return what each resource carries of the best ring over some GPUs."""
+    rings = Rings(RateTable(paths, gpus))
+    found = rings.best(gpus, sum(1 << gpu for gpu in gpus))
+    assert found is not None
+    return rings.loads(found[1], 2)
+
+
+def order_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
+    """Return what each resource carries of the ring in this order, once round."""
+    return Rings(RateTable(paths, gpus)).loads(gpus, 1)
+
+
 def ring_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, float]:
     """Return the slowest link of the best ring over some GPUs, and its seconds a byte of the model."""
     if len(gpus) < 2:
@@ -254,6 +278,11 @@ def order_rate(paths: Paths, gpus: Sequence[int]) -> tuple[Resource | None, floa
 def once_round(seconds: float, towers: int) -> float:
     """Return the seconds a byte of the model, of which each link carries all but one of as many parts."""
     return seconds * (towers - 1) / towers
+
+
+def _times(use: _Use, pairs: Sequence[Pair]) -> int:
+    """Return how often a ring of these neighbours goes up and comes down a shared link."""
+    return (sum(use.halves[a].get(b, 0) for a, b in pairs) + 1) // 2
 
 
 def _use(shared: Shared, pool: Sequence[int], pairs: Sequence[Pair]) -> _Use:

@@ -5,12 +5,12 @@ when forward needs them, by the gradients that are not through when backward end
 and by what each variable costs on each tower whatever its size. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.exchange import TRAFFIC, Stages, Traffic, parts_of, spread_parts, stages_of
+from gputopo.prediction.exchange import TRAFFIC, Stage, Stages, Traffic, parts_of, spread_parts, stages_of
 from gputopo.prediction.flows import GB, Flows, Resource
 from gputopo.prediction.line import Block, Line, line_of
 from gputopo.prediction.paths import Paths
@@ -65,10 +65,11 @@ def _reduction(name: str) -> Reduction:
 
 
 class Model(NamedTuple):
-    """What is needed of a workload. `sizes`: bytes of each variable, in order."""
+    """What is needed of a workload. `sizes`: bytes of each variable, in order; `names`: of the blocks."""
 
     blocks: tuple[Block, ...]
     sizes: tuple[int, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -102,10 +103,11 @@ def model_of(workload: Workload) -> Model:
             for block, cost in zip(workload.blocks, costs, strict=True)
         ),
         tuple(FLOAT_BYTES * size for block in workload.blocks for size in block.variables),
+        tuple(block.name for block in workload.blocks),
     )
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """What a step of one placing needs, given seconds a byte of the slowest link.
 
     `weights`: seconds for each; `gradients`: the factor of their rate, `least`: its minimum; `line`: theirs;
@@ -134,7 +136,7 @@ class Stepper:
         self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
         self._sockets = sockets
-        self._terms: dict[Placing, _Terms] = {}
+        self._terms: dict[Placing, Terms] = {}
 
     def predict(
         self, placing: Placing, compute_s: float, weights: float, gradients: float
@@ -143,7 +145,7 @@ class Stepper:
 
         `weights`, `gradients`: seconds for which a byte of the model occupies the slowest link.
         """
-        terms = self._terms.get(placing) or self._terms_of(placing)
+        terms = self._terms.get(placing) or self.terms(placing)
         rate = max(gradients * terms.gradients, terms.least)
         backward = (1 - FORWARD_SHARE) * compute_s
         late = backward * (terms.line.end(rate / backward) - 1.0) if backward > 0 else rate * self.bytes
@@ -151,7 +153,7 @@ class Stepper:
 
     def most(self, placing: Placing, compute_s: float, step_s: float) -> float:
         """Return seconds a byte of the slowest link with which gradients alone make a step of `step_s`."""
-        terms = self._terms.get(placing) or self._terms_of(placing)
+        terms = self._terms.get(placing) or self.terms(placing)
         if not terms.gradients:
             return inf
         late, more = step_s - compute_s - terms.variables_s, terms.more / terms.gradients
@@ -164,19 +166,20 @@ class Stepper:
         """Return the copies between towers of a reduction in groups; without groups in two halves."""
         return stages_of(placing.reduction.name, self.numbers, groups or halves(self.towers))
 
-    def _terms_of(self, placing: Placing) -> _Terms:
+    def terms(self, placing: Placing) -> Terms:
+        """Return what a step of this placing needs."""
         terms = self._terms[placing] = self._new_terms(placing)
         return terms
 
-    def _new_terms(self, placing: Placing) -> _Terms:
+    def _new_terms(self, placing: Placing) -> Terms:
         program, traffic, towers = self.program, placing.traffic, self.towers
         if towers == 1 or traffic == "none":
-            return _Terms(0.0, 0.0, 0.0, 0.0, self.line)
+            return Terms(0.0, 0.0, 0.0, 0.0, self.line)
         in_turn = towers if program.serial else 1
         if traffic == "ring":
             variables = len(self.numbers)
             variables_s, more = 1e-6 * program.us_ring * variables, 1e6 * program.ring_mb * variables
-            return _Terms(0.0, in_turn / program.ring_share, 0.0, variables_s, self.ring_line, more)
+            return Terms(0.0, in_turn / program.ring_share, 0.0, variables_s, self.ring_line, more)
         weights = gradients = in_turn / program.link_share
         by_ps, least, line = placing.ps_device is not None, 0.0, self.line
         cuts = program.cuts_variables
@@ -203,7 +206,7 @@ class Stepper:
             elif not by_ps and placing.reduction.name == "tf_hierarchical":
                 line = line_of(self.model.blocks, 1.0, 0.0)  # joined to one tensor when backward has ended
         variables_s = 1e-6 * each * parts.pieces * towers
-        return _Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
+        return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
     def is_limited_by_host(self, placing: Placing, gradients: float) -> bool:
         """Return whether the host adds gradients more slowly than links bring them."""
@@ -213,16 +216,22 @@ class Stepper:
 Limit = tuple[Resource | None, float]
 
 
+def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> list[Flows]:
+    """Return the copies of each stage."""
+    found = []
+    for stage in copies:
+        flows = Flows(paths)
+        for sender, receiver, share in stage:
+            flows.between(gpus[sender], gpus[receiver], share)
+        found.append(flows)
+    return found
+
+
 def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Limit, Limit]:
     """Return the slowest link of the stages to the sums and back, and the seconds of a byte in all stages."""
     found = []
     for copies in (stages.back, stages.sums):
-        slowest = []
-        for stage in copies:
-            flows = Flows(paths)
-            for sender, receiver, share in stage:
-                flows.between(gpus[sender], gpus[receiver], share)
-            slowest.append(flows.slowest)
+        slowest = [flows.slowest for flows in stage_flows(paths, gpus, copies)]
         worst = max(slowest, key=lambda one: one[1])
         found.append((worst[0], sum(seconds for _, seconds in slowest)))
     return found[0], found[1]
@@ -246,7 +255,13 @@ def limits(
     if traffic == "groups":
         assert stages is not None
         return stage_limits(paths, gpus, stages)
-    weights, gradients = Flows(paths), Flows(paths)
+    weights, gradients = flows_of(paths, gpus, placing)
+    return weights.slowest, gradients.slowest
+
+
+def flows_of(paths: Paths, gpus: Sequence[int], placing: Placing) -> tuple[Flows, Flows]:
+    """Return the copies of weights and of gradients, where they flow to and from owners or the host."""
+    weights, gradients, traffic = Flows(paths), Flows(paths), placing.traffic
     if traffic == "host":
         for gpu in gpus:
             weights.from_host(gpu)
@@ -257,7 +272,7 @@ def limits(
             for gpu in gpus:
                 weights.between(owner, gpu, 1 / len(owners))
                 gradients.between(gpu, owner, 1 / len(owners))
-    return weights.slowest, gradients.slowest
+    return weights, gradients
 
 
 def predict(

@@ -23,6 +23,7 @@ from gputopo.report.plan_tables import (
     what_if_lines,
 )
 from gputopo.report.runs.autotune import autotune_lines
+from gputopo.report.step_line import step_line_lines
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price
@@ -51,6 +52,8 @@ def plan_view(plan: Plan, width: int) -> list[Line]:
         lines += section("Unequal GPUs", unequal_lines(plan.unequal, space))
     if plan.what_if is not None:
         lines += section("What if", what_if_lines(plan.what_if, plan.model, space))
+    if plan.line is not None:
+        lines += section("Line of gradients", step_line_lines(plan.line, space))
     if plan.autotune is not None:
         lines += section("Measured", autotune_lines(plan.autotune))
     lines += section("Why", _listed(plan.choice.reasons, space))

@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
-from gputopo.planner.fastest import in_words
 from gputopo.planner.selection import ALL
 from gputopo.prediction.one_gpu.published import Figure
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.shared_links import Uplink
-from gputopo.prediction.step import Placing
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine
@@ -279,23 +275,3 @@ def test_the_runners_up_differ_in_mode_or_by_more_than_can_be_told_apart() -> No
     same, cpu, far = one((2, 3), "gpu:3", 99.0), one((0, 1), "cpu", 98.0), one((0, 3), "gpu:0", 60.0)
     other = Candidate(gpus=(0, 1), variable_update="independent", images_per_sec=200.0)
     assert runners_up(choice, (choice, same, cpu, far, other)) == (cpu, far)
-
-
-@pytest.mark.parametrize(
-    ("resource", "place", "words"),
-    [
-        (("up", 3), "cpu", "GPU 3 to the host"),
-        (("down", 3), "cpu", "the host to GPU 3"),
-        (("up", 3), "gpu:0", "link of GPU 3, sending"),
-        (("down", 3), "gpu:0", "link of GPU 3, receiving"),
-        (("uplink up", 0), "gpu:0", "uplink of GPUs 0-3"),
-        (("nvlink", 0, 1), "gpu:0", "NVLink 0 to 1"),
-        (("pair", 0, 5), "gpu:0", "path from GPU 0 to 5"),
-        (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
-        (("socket", 0, 1), "gpu:0", "link from NUMA node 0 to 1"),
-        (("host",), "cpu", "gradients added on the CPU"),
-    ],
-)
-def test_resources_are_in_words(resource: tuple[str | int, ...], place: str, words: str) -> None:
-    paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
-    assert in_words(resource, Placing("parameter_server", place), paths) == words

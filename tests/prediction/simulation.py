@@ -47,18 +47,20 @@ def flows_of(
     return found
 
 
-def end_of(flows: Sequence[Flow]) -> float:
-    """Return when the last byte is through."""
+def ends_of(flows: Sequence[Flow]) -> list[list[float]]:
+    """Return when each gradient of each flow is through."""
     now, at = 0.0, [0] * len(flows)
+    ends: list[list[float]] = [[] for _ in flows]
     left = [flow.sizes[0] for flow in flows]
     while True:
         for number, flow in enumerate(flows):
             while at[number] < len(flow.sizes) and left[number] <= _DONE and flow.ready[at[number]] <= now:
                 at[number] += 1
+                ends[number].append(now)
                 left[number] = flow.sizes[at[number]] if at[number] < len(flow.sizes) else 0.0
         waiting = [number for number, flow in enumerate(flows) if at[number] < len(flow.sizes)]
         if not waiting:
-            return now
+            return ends
         sending = [number for number in waiting if flows[number].ready[at[number]] <= now]
         rates = fair_rates({number: flows[number].links for number in sending})
         steps = [left[number] / rates[number] for number in sending]

@@ -12,7 +12,7 @@ from gputopo.prediction.paths import HostLink, PairPath, Paths
 from gputopo.prediction.shared_links import Uplink
 from gputopo.prediction.step import Model, Placing
 from tests.prediction.invented import models
-from tests.prediction.simulation import end_of, flows_of
+from tests.prediction.simulation import ends_of, flows_of
 
 PLACINGS = (
     Placing("parameter_server", "cpu"),
@@ -45,8 +45,8 @@ def _tree(switches: int, each: int, link: float, uplink: float, factors: list[fl
     return Paths(hosts, pairs, tuple(uplinks))
 
 
-def _difference(paths: Paths, placing: Placing, model: Model, overlap: float, scale: float) -> float:
-    """Return by how much the simulation ends later, as a share of the step; backward takes a second."""
+def _differences(paths: Paths, placing: Placing, model: Model, overlap: float, scale: float) -> list[float]:
+    """Return by how much the simulation ends later, by block, over the step; backward takes a second."""
     gpus = sorted(paths.hosts)
     flows = Flows(paths)
     owners = gpus if placing.owner is None else [placing.owner]
@@ -60,9 +60,12 @@ def _difference(paths: Paths, placing: Placing, model: Model, overlap: float, sc
     slowest = max(flows.seconds.values()) / GB
     factor = scale / (slowest * sum(block.bytes for block in model.blocks))
     blocks = [block._replace(bytes=round(block.bytes * factor)) for block in model.blocks]
-    closed = line_of(blocks, 1.0, overlap).end(slowest)
-    simulated = max(1.0, end_of(flows_of(paths, gpus, placing, blocks, overlap)))
-    return (simulated - closed) / (0.5 + closed)
+    line = line_of(blocks, 1.0, overlap)
+    closed = line.end(slowest)
+    ends = map(max, zip(*ends_of(flows_of(paths, gpus, placing, blocks, overlap)), strict=True))
+    found = list(zip(ends, line.through(slowest), strict=True))
+    assert max(1.0, found[-1][1]) == pytest.approx(closed)
+    return [(simulated - through) / (0.5 + closed) for simulated, through in found]
 
 
 @given(trees(0.0), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
@@ -70,8 +73,9 @@ def _difference(paths: Paths, placing: Placing, model: Model, overlap: float, sc
 def test_on_equal_trees_it_is_what_fair_sharing_gives(
     paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
 ) -> None:
-    """Within a thousandth of the step."""
-    assert _difference(paths, placing, model, overlap, scale) == pytest.approx(0.0, abs=1e-3)
+    """Within a thousandth of the step, for every block."""
+    for difference in _differences(paths, placing, model, overlap, scale):
+        assert difference == pytest.approx(0.0, abs=1e-3)
 
 
 @given(trees(0.5), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
@@ -80,6 +84,6 @@ def test_where_links_differ_it_misses_less_than_a_hundredth(
     paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
 ) -> None:
     """So nothing is simulated to predict a step. Fair sharing is never faster than the slowest link alone."""
-    difference = _difference(paths, placing, model, overlap, scale)
+    difference = _differences(paths, placing, model, overlap, scale)[-1]
 
     assert -1e-6 <= difference < 0.01

@@ -6,6 +6,7 @@ import msgspec
 
 from gputopo.values.run.autotune import Autotune
 from gputopo.values.run.candidate import AllReduce, Candidate, VariableUpdate, mode_of
+from gputopo.values.run.step_line import StepLine
 
 __all__ = [
     "MIN_JOBS",
@@ -163,6 +164,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     a plan of a machine that is not this one is a rehearsal. `prediction` is None where no speed of one GPU
     is known, or the model's variables are not: the order is then that of distances. `how_many`: with
     `--num-gpus auto`. `autotune`: what short runs measured, where they decided (`--autotune`).
+    `line`: the choice's step in time, where it was asked for (`--explain`).
     """
 
     choice: Candidate
@@ -177,6 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     what_if: WhatIf | None = None
     unequal: Unequal | None = None
     autotune: Autotune | None = None
+    line: StepLine | None = None
 
     @property
     def runners_up(self) -> tuple[Candidate, ...]:

@@ -1,0 +1,86 @@
+"""The step of a choice in words and milliseconds."""
+
+import msgspec
+import pytest
+
+from gputopo.planner import Request, plan
+from gputopo.planner.explained import words
+from gputopo.planner.reasons import in_words
+from gputopo.prediction.flows import Resource
+from gputopo.prediction.paths import Paths
+from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.step import Placing
+from gputopo.values.run.step_line import StepLine
+from tests.matrices import FOUR_AND_FOUR, machine_of
+
+REQUEST = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)
+SERVED = Placing("parameter_server", "gpu:0")
+
+
+def line_of(**asked: object) -> StepLine:
+    found = plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(REQUEST, **asked)).line
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("ps", ["cpu", "gpu:0", "gpu:spread"])
+def test_its_parts_are_those_of_the_choice(ps: str) -> None:
+    made = plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(REQUEST, ps=ps))
+    line, choice = made.line, made.choice
+    assert line is not None
+    parts = {"weights": line.weights_ms, "gradients": line.gradients_ms, "variables": line.variables_ms}
+    assert parts == choice.exposed_ms
+    assert line.forward_ms + line.backward_ms == pytest.approx(choice.compute_ms, abs=1e-3)
+    assert any(one.resource.startswith(str(choice.limited_by)) for one in line.resources)
+
+
+def test_blocks_are_named_in_the_order_of_backward() -> None:
+    blocks = line_of(ps="cpu").blocks
+    assert [one.block for one in blocks][:2] == ["classifier", "dense7"]
+    assert blocks[-1].block == "conv1"
+    assert sum(one.mb for one in blocks) == pytest.approx(4 * 61.8, rel=0.02)
+
+
+def test_one_gpu_exchanges_nothing() -> None:
+    line = line_of(num_gpus=1)
+    assert (line.resources, line.gradients_ms) == ((), 0.0)
+    assert all(one.ready_ms == one.through_ms for one in line.blocks)
+
+
+def test_it_is_there_only_where_it_was_asked_for() -> None:
+    assert plan(machine_of(FOUR_AND_FOUR), msgspec.structs.replace(REQUEST, explain=False)).line is None
+    assert plan(machine_of(FOUR_AND_FOUR), Request(explain=True, predicts=False)).line is None
+
+
+@pytest.mark.parametrize(
+    ("alike", "shown"),
+    [
+        ([("up", 3)], "link of GPU 3, sending"),
+        ([("up", 3), ("up", 0), ("up", 1)], "link of GPUs 0-1,3, sending"),
+        ([("uplink up", 0)], "uplink of GPUs 0-1, to the host"),
+        ([("nvlink", 0, 1), ("nvlink", 1, 0)], "NVLink 0 to 1 and 1 alike"),
+    ],
+)
+def test_links_that_carry_the_same_are_named_together(alike: list[Resource], shown: str) -> None:
+    paths = Paths({}, {}, (Uplink(frozenset({0, 1}), 12.0, 12.0),))
+    assert words(alike, SERVED, paths) == shown
+
+
+@pytest.mark.parametrize(
+    ("resource", "place", "words"),
+    [
+        (("up", 3), "cpu", "GPU 3 to the host"),
+        (("down", 3), "cpu", "the host to GPU 3"),
+        (("up", 3), "gpu:0", "link of GPU 3, sending"),
+        (("down", 3), "gpu:0", "link of GPU 3, receiving"),
+        (("uplink up", 0), "gpu:0", "uplink of GPUs 0-3"),
+        (("nvlink", 0, 1), "gpu:0", "NVLink 0 to 1"),
+        (("pair", 0, 5), "gpu:0", "path from GPU 0 to 5"),
+        (("nvlink out", 1), "gpu:0", "NVLinks of GPU 1, sending"),
+        (("socket", 0, 1), "gpu:0", "link from NUMA node 0 to 1"),
+        (("host",), "cpu", "gradients added on the CPU"),
+    ],
+)
+def test_resources_are_in_words(resource: tuple[str | int, ...], place: str, words: str) -> None:
+    paths = Paths({}, {}, (Uplink(frozenset(range(4)), 12.0, 12.0),))
+    assert in_words(resource, Placing("parameter_server", place), paths) == words

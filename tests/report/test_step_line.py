@@ -1,0 +1,86 @@
+"""The line of gradients as text."""
+
+import msgspec
+import pytest
+
+from gputopo.report.layout import text_of
+from gputopo.report.step_line import step_line_lines
+from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+
+UP = ResourceLoad(
+    resource="GPUs 0-3 to the host",
+    count=4,
+    weights_mb=0.0,
+    wait_ms=0.0,
+    gradients_mb=20.0,
+    busy_ms=40.0,
+    through_ms=80.0,
+)
+LINE = StepLine(
+    weights_ms=10.0,
+    forward_ms=20.0,
+    backward_ms=40.0,
+    gradients_ms=10.0,
+    variables_ms=0.0,
+    resources=(
+        UP,
+        msgspec.structs.replace(
+            UP, resource="the host to GPUs 0-3", weights_mb=20.0, wait_ms=10.0, gradients_mb=0.0, busy_ms=0.0
+        ),
+    ),
+    blocks=(
+        BlockGradients(block="head", mb=10.0, ready_ms=40.0, through_ms=60.0),
+        BlockGradients(block="stem", mb=10.0, ready_ms=70.0, through_ms=80.0),
+    ),
+)
+
+
+def shown(line: StepLine, width: int = 80) -> str:
+    return text_of(step_line_lines(line, width))
+
+
+def test_parts_are_shown_by_their_ends_without_those_that_take_no_time() -> None:
+    assert shown(LINE, 120).splitlines()[0] == (
+        "ms from the start of the step: weights until 10.0, forward until 30.0, backward until 70.0, "
+        "gradients until 80.0"
+    )
+
+
+def test_each_link_has_what_it_carries() -> None:
+    rows = [row.split("  ") for row in shown(LINE).splitlines()]
+    cells = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
+    assert cells["GPUs 0-3 to the host"] == ["20.0", "40.0", "80.0"]
+    assert cells["the host to GPUs 0-3"] == ["20.0", "10.0"]
+
+
+def test_bars_begin_where_gradients_are_ready_and_end_where_they_are_through() -> None:
+    rows = shown(LINE, 57).splitlines()
+    head, stem = (next(row for row in rows if row.startswith(name)) for name in ("head", "stem"))
+    assert head.count("▒") == pytest.approx(2 * stem.count("▒"), abs=1)
+    assert head.index("│") == stem.index("▒")
+    assert "the last 10.0 ms after it" in " ".join(rows)
+
+
+def test_nothing_is_exchanged_by_one_gpu() -> None:
+    assert "nothing is exchanged between GPUs" in shown(msgspec.structs.replace(LINE, resources=()))
+
+
+def test_neighbours_share_a_row_where_there_are_many_blocks() -> None:
+    blocks = tuple(
+        BlockGradients(block=f"b{n}", mb=1.0, ready_ms=30.0 + n, through_ms=31.0 + n) for n in range(40)
+    )
+    text = shown(msgspec.structs.replace(LINE, blocks=blocks))
+    assert "b0 to b1" in text
+    assert text.count("▒") >= 20
+
+
+def test_many_links_are_cut_with_a_word_about_it() -> None:
+    assert "and 3 more; --json has them" in shown(msgspec.structs.replace(LINE, resources=(UP,) * 13))
+
+
+@pytest.mark.parametrize("width", [58, 78, 138])
+def test_it_fits(width: int) -> None:
+    long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
+    blocks = tuple(msgspec.structs.replace(one, block="a_long_name_of_a_block") for one in LINE.blocks)
+    found = msgspec.structs.replace(LINE, resources=(long,), blocks=blocks)
+    assert max(map(len, shown(found, width).splitlines())) <= width
