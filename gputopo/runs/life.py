@@ -19,7 +19,7 @@ class Life:
     """The events of one run; `fields` are those of `gputopo.values.run.result.Result`."""
 
     def __init__(self) -> None:
-        self._noticed: list[str] = []
+        self._noticed: dict[str, None] = {}
         self._checkpoints: list[CheckpointSaved] = []
         self._evaluations: list[Evaluated] = []
         self._exports: list[Exported] = []
@@ -31,22 +31,23 @@ class Life:
     @property
     def notices(self) -> tuple[str, ...]:
         """The notices of the run, each once."""
-        return tuple(dict.fromkeys(self._noticed))
+        return tuple(self._noticed)
 
     def add(self, event: Event) -> None:
         """Add an event of the run; others than those change nothing."""
         match event:
             case Noticed():
-                self._noticed.append(event.says)
+                self._noticed[event.says] = None
             case CheckpointSaved():
-                self._checkpoints.append(event)
+                there = (saved for saved in self._checkpoints if saved.path not in event.removed)
+                self._checkpoints = [*there, event]
             case Evaluated():
                 self._evaluations.append(event)
             case Exported():
                 self._exports.append(event)
             case Traced():
                 self._traces.append(event)
-                self._noticed += event.says
+                self._noticed |= dict.fromkeys(event.says)
             case Resumed():
                 self._resumed = event
             case MemoryPeak():
@@ -56,9 +57,8 @@ class Life:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields so far; of the checkpoints only those that were not removed."""
-        removed = {path for saved in self._checkpoints for path in saved.removed}
         return {
-            "checkpoints": tuple(saved for saved in self._checkpoints if saved.path not in removed),
+            "checkpoints": tuple(self._checkpoints),
             "evaluations": tuple(self._evaluations),
             "exports": tuple(self._exports),
             "traces": tuple(self._traces),

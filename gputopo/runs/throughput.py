@@ -5,11 +5,14 @@ The formulas are those of tf_cnn_benchmarks, see `gputopo.values.run.result.Thro
 
 from statistics import median
 
+from gputopo.runs.thinned import Thinned
 from gputopo.values.run.events import Event, Step, WarmupDone
 from gputopo.values.run.result import Throughput
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
 MAD_TO_SIGMA = 1.4826
+# Speeds that are stored for median and jitter: beyond, they are those of evenly spread steps. Ours.
+KEPT_SPEEDS = 10_000
 
 
 class RunningThroughput:
@@ -25,7 +28,7 @@ class RunningThroughput:
         self._seconds = 0.0  # sum of the step times
         self._began_s: float | None = None  # epoch, begin of the first counted step
         self._ended_s = 0.0
-        self._speeds: list[float] = []
+        self._speeds: Thinned[float] = Thinned(KEPT_SPEEDS)
         self._speed_mean = 0.0
         self._speed_squares = 0.0  # sum of squared deviations from the mean (B. P. Welford, 1962)
 
@@ -46,9 +49,9 @@ class RunningThroughput:
 
     def _add_speed(self, speed: float) -> None:
         self.now = speed
-        self._speeds.append(speed)
+        self._speeds.add(speed)
         away = speed - self._speed_mean
-        self._speed_mean += away / len(self._speeds)
+        self._speed_mean += away / self._speeds.seen
         self._speed_squares += away * (speed - self._speed_mean)
 
     @property
@@ -59,7 +62,7 @@ class RunningThroughput:
     @property
     def uncertainty(self) -> float:
         """Standard error of the steps' speeds: deviation by the square root of their number; 0 of none."""
-        count = len(self._speeds)
+        count = self._speeds.seen
         return (self._speed_squares / count) ** 0.5 / count**0.5 if count else 0.0
 
     @property
@@ -77,21 +80,22 @@ class RunningThroughput:
         return (self._began_s, self._ended_s) if self.steps and self._began_s is not None else None
 
     def jitter(self) -> float:
-        """Return the scaled median absolute deviation of the speeds, 0 of none; sorts all of them."""
-        if not self._speeds:
+        """Return the scaled median absolute deviation of the speeds, 0 of none; sorts the stored ones."""
+        speeds = self._speeds.items
+        if not speeds:
             return 0.0
-        middle = median(self._speeds)
-        return MAD_TO_SIGMA * median(abs(speed - middle) for speed in self._speeds)
+        middle = median(speeds)
+        return MAD_TO_SIGMA * median(abs(speed - middle) for speed in speeds)
 
     def throughput(self) -> Throughput | None:
         """Return all five figures, or None before the first counted step with a duration."""
         mean, total = self.mean, self.total
-        if mean is None or total is None or not self._speeds:
+        if mean is None or total is None or not self._speeds.seen:
             return None
         return Throughput(
             mean=mean,
             uncertainty=self.uncertainty,
             jitter=self.jitter(),
-            median=median(self._speeds),
+            median=median(self._speeds.items),
             total=total,
         )

@@ -14,7 +14,6 @@ from gputopo.launch.spec.run_spec import Backend, Lifecycle, RunSpec
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.planner.autotune import Race
 from gputopo.runs.predicted.compare import with_prediction
-from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.autotune import Autotune, Measured, Timed
@@ -139,7 +138,7 @@ def _run(trial: Trial, path: Path, machine: Machine | None, command: WorkerComma
     )
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
-    result = with_prediction(summarise(outcome.events), trial.plan)
+    result = with_prediction(outcome.result, trial.plan)
     result = run_folder.save_result(folder, result, time_s=time.time())
     speed = result.throughput
     if result.failure is not None:

@@ -21,17 +21,18 @@ from gputopo.launch.supervise.sampling import Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event
+from gputopo.values.run.result import Result
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known after a run. The result is derived from `events`, which is all that was to be written.
+    """What is known after a run. The result is derived from its events, those that could not be written too.
 
     `stopped`: a signal ended it, be it while smaller batches were tried after its failure.
     """
 
     exit_code: int
-    events: tuple[Event, ...]
+    result: Result
     stopped: bool = False
 
 
@@ -77,6 +78,6 @@ def supervise(
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
         if finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             batch_search.find(spec, folder, record, running, command)
-        events = record.finish()
+        record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
-    return Outcome(code, events, running.stopped is not None)
+    return Outcome(code, record.summary.result(), running.stopped is not None)

@@ -1,4 +1,4 @@
-"""The record of a run: its events in memory, in the events file, and passed on as they come."""
+"""The record of a run: its events in the events file, summed up, and passed on as they come."""
 
 import platform
 import time
@@ -11,19 +11,22 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.anomaly import event_of
-from gputopo.runs.device_results import batch_sizes
-from gputopo.runs.verdict.judge import judge
-from gputopo.runs.verdict.paces import Paces
+from gputopo.runs.summary import Summary
 from gputopo.values import schema
-from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted
+from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
 
 
 class Record:
-    """The events of a run: in memory, in the file as long as it can be written, and passed to `on_event`."""
+    """The events of a run: in the file as long as it can be written, in `summary`, and passed to `on_event`.
+
+    None of them is stored: a run of any length takes the same memory. `has_steps`: one was recorded.
+    """
 
     def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
-        """`log` None: in memory only."""
-        self.events: list[Event] = []
+        """`log` None: there is no file."""
+        self.summary = Summary()
+        self.has_steps = False
+        self._last: Event | None = None
         self.failure: RankFailed | None = None
         self._deferred: RankFailed | None = None
         self._log: EventLog | None = log
@@ -36,7 +39,7 @@ class Record:
 
     @property
     def unwritable(self) -> bool:
-        """Whether the file cannot be written any more: later events are in memory only."""
+        """Whether the file cannot be written any more: later events are in the summary only."""
         return self.failure is not None and self.failure.kind == "disk_full"
 
     def add(self, event: Event) -> None:
@@ -61,7 +64,9 @@ class Record:
             self._add(self.failure)
 
     def _add(self, event: Event) -> None:
-        self.events.append(event)
+        self._last = event
+        self.summary.add(event)
+        self.has_steps = self.has_steps or isinstance(event, Step)
         unwritten = self._write(event)
         self._on_event(event)
         if unwritten is not None:
@@ -86,24 +91,17 @@ class Record:
             )
         )
 
-    def finish(self) -> tuple[Event, ...]:
-        """Look for slow devices, record how the run ended, close the file and return all events."""
+    def finish(self) -> None:
+        """Look for slow devices, record how the run ended, and close the file."""
         self.release()
-        started = next(event for event in self.events if isinstance(event, RunStarted))
-        # Where the input alone is measured, no device computes.
-        computes = started.spec.get("task") != "input"
-        paces = Paces(started.devices if computes else (), batches=batch_sizes(started))
-        for event in self.events:
-            paces.add(event)
-        for slow in judge(paces).slow:
+        for slow in self.summary.check().anomalies:
             self.add(event_of(slow, time.time()))
         self.add(self._finished())
         unwritten = self._close()
         if unwritten is not None:
             self.add(unwritten)
-        if isinstance(self.events[-1], RankFailed):  # the disk took no more when the run had finished
+        if isinstance(self._last, RankFailed):  # the disk took no more when the run had finished
             self.add(self._finished())
-        return tuple(self.events)
 
     def _finished(self) -> RunFinished:
         kind = None if self.failure is None else self.failure.kind

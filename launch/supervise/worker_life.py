@@ -25,7 +25,7 @@ from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Samples
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog
-from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Step
+from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
@@ -248,7 +248,7 @@ class WorkerLife:
             self._record.add(self._broken(stuck))
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))
-        elif status != 0 or not any(isinstance(event, Step) for event in self._record.events):
+        elif status != 0 or not self._record.has_steps:
             self._record.add(
                 failure.of_exit(
                     status,

@@ -214,10 +214,9 @@ def _train_once(
     spec = _traced_into(folder, spec)
     outcome = _supervised(target, spec, folder, display)
     from gputopo.runs.predicted.compare import with_prediction
-    from gputopo.runs.summary import summarise
 
     with signals.deferred():
-        result = with_prediction(_judged(summarise(outcome.events), folder), target.plan)
+        result = with_prediction(_judged(outcome.result, folder), target.plan)
         results.append(runs.save_result(folder, result, time_s=time.time()))
         to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped

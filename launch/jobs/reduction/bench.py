@@ -208,14 +208,15 @@ class _Session:
         if why_not is not None:
             self.leave_out(job.method, why_not)
             return True
-        record = Record(None, lambda event: None)
-        running.run(self._run, lambda events: self._command(job, events), record, Path(os.devnull))
-        timed = timed_of(job, record.events)
+        events: list[Event] = []
+        record = Record(None, events.append)
+        running.run(self._run, lambda handle: self._command(job, handle), record, Path(os.devnull))
+        timed = timed_of(job, events)
         if timed is not None:
             self._samples.append(sample_of(self._run, job.method, timed))
             self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
         elif running.stopped is None:
-            self._failed(job.method, record)
+            self._failed(job.method, record.failure, events)
         return timed is not None or running.stopped is None
 
     def leave_out(self, method: Method, reason: str) -> None:
@@ -235,8 +236,7 @@ class _Session:
             complete=complete,
         )
 
-    def _failed(self, method: Method, record: Record) -> None:
-        failed = record.failure
+    def _failed(self, method: Method, failed: RankFailed | None, events: Sequence[Event]) -> None:
         if failed is not None and failed.kind == WRONG_SUM:
             place = place_of(self._run)
             self._failures.append(
@@ -249,7 +249,7 @@ class _Session:
                 )
             )
             return
-        reason = _reason(failed, record.events)
+        reason = _reason(failed, events)
         self.leave_out(method, reason)
         if failed is not None and failed.kind == REFUSED_FOR_ALL:
             self._for_all = reason

@@ -3,11 +3,12 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from gputopo.launch.jobs.run import Outcome, supervise
+from gputopo.launch.jobs.run import supervise
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import Limits
@@ -17,11 +18,22 @@ from gputopo.values.run.events import (
     Step,
     read_events,
 )
+from gputopo.values.run.result import Result
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 
 SHORT = Limits(after_term=0.2, after_last_event=0.2, after_kill=20)  # of workers that never end by themselves
 LONG = Limits(after_term=60, after_last_event=60, after_kill=60)  # that a test fails by, never waits for
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, and all its events, those that could not be written too."""
+
+    exit_code: int
+    events: tuple[Event, ...]
+    result: Result
+    stopped: bool
 
 
 class Run:
@@ -41,11 +53,14 @@ class Run:
         limits: Limits = LONG,
         environment: dict[str, str] | None = None,
         **more: object,
-    ) -> Outcome:
+    ) -> Ended:
         def command(file: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(file), str(events_fd))
 
+        events: list[Event] = []
+
         def on_event(event: Event) -> None:
+            events.append(event)
             for child in self.children():
                 self.pid = child.pid
             if isinstance(event, Step):
@@ -62,7 +77,7 @@ class Run:
             **more,  # type: ignore[arg-type]
         )
         assert self.children() == []
-        return outcome
+        return Ended(outcome.exit_code, tuple(events), outcome.result, outcome.stopped)
 
     def children(self) -> list[psutil.Process]:
         """Processes of this run that have not ended."""
@@ -78,6 +93,6 @@ def once(act: Callable[[], None]) -> Callable[[], None]:
     return lambda: left.pop()() if left else None
 
 
-def failure(outcome: Outcome) -> RankFailed:
+def failure(outcome: Ended) -> RankFailed:
     (found,) = (event for event in outcome.events if isinstance(event, RankFailed))
     return found

@@ -169,14 +169,14 @@ def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run
     assert (failed.kind, outcome.exit_code) == ("disk_full", 3)
     assert "No space left on device" in failed.cause
     assert len(run.written()) == room
-    result = summarise(outcome.events)
+    result = outcome.result
     assert (result.status, result.steps) == ("failed", room)  # no room for the start: it does not start
 
 
 def test_a_disk_that_is_full_only_for_the_last_event_still_fails_the_run(run: Run) -> None:
     outcome = run("works", open_log=lambda path: FullDisk(path, 4))
     assert (failure(outcome).kind, outcome.exit_code) == ("disk_full", 3)
-    assert summarise(outcome.events).status == "failed"
+    assert outcome.result.status == "failed"
 
 
 def test_the_device_that_is_always_full_ends_the_run(run: Run) -> None:
