@@ -178,9 +178,8 @@ class Fastest(Selection):
         """Return a candidate that was found with equal batches with the batches of its GPUs."""
         own = zip(found.gpus, self.batches(found.gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
-        step = predict(
-            self.stepper, self.paths, found.gpus, compute_s, found.placing, self._groups(found.gpus)
-        )
+        gpus = sorted(found.gpus)  # as the search predicts a set
+        step = predict(self.stepper, self.paths, gpus, compute_s, found.placing, self._groups(gpus))
         return found._replace(prediction=step)
 
     def _groups(self, gpus: Sequence[int]) -> Groups:

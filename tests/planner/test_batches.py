@@ -1,3 +1,5 @@
+import random
+from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
@@ -5,6 +7,7 @@ import pytest
 
 from gputopo.planner import Request, plan
 from gputopo.planner.batches import batches, mean_batch, speed_classes
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import Plan
@@ -73,6 +76,53 @@ def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
 def test_a_list_is_planned_for_without_known_speeds_too() -> None:
     found = planned(batch_size=(8, 8, 8, 8, 8, 8, 12), single_gpu_images_per_sec=())
     assert found.choice.batch_sizes == (8, 8, 8, 8, 8, 8, 12)
+
+
+def test_equal_numbers_are_planned_for_as_one_number() -> None:
+    for gpus in (None, (6, 2, 0)):
+        count = 7 if gpus is None else len(gpus)
+        speeds = ONE_FASTER[-count:]
+        one = planned(gpus=gpus, batch_size=32, single_gpu_images_per_sec=speeds)
+        each = planned(gpus=gpus, batch_size=(32,) * count, single_gpu_images_per_sec=speeds)
+        assert each.choice == one.choice
+
+
+def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
+    """Return five GPUs with links and speeds that differ, all measured."""
+    rng = random.Random(seed)
+    places = [f"gpu:{index}" for index in range(5)]
+    ends: dict[Kind, list[tuple[str, str]]] = {
+        "p2p_direct": list(permutations(places, 2)),
+        "h2d": [("host", place) for place in places],
+        "d2h": [(place, "host") for place in places],
+    }
+    samples = [
+        Sample(kind=kind, source=a, destination=b, pinned=True, median_gb_per_s=rng.choice([0.8, 3.0, 11.0]))
+        for kind, pairs in ends.items()
+        for a, b in pairs
+    ]
+    bare = machine_of(SEVEN)
+    links = tuple(link for link in bare.links if link.b < len(places))
+    bandwidth = Bandwidth(source="a test", samples=tuple(samples))
+    machine = msgspec.structs.replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
+    return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_auto_chooses_the_gpus_that_every_set_tried_by_itself_shows_to_be_the_fastest(seed: int) -> None:
+    machine, speeds = crowded(seed)
+    request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
+    found = plan(machine, msgspec.structs.replace(request, num_gpus=3)).choice
+    each = [
+        plan(
+            machine,
+            msgspec.structs.replace(
+                request, gpus=gpus, single_gpu_images_per_sec=tuple(speeds[gpu] for gpu in gpus)
+            ),
+        ).choice
+        for gpus in combinations(range(5), 3)
+    ]
+    assert found.images_per_sec == max(one.images_per_sec or 0.0 for one in each)
 
 
 def test_the_speed_of_a_gpu_is_that_with_its_own_batch() -> None:

@@ -122,6 +122,8 @@ def header_of(**spec: Any) -> list[str]:
         ({"data": {"folder": "/d", "name": "imagenet"}}, "Dataset:     imagenet"),
         ({"method": "kuza55"}, "Trainer:     kuza55"),
         ({"model": "resnet20", "batch_size": 1000}, "Num epochs:  1.00"),
+        ({"batch_size": [4, 6]}, "Batch size:  10 global"),
+        ({"batch_size": [4, 6]}, "             4,6 by device"),
     ],
 )
 def test_the_header_shows_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
