@@ -90,7 +90,7 @@ def reports_out_of_memory() -> None:
 def needs_a_batch_of_one() -> None:
     with open(sys.argv[2]) as file:
         batch_size = json.load(file)["batch_size"]
-    if batch_size > 1:
+    if (max(batch_size) if isinstance(batch_size, list) else batch_size) > 1:
         failed("out_of_memory", f"no memory for {batch_size}", "use a smaller --batch-size")
         sys.exit(3)
     step(1)

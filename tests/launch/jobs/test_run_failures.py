@@ -91,6 +91,16 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     assert not list(run.folder.path.glob("trial-*"))
 
 
+def test_batches_that_differ_by_device_are_halved_together(run: Run) -> None:
+    spec = cpu_spec(batch_size=(4, 2))
+    schema.write(run.folder.spec, spec)
+    outcome = run("needs_a_batch_of_one", spec=spec)
+    tried = [(event.batch_size, event.fits) for event in outcome.events if isinstance(event, BatchTried)]
+    assert tried == [((2, 1), False), ((1, 1), True)]
+    assert failure(outcome).remedy.startswith("use --batch-size 1,1: ")
+    assert not list(run.folder.path.glob("trial-*"))
+
+
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
     impatient = Limits(after_term=60, patience=Patience(factor=1, min_s=0.2))
     outcome = run("hangs", limits=impatient)
