@@ -4,8 +4,9 @@ All sets with all places are compared (`gputopo.prediction.search`). Of those th
 GPUs are nearer to one another wins, then the lowest indices.
 """
 
+import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations, islice
 from math import exp, hypot, inf, log
 from typing import NamedTuple
 
@@ -15,10 +16,12 @@ from gputopo.planner.batches import batch_reasons, batches, speed_classes
 from gputopo.planner.reasons import farthest_words, in_words, reduction_reasons, search_reason
 from gputopo.planner.request import SPREAD, Request, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED, Selection
+from gputopo.prediction.every import DETAILED, every_candidate
 from gputopo.prediction.one_gpu.published import Speed
 from gputopo.prediction.paths import paths_of, unknown_facts
 from gputopo.prediction.programs import Program
-from gputopo.prediction.search import DIGITS, Found, Question, fastest
+from gputopo.prediction.search import fastest
+from gputopo.prediction.sets import DIGITS, Found, Question
 from gputopo.prediction.step import Model, Placing, Stepper, predict
 from gputopo.topology.reduction_groups import Groups, reduction_groups
 from gputopo.values.machine import Machine
@@ -64,6 +67,11 @@ class Fastest(Selection):
         self.basis = basis
         self.paths = paths_of(machine)
         self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
+        self._ranges: dict[tuple[int, ...], tuple[float, tuple[float, float], tuple[float, float]]] = {}
+
+    @property
+    def _has_own_batches(self) -> bool:
+        return self.request.batch_size == AUTO or isinstance(self.request.batch_size, tuple)
 
     def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """Return the examples of each of these GPUs, in the order of their towers."""
@@ -86,14 +94,35 @@ class Fastest(Selection):
         None: up to LISTED, and where there are very many sets only those of the fastest set.
         """
         if keep == ALL:
-            found = self._search(self.pool, ALL, self.troubles)
-            found += self._search(self.pool, ALL, self.troubles, self._unchosen())
-        elif keep is None and self.sets > _MANY_SETS:
+            return tuple(self.every_candidate())
+        if keep is None and self.sets > _MANY_SETS:
             found = self._listed(self._search(self.pool, 1, self.troubles), LISTED)
         else:
             listed = LISTED if keep is None else max(keep, 1)
             found = self._listed(self._search(self.pool, listed * _FOUND_PER_LISTED, self.troubles), listed)
-        return tuple(self._candidate(one, rank, found) for rank, one in enumerate(found))
+        return tuple(self._listed_candidate(one, rank, found) for rank, one in enumerate(found))
+
+    def every_candidate(self) -> Iterator[Candidate]:
+        """Iterate over all candidates, the best first, then those that are never chosen unasked.
+
+        Of many only the first have the links that limit them, and reasons.
+        """
+        last, after = set(self.troubles) - {self.required}, self._unchosen()
+        if self._has_own_batches:
+            listed = self._search(self.pool, ALL, self.troubles)
+            listed += self._search(self.pool, ALL, self.troubles, after)
+            return (self._listed_candidate(one, rank, listed) for rank, one in enumerate(listed))
+        each = [
+            every_candidate(self._question(part, last), part, after) for part in self._parts(self.pool, last)
+        ]
+        found = each[0]
+        if len(each) > 1:
+            found = heapq.merge(*each, key=lambda one: (one.placing in after, *self._order(one, last)))
+        if self.exact:
+            found = (one._replace(gpus=self.pool) for one in found)
+        first = list(islice(found, DETAILED))
+        detailed = (self._listed_candidate(one, rank, first) for rank, one in enumerate(first))
+        return chain(detailed, map(self._candidate, found))
 
     def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
         """Return how much slower the chosen GPUs are than the fastest ones."""
@@ -130,28 +159,16 @@ class Fastest(Selection):
         placings: Sequence[Placing] | None = None,
     ) -> tuple[Found, ...]:
         """Return the `keep` fastest candidates by `_order`."""
-        basis, last = self.basis, set(deprioritized) - {self.required}
-        compute = {gpu: basis.seconds(gpu, basis.batch) for gpu in pool}
+        last = set(deprioritized) - {self.required}
         parts = self._parts(pool, last)
-        of_own = self.request.batch_size == AUTO or isinstance(self.request.batch_size, tuple)
+        of_own = self._has_own_batches
         if of_own:
             # Found with equal batches, then predicted with their own: enough to have each place of the best.
             keep_equal = max(keep, len(self._placings(pool) if placings is None else placings))
             parts = [faster for part in parts for faster in self._faster(part)]
         found: list[Found] = []
         for part in parts:
-            question = Question(
-                self.paths,
-                basis.model,
-                basis.program,
-                compute,
-                tuple(self._placings(part) if placings is None else placings),
-                min(self.size, len(part)),
-                self.key,
-                self.required,
-                last,
-                self._groups,
-            )
+            question = self._question(part, last, placings)
             found += fastest(question, part, keep_equal if of_own else keep)
         if self.exact and set(pool) == set(self.pool):
             found = [one._replace(gpus=self.pool) for one in found]
@@ -159,6 +176,23 @@ class Fastest(Selection):
             found = list({(one.gpus, one.placing): self._with_own_batches(one) for one in found}.values())
         found.sort(key=lambda one: self._order(one, last))
         return tuple(found[:keep])
+
+    def _question(
+        self, pool: Sequence[int], last: Collection[int], placings: Sequence[Placing] | None = None
+    ) -> Question:
+        basis = self.basis
+        return Question(
+            self.paths,
+            basis.model,
+            basis.program,
+            {gpu: basis.seconds(gpu, basis.batch) for gpu in pool},
+            tuple(self._placings(pool) if placings is None else placings),
+            min(self.size, len(pool)),
+            self.key,
+            self.required,
+            last,
+            self._groups,
+        )
 
     def _faster(self, part: Sequence[int]) -> list[Sequence[int]]:
         """Return a part of the pool, and what is left of it without the GPUs of the slower speeds.
@@ -249,12 +283,18 @@ class Fastest(Selection):
             listed.setdefault((one.gpus, mode, round(one.prediction.step_s, DIGITS)), one)
         return tuple(sorted(list(listed.values())[:keep], key=lambda one: self._order(one, self.troubles)))
 
-    def _candidate(self, found: Found, rank: int, others: Sequence[Found]) -> Candidate:
+    def _listed_candidate(self, found: Found, rank: int, others: Sequence[Found]) -> Candidate:
         """Return a found candidate; the first one with all its reasons, the others in short."""
+        reasons = self._reasons(found, others) if rank == 0 else self._short_reasons(found)
+        return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
+
+    def _candidate(self, found: Found) -> Candidate:
         gpus, placing, step = found.gpus, found.placing, found.prediction
         speed, batch_sizes = self.images_per_sec(found), self.batches(gpus)
-        speeds = [self.basis.speeds[gpu] for gpu in gpus]
-        low, high = self._range(found)
+        if gpus not in self._ranges:
+            self._ranges[gpus] = self._ranges_of(gpus)
+        fastest, *ranges = self._ranges[gpus]
+        low, high = ranges[len(gpus) > 1 and placing.variable_update != "independent"]
         links = {"weights": step.weights_by, "gradients": step.gradients_by}
         return Candidate(
             gpus=gpus,
@@ -265,7 +305,7 @@ class Fastest(Selection):
             images_per_sec=round(speed, 2),
             images_per_sec_low=round(speed * low, 2),
             images_per_sec_high=round(speed * high, 2),
-            speedup=round(speed / max(speeds).images_per_sec, 3),
+            speedup=round(speed / fastest, 3),
             step_ms=_ms(step.step_s),
             batch_sizes=batch_sizes if len(set(batch_sizes)) > 1 else (),
             compute_ms=_ms(step.compute_s),
@@ -276,20 +316,21 @@ class Fastest(Selection):
             },
             links={part: in_words(by, placing, self.paths) for part, by in links.items() if by is not None},
             limited_by=self._limited_by(found),
-            reasons=tuple(self._reasons(found, others) if rank == 0 else self._short_reasons(found)),
         )
 
-    def _range(self, found: Found) -> tuple[float, float]:
-        """Return the range of the prediction, over it: that of the program and of the slowest GPU's speed.
+    def _ranges_of(self, gpus: Sequence[int]) -> tuple[float, tuple[float, float], tuple[float, float]]:
+        """Return the fastest GPU's speed, and ranges over the prediction: for each GPU by itself, for all.
 
-        Their errors are independent: logarithms add up as squares do.
+        The latter is that of the program and of the slowest GPU's speed. Their errors are independent:
+        logarithms add up as squares do.
         """
-        program, speed = self.basis.program, min(self.basis.speeds[gpu] for gpu in found.gpus)
-        alone = len(found.gpus) == 1 or found.placing.traffic == "none"
-        low, high = (1.0, 1.0) if alone else (program.low, program.high)
+        program, speeds = self.basis.program, [self.basis.speeds[gpu] for gpu in gpus]
+        slowest = min(speeds)
+        low, high = log(slowest.low / slowest.images_per_sec), log(slowest.high / slowest.images_per_sec)
         return (
-            exp(-hypot(log(low), log(speed.low / speed.images_per_sec))),
-            exp(hypot(log(high), log(speed.high / speed.images_per_sec))),
+            max(speeds).images_per_sec,
+            (exp(low), exp(high)),
+            (exp(-hypot(log(program.low), low)), exp(hypot(log(program.high), high))),
         )
 
     def _limited_by(self, found: Found) -> str:

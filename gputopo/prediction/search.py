@@ -1,60 +1,21 @@
 """The fastest candidates of a machine: every set of GPUs with every place for the variables, exactly. Pure.
 
-GPUs that are alike in speed, links and paths to all others can be exchanged: of the sets that differ only in
-them the one with the lowest indices stands for all. Sets are put together GPU by GPU, slow ones first, and
-left as soon as what one of their GPUs needs at least is more than the candidates found so far take. What is
-left is looked at by rising bound.
+Sets are put together GPU by GPU, slow ones first, and left as soon as what one of their GPUs needs at least
+is more than the candidates found so far take. What is left is looked at by rising bound.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import combinations
-from math import comb, inf, prod
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
-from gputopo.prediction.exchange import IN_ORDER, Traffic
-from gputopo.prediction.flows import Resource
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.programs import Program
-from gputopo.prediction.rates import Rates, RateTable
-from gputopo.prediction.rings import Rings, once_round
-from gputopo.prediction.step import HOST, Limit, Model, Placing, Prediction, Stepper, stage_limits
-from gputopo.topology.reduction_groups import Groups
+from gputopo.prediction.exchange import Traffic
+from gputopo.prediction.rates import Rates
+from gputopo.prediction.sets import DIGITS, Found, Question, RatesKind, Sets, mask_of, rates_kind
+from gputopo.prediction.step import Placing
 
-DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
 MAX_EXCHANGED = 20  # sets whose neighbours are looked at before all sets are
 _NOTHING = Rates(0.0, 0.0)  # what a reduction needs at least of which no bound is known
 _SLACK = 1e-9  # a bound is lower by this than its sums
-
-
-class Found(NamedTuple):
-    """A candidate with its prediction; `alike`: how many sets it stands for, itself included."""
-
-    gpus: tuple[int, ...]
-    placing: Placing
-    prediction: Prediction
-    alike: int
-
-
-class Question(NamedTuple):
-    """What is searched for. `compute_s`: each GPU's own step; `nearness`: sort key of a pair.
-
-    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next. `placings`
-    has gpu:N once for every N, whether or not N is in a set. `last`: GPUs that are taken only where
-    there are too few others; sets with fewer of them come first, however slow. `groups`: of the towers on a
-    set of GPUs, for a hierarchical reduction.
-    """
-
-    paths: Paths
-    model: Model
-    program: Program
-    compute_s: Mapping[int, float]
-    placings: tuple[Placing, ...]
-    size: int
-    nearness: Callable[[int, int], Any]
-    required: int | None = None
-    last: Collection[int] = ()
-    groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()
 
 
 def fastest(question: Question, pool: Sequence[int], keep: int) -> tuple[Found, ...]:
@@ -95,27 +56,19 @@ class _Entry(NamedTuple):
     rates: Rates
 
 
-class _Search:
-    """The sets of one question, their bounds and steps, and which GPUs are alike."""
+class _Search(Sets):
+    """The bounds of the sets of one question."""
 
     def __init__(self, question: Question, pool: Sequence[int]) -> None:
-        self.question, self.pool = question, pool
-        self.last = set(question.last) - {question.required}
-        self.table = RateTable(question.paths, pool)
-        self.rings = Rings(self.table)
-        self.stepper = Stepper(question.model, question.program, question.size, question.paths.cpus)
-        self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
-        self.kind = self._kinds()
-        self.members: dict[int, list[int]] = {}
-        for gpu, kind in self.kind.items():
-            self.members.setdefault(kind, []).append(gpu)
+        super().__init__(question, pool)
         self.owner_floor = {gpu: self._owner_floor(gpu) for gpu in pool}
         self.least_owner = Rates(*map(min, zip(*self.owner_floor.values(), strict=True)))
         self.placings = [
-            (rank, placing, placing.owner, placing.traffic) for rank, placing in enumerate(question.placings)
+            (rank, placing, placing.owner, placing.traffic, rates_kind(placing))
+            for rank, placing in enumerate(question.placings)
         ]
         firsts: dict[object, tuple[Placing, Traffic]] = {}
-        for _, placing, owner, traffic in self.placings:
+        for _, placing, owner, traffic, _ in self.placings:
             firsts.setdefault(placing if owner is None else "owner", (placing, traffic))
         self.distinct = tuple(firsts.values())
         # Shared links: GPUs of one side, whether they are behind it, seconds up, down, and around where every
@@ -127,18 +80,12 @@ class _Search:
         ]
         around = 2 * (question.size - 1) / question.size
         self.joined = [(around * seconds, cluster) for seconds, cluster in self.rings.clusters]
-        self.a_ring = next((placing for _, placing, _, traffic in self.placings if traffic == "ring"), None)
+        self.a_ring = next(
+            (placing for _, placing, _, traffic, _ in self.placings if traffic == "ring"), None
+        )
         self._most: dict[tuple[float, float], float] = {}
         self._bounds: dict[tuple[float, ...], float] = {}
         self.floor = {gpu: self._floor(gpu) for gpu in pool}
-        self._rings: dict[int, tuple[float, tuple[int, ...]] | None] = {}
-        self._alike: dict[int, int] = {}
-        self._limits: dict[tuple[int, Placing | Traffic], tuple[Resource | None, Resource | None]] = {}
-
-    def counts_of_last(self) -> range:
-        """Return how many GPUs that are taken only where there are too few others a set may have."""
-        others = len(self.pool) - len(self.last)
-        return range(max(0, self.question.size - others), min(self.question.size, len(self.last)) + 1)
 
     def fastest(self, last: int, keep: int) -> list[Found]:
         """Return the fastest candidates of all sets with so many GPUs of `last`, the best first."""
@@ -154,7 +101,7 @@ class _Search:
             if gpus not in seen:
                 self._look_at(gpus, best, keep)
         best.sort()
-        return [self._found(entry) for entry in best]
+        return [self.found(entry.gpus, self.question.placings[entry.rank], entry.rates) for entry in best]
 
     def _exchange(self, best: list[_Entry], keep: int, seen: set[tuple[int, ...]]) -> None:
         """Look at the sets that differ in one GPU from one of the best, the best first."""
@@ -170,19 +117,14 @@ class _Search:
                         enters in self.last
                     ) and leaves != self.question.required
                     if enters not in before and alike:
-                        gpus = self._first_of_kinds((*(gpu for gpu in before if gpu != leaves), enters))
+                        gpus = self.first_of_kinds((*(gpu for gpu in before if gpu != leaves), enters))
                         if gpus not in seen:
                             seen.add(gpus)
                             self._look_at(gpus, best, keep)
 
-    def _first_of_kinds(self, gpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the set that stands for all sets with as many GPUs of each kind."""
-        taken = Counter(map(self.kind.__getitem__, gpus))
-        return tuple(sorted(gpu for kind, count in taken.items() for gpu in self.members[kind][:count]))
-
     def _look_at(self, gpus: tuple[int, ...], best: list[_Entry], keep: int) -> None:
         """Add the candidates of a set that are among the `keep` best."""
-        mask = _mask(gpus)
+        mask = mask_of(gpus)
         below = best[-1].step_s if len(best) == keep else inf
         floor = _Floor(*map(max, zip(*map(self.floor.__getitem__, gpus), strict=True)))
         compute = floor.compute
@@ -195,12 +137,11 @@ class _Search:
             "spread": Rates(floor.spread, floor.spread),
             "ring": Rates(0.0, floor.ring),
         }
-        shared: dict[Placing | Traffic, Rates] = {"none": Rates(0.0, 0.0)}
+        shared: dict[RatesKind, Rates] = {"none": Rates(0.0, 0.0)}
         tie = None
-        for rank, placing, owner, traffic in self.placings:
+        for rank, placing, owner, traffic, kind in self.placings:
             if owner is not None and not mask >> owner & 1:
                 continue
-            kind = placing if traffic == "groups" else traffic
             if below < inf and (owner is not None or kind not in shared):
                 low = self.owner_floor[owner] if owner is not None else least.get(traffic, _NOTHING)
                 if compute + sum(self.stepper.predict(placing, compute, *low)) - _SLACK > below:
@@ -209,12 +150,15 @@ class _Search:
                 rates = self.table.with_owner(owner, gpus, mask)
             else:
                 if kind not in shared:
-                    shared[kind] = self._rates(placing, traffic, gpus, mask, compute, below)
+                    within = inf
+                    if traffic == "ring" and below < inf:
+                        within = self._most_of_ring(compute, below)
+                    shared[kind] = self.rates(placing, gpus, mask, within)
                 rates = shared[kind]
             step_s = round(compute + sum(self.stepper.predict(placing, compute, *rates)), DIGITS)
             if step_s > below:
                 continue
-            tie = self._tie(gpus) if tie is None else tie
+            tie = self.tie(gpus) if tie is None else tie
             best.append(_Entry(step_s, tie, gpus, rank, rates))
             if len(best) >= keep:
                 best.sort()
@@ -232,7 +176,7 @@ class _Search:
         ]
         # By kind: its first GPUs and their mask for each number of them.
         taken = [
-            [(members[:count], _mask(members[:count])) for count in range(len(members) + 1)]
+            [(members[:count], mask_of(members[:count])) for count in range(len(members) + 1)]
             for members in order
         ]
         avoids = [members[0] in self.last for members in order]
@@ -281,7 +225,7 @@ class _Search:
             others = [gpu for gpu in order if gpu not in self.last and gpu != self.question.required]
             required = [] if self.question.required is None else [self.question.required]
             gpus = (*required, *avoided, *others)[: self.question.size]
-            found.add(self._first_of_kinds(gpus))
+            found.add(self.first_of_kinds(gpus))
         return found
 
     def _bound(self, floor: _Floor) -> float:
@@ -372,117 +316,3 @@ class _Search:
             for rows in from_it
         )
         return Rates(weights, gradients)
-
-    def _found(self, entry: _Entry) -> Found:
-        """Return a candidate with its parts and the links that limit it."""
-        gpus, rates = entry.gpus, entry.rates
-        _, placing, owner, traffic = self.placings[entry.rank]
-        compute, mask = self._compute(gpus), _mask(gpus)
-        if mask not in self._alike:
-            taken = Counter(map(self.kind.__getitem__, gpus))
-            self._alike[mask] = prod(comb(len(self.members[kind]), count) for kind, count in taken.items())
-        alike = self._alike[mask]
-        if len(gpus) == 1 or traffic == "none":
-            return Found(gpus, placing, Prediction(compute), alike)
-        if owner is not None:
-            limits = self.table.limits_of_owner(owner, gpus, mask, rates)
-        else:
-            kind = placing if traffic == "groups" else traffic
-            if (mask, kind) not in self._limits:
-                self._limits[mask, kind] = self._limits_of(placing, traffic, gpus, mask, rates)
-            limits = self._limits[mask, kind]
-        weights_by, gradients_by = limits
-        if self.stepper.is_limited_by_host(placing, rates.gradients):
-            gradients_by = HOST
-        parts = self.stepper.predict(placing, compute, *rates)
-        return Found(gpus, placing, Prediction(compute, *parts, weights_by, gradients_by), alike)
-
-    def _limits_of(
-        self, placing: Placing, traffic: Traffic, gpus: tuple[int, ...], mask: int, rates: Rates
-    ) -> tuple[Resource | None, Resource | None]:
-        if traffic == "ring":
-            # The order that was found below a limit may be another one that is as fast.
-            found = self._rings[mask] if mask in self._rings else self.rings.best(gpus, mask)
-            assert found is not None
-            return None, self.rings.limit(found[1])
-        if traffic == "host":
-            return self.table.limits_of_host(gpus, mask, rates)
-        if traffic == "first":
-            return self.table.limits_of_owner(gpus[0], gpus, mask, rates)
-        if traffic == "groups":
-            (weights, _), (gradients, _) = self._in_groups(placing, gpus)
-            return weights, gradients
-        if traffic == "order":
-            around = self.rings.limit(gpus)
-            return around, around
-        both = self.table.limit_of_spread(gpus, mask, rates)
-        return both, both
-
-    def _compute(self, gpus: Sequence[int]) -> float:
-        """Return the compute of the slowest GPU, for which a synchronous step waits."""
-        return max(map(self.question.compute_s.__getitem__, gpus))
-
-    def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
-        """Return the sort key of sets that are as fast."""
-        return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
-
-    def _rates(
-        self,
-        placing: Placing,
-        traffic: Traffic,
-        gpus: tuple[int, ...],
-        mask: int,
-        compute: float,
-        below: float,
-    ) -> Rates:
-        if traffic == "host":
-            return self.table.with_host(gpus, mask)
-        if traffic == "spread":
-            return self.table.spread(gpus, mask)
-        if traffic == "first":
-            return self.table.with_owner(gpus[0], gpus, mask)
-        if traffic == "groups":
-            return Rates(*(seconds for _, seconds in self._in_groups(placing, gpus)))
-        if traffic == "order":
-            around = once_round(self.rings.seconds(gpus), len(gpus))
-            return Rates(around, around)
-        if below < inf:
-            found = self.rings.best(gpus, mask, self._most_of_ring(compute, below))
-        else:
-            found = self._rings[mask] = self.rings.best(gpus, mask)
-        return Rates(0.0, found[0] if found else inf)
-
-    def _in_groups(self, placing: Placing, gpus: Sequence[int]) -> tuple[Limit, Limit]:
-        stages = self.stepper.stages(placing, self.question.groups(gpus))
-        return stage_limits(self.question.paths, gpus, stages)
-
-    def _kinds(self) -> dict[int, int]:
-        kinds: dict[int, int] = {}
-        # Where the order of towers counts, only GPUs between which no other kind is can be exchanged.
-        in_order = any(placing.traffic in IN_ORDER for placing in self.question.placings)
-        for number, gpu in enumerate(self.pool):
-            others = self.pool[max(0, number - 1) if in_order else 0 : number]
-            kinds[gpu] = next((kinds[other] for other in others if self._are_alike(other, gpu)), gpu)
-        return kinds
-
-    def _are_alike(self, a: int, b: int) -> bool:
-        question, paths = self.question, self.question.paths
-        return (
-            question.required not in (a, b)
-            and (a in self.last) == (b in self.last)
-            and question.compute_s[a] == question.compute_s[b]
-            and paths.hosts[a]._replace(basis="link") == paths.hosts[b]._replace(basis="link")
-            and paths.ports.get(a) == paths.ports.get(b)
-            and all((a in uplink.gpus) == (b in uplink.gpus) for uplink in paths.uplinks)
-            and all((a in side) == (b in side) for socket in paths.sockets for side in socket.gpus)
-            and all(
-                paths.pair(a, c)._replace(basis="link") == paths.pair(b, c)._replace(basis="link")
-                and self.near[a, c] == self.near[b, c]
-                for c in self.pool
-                if c not in (a, b)
-            )
-        )
-
-
-def _mask(gpus: Sequence[int]) -> int:
-    return sum(1 << gpu for gpu in gpus)

@@ -15,7 +15,8 @@ from statistics import median
 
 from gputopo.prediction.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.search import Question, fastest
+from gputopo.prediction.search import fastest
+from gputopo.prediction.sets import Question
 from gputopo.prediction.shared_links import Uplink
 from gputopo.prediction.step import Placing, Stepper, model_of, predict
 from gputopo.workload.workloads import require

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gputopo.prediction.exchange import IN_ORDER
 from gputopo.prediction.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.programs import Program
-from gputopo.prediction.search import Question, fastest
+from gputopo.prediction.search import fastest
+from gputopo.prediction.sets import Question
 from gputopo.prediction.shared_links import Uplink
 from gputopo.prediction.step import Model, Placing, Stepper, predict
 from tests.prediction.invented import machines, models, placings, programs
