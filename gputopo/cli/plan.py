@@ -2,14 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from gputopo.cli.before import Before, measured_before
 from gputopo.cli.plan_options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
-from gputopo.cli.printing import emit, note, show
+from gputopo.cli.printing import emit, emit_each, note, show
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, InputError, UsageError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.planner.what_if import Choose
     from gputopo.values.machine import Machine
-    from gputopo.values.run.plan import Plan
+    from gputopo.values.run.plan import Candidate, Plan
 
 Shape = Literal["table", "json", "env"]
 
@@ -123,12 +124,18 @@ def plan(
             return planner.plan(machine, request, keep=keep)
         return planner.plan_here(machine, request, os.environ, others, **before._asdict(), keep=keep)
 
-    found = choose(machine, request, candidates)
+    every = candidates == planner.ALL
+    found = choose(machine, request, None if every else candidates)
     if explain:
         require_prediction(found, "--explain shows a predicted step")
     if changes:
         found = _with_what_if(found, machine, request, changes, choose)
-    _print(found, shape)
+    if every and shape == "json":
+        unavailable = {} if sources else {**others, **planner.hidden_gpus(os.environ, machine)}
+        listed = planner.every_candidate(machine, request, unavailable=unavailable, **before._asdict())
+        _print_every(found, listed)
+    else:
+        _print(found, shape)
     return 0
 
 
@@ -237,6 +244,14 @@ def warn(chosen: "Plan") -> None:
     """Print to stderr which GPUs were passed over, or taken nevertheless, and why."""
     for line in chosen.warnings:
         note(line)
+
+
+def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:
+    from gputopo.values import schema
+
+    first = next(listed)
+    plan = msgspec.structs.replace(chosen, choice=first, candidates=())
+    emit_each(schema.encode_lines(plan, "candidates", chain((first,), listed)))
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

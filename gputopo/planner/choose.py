@@ -8,7 +8,7 @@ lowest indices wins.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
-from gputopo.planner.selection import Selection
+from gputopo.planner.selection import ALL, Selection
 from gputopo.prediction.calibration import calibrated
 from gputopo.prediction.one_gpu.published import Figure, Speed
 from gputopo.prediction.one_gpu.speeds import given_speeds, single_gpu_speeds, why_unknown
@@ -28,11 +28,11 @@ from gputopo.prediction.step import model_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import plain, require_one_each
-from gputopo.values.run.plan import Candidate, Learned, Plan
+from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan
 from gputopo.values.run.step_line import StepLine
 from gputopo.workload import workloads
 
-__all__ = ["Request", "plan", "plan_environment"]
+__all__ = ["Request", "every_candidate", "plan", "plan_environment"]
 
 SPEED_OPTION = "--single-gpu-images-per-sec"
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
@@ -58,18 +58,7 @@ def plan(
     UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
     used; both name what would do.
     """
-    check(request, machine)
-    basis = _basis(machine, request, *(((), None) if request.no_history else (history, learned)))
-    count = None
-    if request.num_gpus == "auto":
-        count = how_many(machine, request, unavailable, basis)
-        request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
-    selection: Selection
-    if isinstance(basis, Basis):
-        selection = Fastest(machine, request, unavailable, basis)
-    else:
-        selection = Nearest(machine, request, unavailable)
-    require_one_each(request.batch_size or 1, selection.size, "GPU")
+    basis, count, selection = _selected(machine, request, unavailable, history, learned)
     candidates = selection.candidates(keep)
     if isinstance(selection, Nearest):
         candidates = _unpredicted(candidates, request, basis)
@@ -91,6 +80,47 @@ def plan(
 
 def _line(selection: Selection, choice: Candidate) -> StepLine | None:
     return step_line(selection, choice) if isinstance(selection, Fastest) else None
+
+
+def every_candidate(
+    machine: Machine,
+    request: Request,
+    *,
+    unavailable: Mapping[int, str] = {},
+    history: Sequence[Figure] = (),
+    learned: Learned | None = None,
+) -> Iterator[Candidate]:
+    """Iterate over all candidates of a plan, the best first, made as they are read: there may be very many.
+
+    Raises as `plan` does, before the first, and NoPlanError where too many sets of GPUs differ to list them.
+    """
+    basis, _, selection = _selected(machine, request, unavailable, history, learned)
+    if isinstance(selection, Fastest):
+        return selection.every_candidate()
+    return iter(_unpredicted(selection.candidates(ALL), request, basis))
+
+
+def _selected(
+    machine: Machine,
+    request: Request,
+    unavailable: Mapping[int, str],
+    history: Sequence[Figure],
+    learned: Learned | None,
+) -> tuple[Basis | str | None, HowMany | None, Selection]:
+    """Return what steps are predicted from, how many GPUs were chosen, and what is left to choose from."""
+    check(request, machine)
+    basis = _basis(machine, request, *(((), None) if request.no_history else (history, learned)))
+    count = None
+    if request.num_gpus == "auto":
+        count = how_many(machine, request, unavailable, basis)
+        request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
+    selection: Selection
+    if isinstance(basis, Basis):
+        selection = Fastest(machine, request, unavailable, basis)
+    else:
+        selection = Nearest(machine, request, unavailable)
+    require_one_each(request.batch_size or 1, selection.size, "GPU")
+    return basis, count, selection
 
 
 def _unpredicted(

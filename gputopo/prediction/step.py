@@ -151,10 +151,6 @@ class Stepper:
         late = backward * (terms.line.end(rate / backward) - 1.0) if backward > 0 else rate * self.bytes
         return terms.weights * weights, max(0.0, late), terms.variables_s + terms.more * gradients
 
-    def terms(self, placing: Placing) -> object:
-        """Return what is equal for places whose steps are equal where their rates are."""
-        return self._terms.get(placing) or self._terms_of(placing)
-
     def most(self, placing: Placing, compute_s: float, step_s: float) -> float:
         """Return seconds a byte of the slowest link with which gradients alone make a step of `step_s`."""
         terms = self._terms.get(placing) or self.terms(placing)

@@ -1,6 +1,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from math import comb
 from pathlib import Path
 
 import msgspec
@@ -188,6 +189,20 @@ def test_as_many_candidates_as_asked_for_are_listed(call: Call) -> None:
     for count in (1, 3):
         done = call(*options, "--candidates", count)
         assert len(schema.decode(done.out, Plan, origin="stdout").candidates) == count
+
+
+def test_all_candidates_are_every_set_and_place_one_a_line(call: Call) -> None:
+    """Sets that differ only in GPUs that are alike are counted; the choice is the first."""
+    options = ("plan", "--from", "7gforce", "--num-gpus", 3, "--single-gpu-images-per-sec", 1500)
+    few = call(*options, "--model", "alexnet", "--json")
+    every = call(*options, "--model", "alexnet", "--json", "--candidates", "all")
+    plan = schema.decode(every.out, Plan, origin="stdout")
+    assert plan.choice == plan.candidates[0]
+    assert plan.choice.gpus == schema.decode(few.out, Plan, origin="stdout").choice.gpus
+    of_cpu = [one for one in plan.candidates if one.ps_device == "cpu"]
+    assert sum(one.alike for one in of_cpu) == comb(7, 3)
+    lines = [line for line in every.out.splitlines() if line.startswith('    {"gpus":')]
+    assert len(lines) == len(plan.candidates)
 
 
 @pytest.mark.parametrize(
