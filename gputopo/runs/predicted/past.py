@@ -20,11 +20,12 @@ from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
 from gputopo.prediction.paths import paths_of
 from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.step import Placing, limits, model_of
+from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words
 from gputopo.runs.steadiness import MIN_STEPS
+from gputopo.topology.reduction_groups import Groups
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import Learned, VariableUpdate
+from gputopo.values.run.plan import AllReduce, Learned, VariableUpdate
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 
@@ -36,13 +37,17 @@ MAX_UNSTEADY = 0.25
 
 
 class Job(NamedTuple):
-    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower."""
+    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower.
+
+    `groups`: of towers, of a hierarchical reduction.
+    """
 
     model: str
     precision: str
     batches: tuple[int, ...]
     gpus: tuple[int, ...]
     placing: Placing
+    groups: Groups = ()
 
 
 class PastRun(NamedTuple):
@@ -70,6 +75,7 @@ class _Data(msgspec.Struct, frozen=True):
 
 class _Exchange(msgspec.Struct, frozen=True):
     ps_spread: bool = False
+    groups: Groups = ()
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -83,21 +89,17 @@ class _Spec(msgspec.Struct, frozen=True):
     method: str | None = None
     strategy: str | None = None
     ps_device: str | None = None
-    all_reduce: str | None = None
+    all_reduce: AllReduce | None = None
     data: _Data = _Data()
     exchange: _Exchange = _Exchange()
     extra_forward: Mapping[str, int] = {}
 
     def placing(self) -> Placing:
         """Return where the variables were: on a GPU by its index in the machine."""
-        place = self.ps_device
-        if self.exchange.ps_spread:
-            place = "gpu:spread"
-        elif place is not None and place.startswith("/GPU:"):
-            tower = int(place.removeprefix("/GPU:"))
-            place = f"gpu:{next(one.gpu for one in self.devices if one.tower == tower)}"
-        elif place is not None:
-            place = "cpu"
+        place = "gpu:spread" if self.exchange.ps_spread else None
+        if self.ps_device is not None:
+            places = {f"/GPU:{one.tower}": f"gpu:{one.gpu}" for one in self.devices}
+            place = places.get(self.ps_device, "cpu")
         return Placing(self.variable_update, place, self.all_reduce)
 
 
@@ -139,7 +141,7 @@ def past_run(result: Result) -> PastRun | None:
     gpus = tuple(one.gpu for one in spec.devices if one.gpu is not None)
     if len(gpus) != len(batches):
         return None
-    job = Job(spec.model, spec.precision.compute, batches, gpus, spec.placing())
+    job = Job(spec.model, spec.precision.compute, batches, gpus, spec.placing(), spec.exchange.groups)
     return PastRun(job, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
 
 
@@ -156,7 +158,7 @@ def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
         return "steps compiled by XLA are not predicted"
     if found.extra_forward:
         return "forward passes were added"
-    if words := exchange_words(spec):
+    if words := [one for one in exchange_words(spec) if not one.startswith("groups ")]:
         return f"not predicted: {', '.join(words)}"
     return None
 
@@ -186,9 +188,13 @@ def _runs(
         compute_s = _alone(machine, job, workload, figures) or _by_marks(program, runs)
         if compute_s is None:
             continue
-        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing)
+        model = model_of(workload)
+        stages = None
+        if job.placing.traffic == "groups":
+            stages = Stepper(model, program, len(job.gpus), paths.cpus).stages(job.placing, job.groups)
+        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing, stages)
         found[job] = Run(
-            model_of(workload),
+            model,
             len(job.gpus),
             paths.cpus,
             compute_s,

@@ -33,7 +33,13 @@ def some(**numbers: Any) -> list[Result]:
 @pytest.mark.parametrize("machine", ["7gforce", "dgx1-p100"])
 @pytest.mark.parametrize(
     "placing",
-    [ON_CPU, NCCL, Placing("parameter_server", "gpu:1"), Placing("parameter_server", "gpu:spread")],
+    [
+        ON_CPU,
+        NCCL,
+        Placing("replicated", None, "hierarchical"),
+        Placing("parameter_server", "gpu:1"),
+        Placing("parameter_server", "gpu:spread"),
+    ],
 )
 @pytest.mark.parametrize("model", ["alexnet", "inception3", "resnet50"])
 def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
@@ -133,6 +139,7 @@ def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dic
         {"devices": [{"tower": 0, "device": "/GPU:0", "gpu": 0}]},
         {"devices": [{"tower": 0, "device": "/CPU:0", "gpu": None}] * 2},
         {"variable_update": "unheard of"},
+        {"all_reduce": "Unheard of!"},
         {"model": None},
     ],
 )
