@@ -27,15 +27,17 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
         return Before()
     from gputopo.launch.supervise.run_folder import past_results, runs_home
     from gputopo.prediction.one_gpu.speeds import past_speeds
-    from gputopo.runs.predicted.past import learned, past_run
+    from gputopo.runs.predicted.past import figures_by_marks, learned, past_run
 
     past = list(past_results(runs_home(os.environ)))
     if not past:
         return Before()
     speeds = past_speeds(one.result for one in past)
     here = [run for one in past if (run := past_run(one.result)) is not None and one.is_of(machine)]
-    given = bool(request.single_gpu_images_per_sec)
-    return Before(() if given else speeds, learned(machine, here, speeds, _workload_of))
+    changed = learned(machine, here, speeds, _workload_of)
+    if request.single_gpu_images_per_sec:
+        return Before((), changed)
+    return Before((*speeds, *figures_by_marks(machine, here)), changed)
 
 
 def _workload_of(model: str) -> "Workload | None":

@@ -16,6 +16,7 @@ from gputopo.planner.batches import batch_reasons, batches, speed_classes
 from gputopo.planner.reasons import farthest_words, in_words, reduction_reasons, search_reason
 from gputopo.planner.request import SPREAD, Request, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED, Selection
+from gputopo.prediction.calibration import range_share
 from gputopo.prediction.every import DETAILED, every_candidate
 from gputopo.prediction.one_gpu.published import Speed
 from gputopo.prediction.paths import paths_of, unknown_facts
@@ -67,7 +68,9 @@ class Fastest(Selection):
         self.basis = basis
         self.paths = paths_of(machine)
         self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
-        self._ranges: dict[tuple[int, ...], tuple[float, tuple[float, float], tuple[float, float]]] = {}
+        self._ranges: dict[
+            tuple[tuple[int, ...], float], tuple[float, tuple[float, float], tuple[float, float]]
+        ] = {}
 
     @property
     def _has_own_batches(self) -> bool:
@@ -291,9 +294,10 @@ class Fastest(Selection):
     def _candidate(self, found: Found) -> Candidate:
         gpus, placing, step = found.gpus, found.placing, found.prediction
         speed, batch_sizes = self.images_per_sec(found), self.batches(gpus)
-        if gpus not in self._ranges:
-            self._ranges[gpus] = self._ranges_of(gpus)
-        fastest, *ranges = self._ranges[gpus]
+        share = 1.0 if self.basis.learned is None else range_share(self.basis.learned, placing)
+        if (gpus, share) not in self._ranges:
+            self._ranges[gpus, share] = self._ranges_of(gpus, share)
+        fastest, *ranges = self._ranges[gpus, share]
         low, high = ranges[len(gpus) > 1 and placing.variable_update != "independent"]
         links = {"weights": step.weights_by, "gradients": step.gradients_by}
         return Candidate(
@@ -318,11 +322,13 @@ class Fastest(Selection):
             limited_by=self._limited_by(found),
         )
 
-    def _ranges_of(self, gpus: Sequence[int]) -> tuple[float, tuple[float, float], tuple[float, float]]:
+    def _ranges_of(
+        self, gpus: Sequence[int], share: float
+    ) -> tuple[float, tuple[float, float], tuple[float, float]]:
         """Return the fastest GPU's speed, and ranges over the prediction: for each GPU by itself, for all.
 
-        The latter is that of the program and of the slowest GPU's speed. Their errors are independent:
-        logarithms add up as squares do.
+        The latter is that of the program, `share` times as wide, and of the slowest GPU's speed. Their errors
+        are independent: logarithms add up as squares do.
         """
         program, speeds = self.basis.program, [self.basis.speeds[gpu] for gpu in gpus]
         slowest = min(speeds)
@@ -330,7 +336,7 @@ class Fastest(Selection):
         return (
             max(speeds).images_per_sec,
             (exp(low), exp(high)),
-            (exp(-hypot(log(program.low), low)), exp(hypot(log(program.high), high))),
+            (exp(-hypot(share * log(program.low), low)), exp(hypot(share * log(program.high), high))),
         )
 
     def _limited_by(self, found: Found) -> str:

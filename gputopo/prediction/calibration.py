@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Placing, Stepper
-from gputopo.values.run.plan import MIN_JOBS, Learned
+from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
 
 # Either number stays between a half and two: two runs of each published box with the constants of the others
 # find 0.51 to 1.54 for links, 0.66 to 1.80 for variables.
@@ -26,8 +26,9 @@ DOUBTFUL = 0.1
 # A pull of both numbers to 1, which decides where the jobs do not: as much as an error of 8 % for a factor of
 # e. With less, jobs with one placement spoil the predictions of others; with more, two jobs change little.
 PULL = 0.08
-# The range of a program counts as much as so many jobs. With 2 to 8 jobs of a published box 88 to 90 % of its
-# other figures, with any placement, are then inside a range that was made for 90 %.
+# The range of a program counts as much as so many jobs. With 2 to 6 jobs of a published box in one mode 87 to
+# 92 % of its other figures in that mode are then inside a range that was made for 90 %; of those in other
+# modes 72 to 75 %, so that their range stays.
 RANGE_JOBS = 4
 _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 
@@ -64,10 +65,13 @@ def adjusted(program: Program, links: float, variables: float) -> Program:
 
 
 def calibrated(program: Program, learned: Learned) -> Program:
-    """Return the program with what was learned of a box: its constants and its range."""
-    own = adjusted(program, learned.links, learned.variables)
-    share = learned.range_share
-    return msgspec.structs.replace(own, low=program.low**share, high=program.high**share)
+    """Return the program with what was learned of a box."""
+    return adjusted(program, learned.links, learned.variables)
+
+
+def range_share(learned: Learned, placing: Placing) -> float:
+    """Return the width of the range over the program's, as logarithms: 1 in modes that never ran."""
+    return learned.range_shares.get(mode_name(*placing), 1.0)
 
 
 def learn(program: Program, jobs: Sequence[Run], runs: int | None = None) -> Learned | None:
@@ -93,13 +97,16 @@ def learn(program: Program, jobs: Sequence[Run], runs: int | None = None) -> Lea
     bound = math.log(MAX_FACTOR)
     links, variables = map(math.exp, least_squares(errors, [0.0, 0.0], [(-bound, bound)] * 2))
     own = adjusted(program, links, variables)
+    by_mode: dict[str, list[float]] = {}
+    for job in counted:
+        by_mode.setdefault(mode_name(*job.placing), []).append(_error(own, job))
     return Learned(
         runs=runs,
         jobs=len(jobs),
         odd=sum(odd),
         links=round(links, 3),
         variables=round(variables, 3),
-        range_share=round(_range_share(program, [_error(own, job) for job in counted]), 3),
+        range_shares={mode: round(_range_share(program, errors), 3) for mode, errors in by_mode.items()},
     )
 
 
@@ -116,10 +123,10 @@ def _doubted(error: float) -> float:
 
 
 def _range_share(program: Program, errors: Sequence[float]) -> float:
-    """Return the width of the range over the program's, as logarithms: below 1 where the errors are small.
+    """Return the width of the range over the program's, as logarithms, by the errors of one mode.
 
-    The variance of the program's errors as that of RANGE_JOBS jobs, with the errors of the box's own; above
-    1 where these are large.
+    The variance of the program's errors counts as that of RANGE_JOBS jobs beside those of the box: below 1
+    where several errors are small, above 1 where they are large.
     """
     sigma = math.log(program.high / program.low) / 2 / _RANGE_SIGMAS
     own = sum((error / sigma) ** 2 for error in errors)

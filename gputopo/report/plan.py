@@ -26,7 +26,7 @@ from gputopo.report.runs.autotune import autotune_lines
 from gputopo.report.step_line import step_line_lines
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
-from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price
+from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price, mode_name
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _RUNNERS_UP = 3
@@ -115,7 +115,7 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
         rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
         if prediction.learned is not None:
-            rows.append(("Own runs", learned_words(prediction.learned)))
+            rows.append(("Own runs", learned_words(prediction.learned, choice)))
     return [*rows, ("Machine", plain(plan.source))]
 
 
@@ -162,7 +162,7 @@ def _basis(choice: Candidate, prediction: Prediction) -> str:
     )
 
 
-def learned_words(learned: Learned) -> str:
+def learned_words(learned: Learned, choice: Candidate) -> str:
     """Return how many runs of this box a prediction rests on, and what they changed."""
     jobs = f"{learned.jobs} {'job' if learned.jobs == 1 else 'jobs'}"
     rests = f"{learned.runs} {'run' if learned.runs == 1 else 'runs'} of {jobs} on several GPUs"
@@ -170,9 +170,12 @@ def learned_words(learned: Learned) -> str:
         rests += f", {learned.odd} far from its prediction left out"
     if learned.jobs - learned.odd < MIN_JOBS:
         return f"{rests}: changes nothing, {MIN_JOBS} jobs are needed"
+    mode = mode_name(choice.variable_update, choice.ps_device, choice.all_reduce)
+    share = learned.range_shares.get(mode)
+    width = f"is {share:.2f} as wide" if share is not None else f"stays, none was {mode}"
     return (
         f"{rests}: links reach {learned.links:.2f} of what is assumed otherwise, a variable costs "
-        f"{learned.variables:.2f} times as much, the range is {learned.range_share:.2f} as wide"
+        f"{learned.variables:.2f} times as much, the range {width}"
     )
 
 

@@ -56,6 +56,9 @@ def test_runs_of_this_machine_change_its_next_plan(call: Call, ran: Callable[...
     assert (learned.runs, learned.jobs) == (2, 2)
     assert learned.links < 1 < learned.variables
     assert (after.choice.images_per_sec or 0) < (before.choice.images_per_sec or 0)
+    assert "time marks of runs on several" not in after.prediction.single_gpu_source
+    other = call("plan", "--model", "vgg16", "--batch-size", 64, "--num-gpus", 4)
+    assert "time marks of runs on several Tesla P100" in " ".join(other.out.split())
     dry = call("run", *ASKED[1:], "--dry-run")
     assert f'"links": {learned.links}' in dry.out
     assert "Own runs    2 runs of 2 jobs on several GPUs: links reach" in call(*ASKED[:-1]).out

@@ -227,8 +227,11 @@ def test_an_earlier_run_of_one_gpu_is_a_speed() -> None:
 
 
 def test_what_was_learned_of_the_box_changes_the_constants_and_their_range() -> None:
-    machine, slow = machine_of(SEVEN), Learned(runs=5, jobs=3, links=0.7, variables=1.5, range_share=0.5)
-    before, after = (plan(machine, request(num_gpus=2), learned=one) for one in (None, slow))
+    machine = machine_of(SEVEN)
+    shares = {"parameter_server cpu": 0.5}
+    slow = Learned(runs=5, jobs=3, links=0.7, variables=1.5, range_shares=shares)
+    asked = request(num_gpus=2, ps="cpu")
+    before, after = (plan(machine, asked, learned=one) for one in (None, slow))
     assert speed(after) < speed(before)
     assert after.prediction is not None
     assert after.prediction.learned == slow

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gputopo.prediction.calibration import Run, adjusted, calibrated, learn
+from gputopo.prediction.calibration import Run, adjusted, calibrated, learn, range_share
 from gputopo.prediction.line import Block
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import Model, Placing, Stepper
@@ -15,11 +15,17 @@ MANY_BYTES = Model((Block(200_000_000, 0.5), Block(400_000_000, 0.5)), (200_000_
 MANY_VARIABLES = Model((Block(50_000_000, 0.5), Block(50_000_000, 0.5)), (200_000,) * 500)
 
 
-def _run(model: Model, links: float = 1.0, variables: float = 1.0, slower: float = 1.0) -> Run:
+BOTH = (MANY_BYTES, MANY_VARIABLES)
+ON_CPU = Placing("parameter_server", "cpu")
+
+
+def _run(
+    model: Model, links: float = 1.0, variables: float = 1.0, slower: float = 1.0, placing: Placing = ON_CPU
+) -> Run:
     """A run of four GPUs on a box with these two numbers; `slower`: so many times, for no such reason."""
-    facts = (0.1, Placing("parameter_server", "cpu"), 1e-10, 1e-10)
+    facts = (0.1, placing, 1e-10, 1e-10)
     stepper = Stepper(model, adjusted(PROGRAM, links, variables), 4)
-    compute_s, placing, weights, gradients = facts
+    compute_s, _, weights, gradients = facts
     step_s = compute_s + sum(stepper.predict(placing, compute_s, weights, gradients))
     return Run(model, 4, 1, *facts, slower * step_s)
 
@@ -46,8 +52,7 @@ def test_no_runs_say_nothing_and_runs_as_predicted_change_only_the_range() -> No
     assert learn(PROGRAM, []) is None
     found = _learned(_run(MANY_BYTES), _run(MANY_VARIABLES))
     assert (found.runs, found.jobs, found.odd, found.links, found.variables) == (2, 2, 0, 1.0, 1.0)
-    own = calibrated(PROGRAM, found)
-    assert PROGRAM.low < own.low < 1 < own.high < PROGRAM.high
+    assert range_share(found, ON_CPU) < 1
 
 
 @pytest.mark.parametrize("jobs", [(_run(MANY_BYTES, 0.8),), (_run(MANY_BYTES, slower=1.4),)])
@@ -82,9 +87,20 @@ def test_a_box_that_is_slow_in_most_jobs_is_believed() -> None:
     assert found.variables > 1.5
 
 
+def test_the_range_stays_in_modes_that_never_ran() -> None:
+    """Whichever GPU has the variables is one mode."""
+    found = _learned(_run(MANY_BYTES), _run(MANY_VARIABLES))
+    assert set(found.range_shares) == {"parameter_server cpu"}
+    for placing in (Placing("replicated", None, "nccl"), Placing("parameter_server", "gpu:1")):
+        assert range_share(found, placing) == 1
+    owned = [_run(model, placing=Placing("parameter_server", "gpu:0")) for model in BOTH]
+    assert set(_learned(*owned).range_shares) == {"parameter_server gpu:N"}
+
+
 def test_the_range_narrows_with_runs_that_agree_and_widens_with_those_that_do_not() -> None:
     """By how many there are, and how far they are from what was learned."""
     few = _learned(*[_run(MANY_BYTES), _run(MANY_VARIABLES)])
     many = _learned(*[_run(MANY_BYTES), _run(MANY_VARIABLES)] * 4)
     apart = _learned(*[_run(MANY_BYTES, slower=0.7), _run(MANY_BYTES, slower=1.4)] * 4)
-    assert many.range_share < few.range_share < 1 < apart.range_share
+    [narrow], [usual], [wide] = (one.range_shares.values() for one in (many, few, apart))
+    assert narrow < usual < 1 < wide

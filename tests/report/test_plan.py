@@ -195,9 +195,14 @@ def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
     ("learned", "words"),
     [
         (
-            Learned(runs=5, jobs=3, links=0.9, variables=1.25, range_share=0.8),
+            Learned(runs=5, jobs=3, links=0.9, variables=1.25, range_shares={"parameter_server cpu": 0.8}),
             "5 runs of 3 jobs on several GPUs: links reach 0.90 of what is assumed otherwise, a variable "
             "costs 1.25 times as much, the range is 0.80 as wide",
+        ),
+        (
+            Learned(runs=2, jobs=2, range_shares={"parameter_server gpu:N": 0.9}),
+            "2 runs of 2 jobs on several GPUs: links reach 1.00 of what is assumed otherwise, a variable "
+            "costs 1.00 times as much, the range stays, none was parameter_server cpu",
         ),
         (
             Learned(runs=1, jobs=1),
@@ -218,7 +223,7 @@ def test_a_plan_states_how_many_runs_of_the_box_it_rests_on(learned: Learned, wo
         single_gpu_source="given",
         learned=learned,
     )
-    fast = Candidate(gpus=(0, 1), images_per_sec=1700.0, step_ms=75.0, compute_ms=70.0)
+    fast = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1700.0, step_ms=75.0, compute_ms=70.0)
     text = shown(Plan(choice=fast, candidates=(fast,), prediction=prediction), 400)
     assert f"Own runs    {words}" in text
     bare = msgspec.structs.replace(prediction, learned=None)

@@ -55,13 +55,17 @@ class Job(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data."""
+    """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data.
+
+    `by_marks`: by the time marks of a run of several GPUs, which the update of the variables is not in.
+    """
 
     gpu: str
     model: str
     batch: int
     precision: str
     images_per_sec: float
+    by_marks: bool = False
 
 
 @functools.cache

@@ -107,13 +107,17 @@ def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
     ]
     if not same:
         return None
-    name = _model_name(gpu.name)
-    if (last := next((one for one in same if one.batch == job.batch), None)) is not None:
+    name, alone = _model_name(gpu.name), [one for one in same if not one.by_marks]
+    if (last := next((one for one in alone if one.batch == job.batch), None)) is not None:
         rate = last.images_per_sec
         source = f"measured here: a run on one {name}, batch {job.batch}"
         return Speed(rate, rate * (1 - SAME_RUN), rate * (1 + SAME_RUN), "history", source)
     row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return None if row is None else scaled(row, job, same, "history", f"measured here: runs on one {name}")
+    if row is None:
+        return None
+    if alone:
+        return scaled(row, job, alone, "history", f"measured here: runs on one {name}")
+    return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
 
 
 def _of_reference(gpu: Gpu, job: Job) -> Speed | None:

@@ -6,7 +6,8 @@ know. Runs of one job (the same model, batch, GPUs and placement) count as one, 
 ones of `--autotune` too.
 
 How long the GPUs of a job compute is known from a run of one such GPU with this job, else from the marks of
-the runs themselves. A published speed is not used: its error would be taken for one of the links.
+the runs themselves, which are a speed of one GPU for other plans, too. A published speed is not used: its
+error would be taken for one of the links.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,6 +146,23 @@ def past_run(result: Result) -> PastRun | None:
     return PastRun(job, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
 
 
+def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
+    """Return the images/sec of each GPU model alone by the marks of runs on several, in their order."""
+    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
+    found = []
+    for run in past:
+        speeds: dict[tuple[str, int], list[float]] = {}
+        for gpu, batch, mark in zip(run.job.gpus, run.job.batches, run.marks, strict=False):
+            name, seconds = names.get(gpu), _compute_s(program, run.job.placing, mark)
+            if name is not None and seconds > 0:
+                speeds.setdefault((name, batch), []).append(batch / seconds)
+        found += [
+            Figure(name, run.job.model, batch, run.job.precision, median(rates), by_marks=True)
+            for (name, batch), rates in speeds.items()
+        ]
+    return tuple(found)
+
+
 def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
     """Return what of a run's spec the constants do not describe, None where they do."""
     found = _spec(spec)
@@ -223,14 +241,21 @@ def _alone(machine: Machine, job: Job, workload: Workload, figures: Sequence[Fig
 
 
 def _by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
-    """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks.
-
-    Forward begins before the last weights have come, and the mark counts from then on.
-    """
-    wait = program.wait_cpu if runs[0].job.placing.traffic == "host" else program.wait_gpu
-    ahead = max(0.0, 1.0 - wait)
-    found = [max(compute + ahead * weights for weights, compute in run.marks) for run in runs if run.marks]
+    """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks."""
+    found = [
+        max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks
+    ]
     return median(found) if found else None
+
+
+def _compute_s(program: Program, placing: Placing, mark: tuple[float, float]) -> float:
+    """Return how long a GPU computes by its marks of weights and compute.
+
+    Forward begins before the last weights have come, and the mark of compute counts from then on.
+    """
+    wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
+    weights, compute = mark
+    return compute + max(0.0, 1.0 - wait) * weights
 
 
 def _spec(spec: Mapping[str, Any]) -> _Spec | None:

@@ -61,8 +61,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     `runs`: so many of several GPUs, of `jobs` different jobs, of which `odd` were left out: they are far from
     their predictions, most others are not. `links`: the share of their rates that links reach, `variables`:
-    the cost of a variable, both over the program's. `range_share`: the width of the range over the program's,
-    as logarithms.
+    the cost of a variable, both over the program's. `range_shares`: by the `mode_name` of those that ran, the
+    width of the range over the program's, as logarithms.
     """
 
     runs: int
@@ -70,7 +70,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     odd: int = 0
     links: float = 1.0
     variables: float = 1.0
-    range_share: float = 1.0
+    range_shares: dict[str, float] = {}
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +199,14 @@ def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Cand
         if one != choice and trains_alike and not any(alike):
             found.append(one)
     return tuple(found[1:])
+
+
+def mode_name(variable_update: str, ps_device: str | None, all_reduce: str | None) -> str:
+    """Return the mode in words: `parameter_server gpu:N`, whichever GPU that is, or `replicated nccl`."""
+    place = ps_device or ""
+    if place != place.rstrip("0123456789"):
+        place = place.rstrip("0123456789") + "N"
+    return " ".join(filter(None, (variable_update, place, all_reduce)))
 
 
 def _is_slower(one: Candidate, other: Candidate) -> bool:

@@ -105,6 +105,18 @@ def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
     assert speed(Gpu(index=0, name=GTX_1080), history=past_speeds([other])).basis == "datasheet"
 
 
+def test_time_marks_of_runs_on_several_gpus_count_where_none_ran_alone_with_a_wider_range() -> None:
+    marks = Figure(GTX_1080, "resnet50", 64, "fp32", 130.0, by_marks=True)
+    found = speed(Gpu(index=0, name=GTX_1080), history=[marks])
+    assert found.images_per_sec == pytest.approx(130.0)
+    assert found.high / found.images_per_sec == pytest.approx(1.1)
+    assert found.source == "measured here: time marks of runs on several GeForce GTX 1080, batch 64"
+    alone = marks._replace(batch=32, images_per_sec=120.0, by_marks=False)
+    assert speed(Gpu(index=0, name=GTX_1080), history=[marks, alone]).source == (
+        "measured here: runs on one GeForce GTX 1080, batch 32, scaled to 64"
+    )
+
+
 def test_the_latest_run_counts() -> None:
     history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 140.0)]
     assert speed(Gpu(index=0, name=GTX_1080), history=history).images_per_sec == 150.0

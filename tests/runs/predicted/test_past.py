@@ -9,7 +9,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.step import Placing
-from gputopo.runs.predicted.past import MAX_JOBS, learned, past_run
+from gputopo.runs.predicted.past import MAX_JOBS, figures_by_marks, learned, past_run
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
@@ -169,6 +169,16 @@ def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_lef
     ]
     assert of(bare) is None
     assert of([]) is None
+
+
+@pytest.mark.parametrize("placing", [ON_CPU, NCCL, Placing("parameter_server", "gpu:1")])
+def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -> None:
+    past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
+    [found] = figures_by_marks(MACHINE, past)
+    assert found[:4] == (MACHINE.gpus[0].name, "resnet50", BATCH, "fp32")
+    assert found.images_per_sec == pytest.approx(BATCH / 0.1)
+    assert found.by_marks
+    assert figures_by_marks(MACHINE, []) == ()
 
 
 def test_only_the_latest_jobs_are_looked_at() -> None:
