@@ -4,6 +4,7 @@ The first of these that there is counts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from gputopo.findings.load import busy
@@ -18,6 +19,7 @@ from gputopo.workload.workloads import Workload
 
 # Images/sec of two runs of one job on one GPU differ by this at most. Ours.
 SAME_RUN = 0.03
+LATEST = 3  # runs of one job: one that was disturbed does not move their median, older ones matter less
 # A clock under load above this share of the expected one counts as that: CUDA runs GeForce GPUs with slightly
 # slower memory, and boost clocks vary by chip and cooler (`gputopo.findings.clocks`).
 EXPECTED_SHARE = 0.9
@@ -108,10 +110,11 @@ def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
     if not same:
         return None
     name, alone = _model_name(gpu.name), [one for one in same if not one.by_marks]
-    if (last := next((one for one in alone if one.batch == job.batch), None)) is not None:
-        rate = last.images_per_sec
-        source = f"measured here: a run on one {name}, batch {job.batch}"
-        return Speed(rate, rate * (1 - SAME_RUN), rate * (1 + SAME_RUN), "history", source)
+    if rates := [one.images_per_sec for one in alone if one.batch == job.batch][:LATEST]:
+        rate = median(rates)
+        low, high = min(*rates, rate * (1 - SAME_RUN)), max(*rates, rate * (1 + SAME_RUN))
+        runs = "a run" if len(rates) == 1 else f"{len(rates)} runs"
+        return Speed(rate, low, high, "history", f"measured here: {runs} on one {name}, batch {job.batch}")
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     if row is None:
         return None

@@ -117,9 +117,12 @@ def test_time_marks_of_runs_on_several_gpus_count_where_none_ran_alone_with_a_wi
     )
 
 
-def test_the_latest_run_counts() -> None:
-    history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 140.0)]
-    assert speed(Gpu(index=0, name=GTX_1080), history=history).images_per_sec == 150.0
+def test_the_median_of_the_latest_three_runs_counts_with_all_of_them_in_the_range() -> None:
+    history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 75.0, 148.0, 90.0, 90.0)]
+    found = speed(Gpu(index=0, name=GTX_1080), history=history)
+    assert found.images_per_sec == 148.0
+    assert (found.low, found.high) == (75.0, pytest.approx(148.0 * 1.03))
+    assert found.source == "measured here: 3 runs on one GeForce GTX 1080, batch 64"
 
 
 def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
