@@ -60,7 +60,11 @@ NUMBERS: dict[str, dict[str, float]] = {
         "LOOK_S": 5.0,
         "LATE_S": 1.0,
         "MEDIAN_STEPS": 20,
+        "SIGN_S": 10.0,
+        "SIGN_STEPS": 3.0,
+        "BUSY_CPUS": 0.1,
     },
+    "launch.supervise.worker_life": {"CPU_S": 1.0},
     "planner.placement_rule": {"MAX_GPUS_ON_GPU_PS": 2},
     "planner.subsets": {"MAX_STEPS": 2_000_000},
     "prediction.calibration": {

@@ -57,6 +57,15 @@ class Child:
         """Its process id, which is also that of its group and session."""
         return self._process.pid
 
+    def state(self) -> tuple[str, float]:
+        """Its state, the letter of proc(5), and its CPU time so far in seconds; "?" if it has been reaped."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return "?", 0.0
+        return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def signal(self, signum: int) -> None:
         """Send a signal to the worker alone; a worker that has ended is fine."""
         with suppress(ProcessLookupError):

@@ -22,7 +22,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import oom
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import RankFailed
+from gputopo.values.run.events import GpuSample, RankFailed, Sample
 
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
@@ -123,10 +123,35 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
         time_s=time_s,
         kind="hung",
         cause=cause,
-        remedy="worker.log shows where it stood; with nccl try another --all-reduce, "
+        remedy="worker.log has the stacks of all its threads; with nccl try another --all-reduce, "
         "and look at the load of the machine",
         exit_code=int(ExitCode.HARDWARE),
         last_lines=tuple(last_lines),
+    )
+
+
+def gpu_words(sample: Sample | None) -> str:
+    """Return what the GPUs did in a sample; empty without one."""
+    if sample is None:
+        return ""
+    return ", ".join(
+        " ".join(
+            [
+                f"GPU {gpu.gpu}",
+                *(f"{value:g} {unit}" for value, unit in _shown(gpu) if value is not None),
+                gpu.pstate or "",
+            ]
+        ).rstrip()
+        for gpu in sample.gpus
+    )
+
+
+def _shown(gpu: GpuSample) -> tuple[tuple[float | None, str], ...]:
+    return (
+        (gpu.gpu_utilization_percent, "% busy"),
+        (gpu.graphics_mhz, "MHz"),
+        (gpu.power_w, "W"),
+        (gpu.temperature_c, "°C"),
     )
 
 

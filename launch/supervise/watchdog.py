@@ -26,6 +26,10 @@ START_S = 3600.0
 # been stopped itself. Seconds. Ours.
 LOOK_S = 5.0
 LATE_S = 1.0
+# A sign of life comes after this silence, and after twice as long each time. Seconds, and steps. Ours.
+SIGN_S = 10.0
+SIGN_STEPS = 3.0
+BUSY_CPUS = 0.1  # CPUs busy from which on a process computes; Python's waiting threads use less. Ours.
 MEDIAN_STEPS = 20  # the latest steps, for the median
 
 
@@ -42,6 +46,11 @@ class Patience:
 PATIENCE = Patience()
 
 
+def of_seconds(seconds: float) -> Patience:
+    """Return the patience of a run whose steps may take so many seconds, whatever they usually take."""
+    return Patience(factor=0.0, min_s=seconds)
+
+
 class Watchdog:
     """Follows a worker's events. Times are seconds of a monotonic clock.
 
@@ -55,12 +64,14 @@ class Watchdog:
         self._allowed_s = patience.start_s
         self._look_s = now_s
         self._during = "starting TensorFlow and building the model"
+        self._next_sign_s = SIGN_S
 
     def record_event(self, event: Event, now_s: float) -> None:
         """Note an event that came now."""
         self._last_event_s = now_s
         if isinstance(event, Step):
             self._seconds.append(event.seconds)
+        self._next_sign_s = max(SIGN_S, SIGN_STEPS * self._median_s() if self._seconds else 0.0)
         if isinstance(event, PhaseBegun):
             # Before the first step a phase may be followed by compiling, which sends no event.
             self._allowed_s = self._patience.phase_s if self._seconds else self._patience.start_s
@@ -98,5 +109,29 @@ class Watchdog:
         usual = f"; a step usually takes {self._median_s():.3g} s" if self._seconds else ""
         return f"the worker hangs: nothing for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
 
+    def silent_s(self, now_s: float) -> float:
+        """Seconds since the last event."""
+        return now_s - self._last_event_s
+
+    def sign(self, now_s: float) -> tuple[float, str] | None:
+        """Return the seconds of silence and what they are in, where a sign of life is due; else None."""
+        silent = self.silent_s(now_s)
+        if silent < self._next_sign_s:
+            return None
+        self._next_sign_s = 2 * silent
+        return silent, self._during
+
     def _median_s(self) -> float:
         return median(self._seconds)
+
+
+def process_words(state: str, cpus: float) -> str:
+    """Return what a process does, after "the worker".
+
+    `state`: the letter of proc(5). `cpus`: CPUs that it kept busy during the silence.
+    """
+    if state in ("T", "t"):
+        return "is stopped (SIGSTOP): kill -CONT lets it go on"
+    if state == "D":
+        return "waits for a disk or the driver (state D)"
+    return f"computes ({cpus:.1f} CPUs busy)" if cpus >= BUSY_CPUS else "waits, without CPU time"

@@ -24,10 +24,11 @@ from gputopo.launch.supervise.lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Samples
-from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog
-from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed
+from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, process_words
+from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Sample, Silent
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
+CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time. Ours.
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
 
@@ -78,6 +79,9 @@ class WorkerLife:
         self._stage: Stage = "running"
         self._has_begun = False
         self._deadline: float | None = None
+        self._hung: str | None = None
+        self._sample: Sample | None = None  # the latest
+        self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
         self._child: Child
         self._selector: selectors.DefaultSelector
 
@@ -111,6 +115,7 @@ class WorkerLife:
             for key, _ in self._wait():
                 key.data()
             if self._is_watched:
+                self._give_a_sign()
                 self._look_for_a_hang()
             elif self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
@@ -149,6 +154,7 @@ class WorkerLife:
         try:
             for event in self._lines.take(data):
                 self._watchdog.record_event(event, time.monotonic())
+                self._cpu = None
                 self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
@@ -172,6 +178,8 @@ class WorkerLife:
     def _take_samples(self, samples: Samples) -> None:
         for sample in samples.take():
             self._record.add(sample)
+            if isinstance(sample, Sample):
+                self._sample = sample
         if self._record.unwritable:
             self._ask_to_end()
 
@@ -205,12 +213,31 @@ class WorkerLife:
         if self._stage == "finishing" and failed.kind != "interrupted":
             self._record.add(Noticed(time_s=time.time(), says=f"The last state is lost: {failed.cause}"))
 
+    def _give_a_sign(self) -> None:
+        """Record how long nothing has come, where that is long, and what the worker does."""
+        if self._cpu is None and self._watchdog.silent_s(time.monotonic()) >= CPU_S:
+            self._cpu = time.monotonic(), self._child.state()[1]
+        found = self._watchdog.sign(time.monotonic())
+        if found is not None:
+            seconds, during = found
+            self._record.add(
+                Silent(time_s=time.time(), seconds=seconds, during=during, process=self._process())
+            )
+
+    def _process(self) -> str:
+        """Return what the worker does, by its CPU time since this was asked last."""
+        now, (state, cpu_s) = time.monotonic(), self._child.state()
+        began, used = self._cpu or (now, cpu_s)
+        self._cpu = now, cpu_s
+        return process_words(state, (cpu_s - used) / max(now - began, CPU_S))
+
     def _look_for_a_hang(self) -> None:
+        """End a worker that hangs; the failure is recorded when it has written its stacks (see `_judge`)."""
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
-            hung = failure.hung(verdict, time_s=time.time(), last_lines=self._output.last_lines)
-            self._note_lost_state(hung)
-            self._record.add(hung)
+            gpus = failure.gpu_words(self._sample)
+            self._hung = "; ".join([verdict, f"the worker {self._process()}", *([gpus] if gpus else [])])
+            self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()
 
     def _too_late(self) -> None:
@@ -243,6 +270,8 @@ class WorkerLife:
 
     def _judge(self, status: int | None) -> None:
         """Record why the worker ended, unless it did its work."""
+        if self._hung is not None:
+            self._record.add(failure.hung(self._hung, time_s=time.time(), last_lines=self._output.last_lines))
         if status is None:
             stuck = f"process {self._child.pid} does not end even by SIGKILL: it is stuck in the driver"
             self._record.add(self._broken(stuck))

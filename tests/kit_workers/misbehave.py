@@ -4,6 +4,7 @@ Each function is one behaviour. Only the standard library, so that it starts in 
 What hangs waits for a signal, and does not poll.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -113,6 +114,40 @@ def reports_two_failures() -> None:
 def hangs() -> None:
     step(1)
     hang()
+
+
+@behaviour
+def hangs_with_stacks() -> None:
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    step(1)
+    hang()
+
+
+@behaviour
+def is_stopped() -> None:
+    step(1)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@behaviour
+def ignores_sigterm_and_hangs() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    step(1)
+    hang()
+
+
+@behaviour
+def prints_much() -> None:
+    for _ in range(64):
+        os.write(1, b"x" * (1 << 20))  # one line, without an end
+    step(1)
+
+
+@behaviour
+def closes_its_output() -> None:
+    os.close(1)
+    os.close(2)
+    step(1)
 
 
 def awaits_sigint() -> None:

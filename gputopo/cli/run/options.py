@@ -1,12 +1,28 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
 
 from gputopo.cli.plan_options import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
-from gputopo.values.option import Option
+from gputopo.values.errors import UsageError
+from gputopo.values.option import Option, shown
+
+
+def read_stall(flag: str, text: str) -> float | None:
+    """Read seconds, or auto: None. Raises UsageError."""
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{flag} cannot be {shown(text)}", "give seconds, such as 300, or auto")
+    return seconds
+
 
 Shape = Literal["table", "json", "tf-cnn-log"]
 
@@ -33,8 +49,25 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log"),
     ] = "table"
     display_every: Annotated[
-        int, Option("--display-every", "Show the first counted step and every N-th", min=1)
-    ] = 10
+        int | None,
+        Option(
+            "--display-every",
+            "Show the first counted step and every N-th",
+            value="N",
+            min=1,
+            default="one every 5 s; 10 with --tf-cnn-log",
+        ),
+    ] = None
+    stall_timeout: Annotated[
+        float | None,
+        Option(
+            "--stall-timeout",
+            "End a training that takes no step for so long, with its stacks and the state of the GPUs",
+            value="SECONDS|auto",
+            default="auto: 50 steps of this run, at least 120 s",
+            read=read_stall,
+        ),
+    ] = None
     fail_on: Annotated[
         Literal["warning", "error"] | None,
         Option(

@@ -18,6 +18,8 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.watchdog import of_seconds
+from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.values.option import shown
@@ -40,8 +42,8 @@ class RunDisplay:
     Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
     """
 
-    def __init__(self, shape: Shape, display_every: int, predicted: Sequence[str] = ()) -> None:
-        """`display_every`: steps between two lines. `predicted`: lines for the start of a run."""
+    def __init__(self, shape: Shape, display_every: int | None, predicted: Sequence[str] = ()) -> None:
+        """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start."""
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._predicted = predicted
@@ -51,9 +53,9 @@ class RunDisplay:
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
         """Return the function to call with each event of a run."""
         from gputopo.report.runs.progress import Progress
-        from gputopo.report.runs.tf_cnn_log import TfCnnLog
+        from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 
-        log = TfCnnLog(self._every) if self._prints_log else None
+        log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
         with Progress(display_every=self._every) as progress:
 
             def on_event(event: "Event") -> None:
@@ -98,7 +100,7 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
     try:
-        _train_once(target, spec, _folder(options), display, results)
+        _train_once(target, spec, _folder(options), display, results, options)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -177,7 +179,7 @@ def _repeats(
         for number in range(1, options.repeats + 1):
             to_stderr(f"repeat {number} of {options.repeats}\n")
             folder = None if options.output is None else Path(options.output) / str(number)
-            if _train_once(target, spec, folder, display, results):
+            if _train_once(target, spec, folder, display, results, options):
                 break
 
 
@@ -197,7 +199,12 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
 
 
 def _train_once(
-    target: "Target", spec: "RunSpec", output: Path | None, display: RunDisplay, results: "list[Result]"
+    target: "Target",
+    spec: "RunSpec",
+    output: Path | None,
+    display: RunDisplay,
+    results: "list[Result]",
+    options: OutputOptions,
 ) -> bool:
     """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
 
@@ -212,7 +219,7 @@ def _train_once(
         machine=target.machine,
     )
     spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, display)
+    outcome = _supervised(target, spec, folder, display, options)
     from gputopo.runs.predicted.compare import with_prediction
 
     with signals.deferred():
@@ -292,14 +299,23 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def _supervised(target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay) -> Outcome:
+def _supervised(
+    target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay, options: OutputOptions
+) -> Outcome:
+    limits = LIMITS if options.stall_timeout is None else Limits(patience=of_seconds(options.stall_timeout))
     environment = env.worker_env(os.environ, spec, target.plan.environment)
     from gputopo.probes.run_watch import RunWatch
 
     gpus = [device.gpu for device in spec.devices if device.gpu is not None and spec.backend == "gpu"]
     with RunWatch(gpus) as sampler, display.one_run() as on_event:
         return supervise(
-            spec, folder, on_event, environment=environment, command=worker_command, sampler=sampler
+            spec,
+            folder,
+            on_event,
+            environment=environment,
+            command=worker_command,
+            sampler=sampler,
+            limits=limits,
         )
 
 

@@ -17,6 +17,7 @@ from gputopo.values.run.events import (
     PhaseBegun,
     RankFailed,
     Resumed,
+    Silent,
     Traced,
 )
 
@@ -32,6 +33,8 @@ def news(event: Event) -> str | None:
             return "ending after this step; Ctrl-C again ends it at once"
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
+        case Silent():
+            return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
         case Resumed():
             return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():

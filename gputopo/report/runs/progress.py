@@ -18,7 +18,6 @@ from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import Event, RunStarted
 
-DISPLAY_EVERY = 10  # steps between two plain lines, as in tf_cnn_benchmarks
 REDRAWS_PER_SECOND = 4.0
 BAR_WIDTH = 30
 
@@ -27,15 +26,15 @@ class Progress:
     """Shows the events of a run on standard error. A context manager that restores the terminal.
 
     On a terminal a display that is redrawn below the lines that stay; else, and with TERM=dumb, one line for
-    each phase, for the first counted step and for every `display_every`-th, without control characters.
-    `clock`: seconds, for the duration of a phase.
+    each phase, for the first counted step and for every `display_every`-th (None: one every PLAIN_S seconds),
+    without control characters. `clock`: seconds, for the duration of a phase.
     """
 
     def __init__(
         self,
         console: Console | None = None,
         *,
-        display_every: int = DISPLAY_EVERY,
+        display_every: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(stderr=True)
@@ -101,4 +100,4 @@ def display(state: RunState) -> RenderableType:
     for device, pace in state.paces():
         bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
         bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
-    return Group(*(Text(line, style="yellow") for line in state.messages), head, bars)
+    return Group(head, bars)

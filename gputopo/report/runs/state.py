@@ -22,11 +22,14 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
+PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
 # A device's bar is the median of so many steps: one stalled step does not make it jump.
 RECENT_STEPS = 15
 
 # The worker sends its first event when TensorFlow is imported and the model is built.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
+MIN_LEFT_S = 1.0  # less is not shown
+MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
@@ -43,7 +46,7 @@ class RunState:
         self._counting_began = 0.0
         self._devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
-        self.messages: tuple[str, ...] = ()  # messages of the run's start
+        self._line_s: float | None = None  # when a line of a step was last returned
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
@@ -53,7 +56,7 @@ class RunState:
         self.running.add(event)
         match event:
             case RunStarted():
-                self._devices, self._spec, self.messages = event.devices, event.spec, event.says
+                self._devices, self._spec = event.devices, event.spec
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
@@ -94,7 +97,7 @@ class RunState:
         by_time = (self._clock() - self._counting_began) / budget_s
         return min(1.0, max(by_time, self.running.steps / max_steps if max_steps else 0.0))
 
-    def plain_lines(self, event: Event, display_every: int) -> list[str]:
+    def plain_lines(self, event: Event, display_every: int | None) -> list[str]:
         """Return the lines to print for an event that was just added; empty for most events."""
         match event:
             case RunStarted():
@@ -107,11 +110,36 @@ class RunState:
             case WarmupDone():
                 steps = units.counted(event.steps, "step")
                 return [f"warm-up done ({steps}, {units.seconds(event.seconds)})", TRAINING]
-            case Step() if not event.warmup and (event.step == 1 or event.step % display_every == 0):
+            case Step() if not event.warmup and self._is_due(event.step, display_every):
                 speed = units.images_per_sec(self.running.mean)
-                return [f"step {event.step}: {speed} images/sec{self._loss(event)}"]
+                return [f"step {event.step}: {speed} images/sec{self._loss(event)}{self._left()}"]
         line = news(event)
         return [] if line is None else [line]
+
+    def _is_due(self, number: int, display_every: int | None) -> bool:
+        """Whether a counted step gets a line of its own."""
+        if display_every is not None:
+            return number == 1 or number % display_every == 0
+        now = self._clock()
+        if self._line_s is not None and now - self._line_s < PLAIN_S:
+            return False
+        self._line_s = now
+        return True
+
+    def _left(self) -> str:
+        left = self.left_s()
+        return "" if left is None or left < MIN_LEFT_S else f", {units.seconds(left)} left"
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the last counted step, by the pace so far; None if unknown."""
+        if self.phase != TRAINING or self.running.steps < MIN_STEPS_FOR_AN_END:
+            return None
+        took = self._clock() - self._counting_began
+        steps: int | None = self._spec.get("num_batches")
+        if steps:
+            return max(0.0, took / self.running.steps * (steps - self.running.steps))
+        budget_s: float | None = self._spec.get("time_budget_s")
+        return None if not budget_s else max(0.0, budget_s - took)
 
     @property
     def phase_s(self) -> float:
@@ -151,7 +179,7 @@ class RunState:
             return f"warm-up, {-self._step.step} of {warmup} to go" if warmup else "warm-up"
         done = self.running.steps
         if steps := self._spec.get("num_batches"):
-            return f"{done} of {steps}"
+            return f"{done} of {steps}{self._left()}"
         if budget_s := self._spec.get("time_budget_s"):
             return f"{done}, for {units.seconds(budget_s)}"
         return str(done)

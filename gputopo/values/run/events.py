@@ -242,6 +242,14 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
     phase: str
 
 
+class Silent(_Event, frozen=True, tag="silent"):
+    """A sign of life: seconds without an event of the worker, in what, and what its process does."""
+
+    seconds: float
+    during: str
+    process: str  # "computes (1.9 CPUs busy)"; "waits, without CPU time"; "is stopped (SIGSTOP)"
+
+
 class Noticed(_Event, frozen=True, tag="noticed"):
     """A remark for the reader of the result, reported by the worker, such as a damaged checkpoint."""
 
@@ -370,6 +378,7 @@ Event = (
     | Sample
     | ReplicasCompared
     | PhaseBegun
+    | Silent
     | Noticed
     | Resumed
     | CheckpointSaved

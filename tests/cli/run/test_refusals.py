@@ -55,6 +55,8 @@ from tests.cli.conftest import Call
         (("train.py",), "takes no argument 'train.py'"),
         (("train.py", "--", "python", "x.py"), "takes no argument 'train.py'"),
         (("--json", "--", "true"), "JSON is the result of the built-in core"),
+        (("--model", "alexnet", "--stall-timeout", "soon"), "--stall-timeout cannot be 'soon'"),
+        (("--model", "alexnet", "--stall-timeout", "0"), "--stall-timeout cannot be '0'"),
         (("--model", "alexnet", "--display_every", "0"), "--display-every cannot be 0"),
         (("--display_every", "5", "--", "true"), "--display-every is for the built-in core"),
         (("--batch-size", "4", "--", "true"), "--batch-size is for the built-in core"),

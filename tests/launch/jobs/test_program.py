@@ -133,8 +133,12 @@ def test_ctrl_c_on_a_terminal_reaches_the_program_once() -> None:
 COUNTS_TO_THE_END = """
 import os, signal
 came = []
+def note(signum, frame):
+    came.append(signal.Signals(signum).name)
+    if len(came) == 1:
+        print("came", flush=True)
 for signum in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(signum, lambda number, _: came.append(signal.Signals(number).name))
+    signal.signal(signum, note)
 signal.signal(signal.SIGUSR2, lambda *_: (print(came, flush=True), os._exit(0)))
 print("ready", flush=True)
 while True:
@@ -168,6 +172,7 @@ def test_a_signal_reaches_the_program_once_however_it_is_sent(
     launcher, printed = in_a_group
     for send in sends:
         send(launcher.pid, signal.Signals[name])
+    assert printed.readline() == "came\n"
     os.kill(launcher.pid, signal.SIGUSR2)  # is passed on after the others: they were sent before
     assert printed.readline() == f"['{name}']\n"
 

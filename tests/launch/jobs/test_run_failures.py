@@ -110,11 +110,40 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run)
     assert summarise(run.written()).status == "failed"
 
 
+def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> None:
+    failed = failure(
+        run("hangs_with_stacks", limits=Limits(after_term=60, patience=Patience(factor=1, min_s=0.2)))
+    )
+    assert failed.kind == "hung"
+    assert "the worker waits, without CPU time" in failed.cause
+    assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [("is_stopped", "the worker is stopped (SIGSTOP)"), ("ignores_sigterm_and_hangs", "the worker waits")],
+)
+def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
+    run: Run, behaviour: str, words: str
+) -> None:
+    impatient = Limits(after_term=0.2, patience=Patience(factor=1, min_s=0.2))
+    assert words in failure(run(behaviour, limits=impatient)).cause
+
+
+def test_a_worker_may_print_without_end_or_nothing_at_all(run: Run) -> None:
+    assert run("prints_much").exit_code == 0
+    assert run.folder.log.stat().st_size == 64 << 20
+
+
+def test_a_worker_that_closes_its_output_is_not_disturbed(run: Run) -> None:
+    assert run("closes_its_output").exit_code == 0
+
+
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
     outcome = run("hangs_before_all", limits=Limits(after_term=60, patience=Patience(start_s=0.5)))
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
-    assert failed.cause.endswith("in starting TensorFlow and building the model")
+    assert "in starting TensorFlow and building the model; the worker waits" in failed.cause
 
 
 def test_the_first_failure_counts(run: Run) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise import failure
-from gputopo.values.run.events import RankFailed
+from gputopo.values.run.events import GpuSample, RankFailed, Sample
 from tests.launch.specs import cpu_spec
 
 
@@ -108,3 +108,13 @@ def test_a_full_disk_names_the_file_and_the_reason() -> None:
     failed = failure.unwritable(Path("a/events.jsonl"), OSError(28, "No space left on device"), time_s=1.0)
     assert failed.cause == "cannot write a/events.jsonl: No space left on device"
     assert (failed.kind, failed.exit_code) == ("disk_full", 3)
+
+
+def test_the_state_of_the_gpus_is_one_line_without_what_did_not_answer() -> None:
+    gpus = (
+        GpuSample(gpu=0, gpu_utilization_percent=100, graphics_mhz=1911, power_w=98.5, pstate="P2"),
+        GpuSample(gpu=1, temperature_c=61),
+    )
+    words = failure.gpu_words(Sample(time_s=1.0, gpus=gpus))
+    assert words == "GPU 0 100 % busy 1911 MHz 98.5 W P2, GPU 1 61 °C"
+    assert failure.gpu_words(None) == ""

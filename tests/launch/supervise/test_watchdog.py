@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.watchdog import LATE_S, LOOK_S, Patience, Watchdog
+from gputopo.launch.supervise.watchdog import LATE_S, LOOK_S, Patience, Watchdog, of_seconds, process_words
 from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
@@ -120,3 +120,39 @@ def test_a_wait_as_long_as_asked_for_or_a_little_longer_counts_in_full(begins: f
     wait = watchdog.wait_s(begins)
     watchdog.end_wait(begins + max(0.0, wait + late))
     assert watchdog.deadline_s() == 20
+
+
+def test_a_sign_of_life_is_due_after_some_seconds_of_silence_and_then_ever_less_often() -> None:
+    watchdog = after(BUILT, now_s=0)
+    due = [now for now in range(100) if watchdog.sign(now) is not None]
+    assert due == [10, 20, 40, 80]
+    watchdog.record_event(CHECKED, 100)
+    assert watchdog.sign(109) is None
+    assert watchdog.sign(110) == (10, "the first step, with its compiling")
+
+
+def test_steps_that_take_long_anyway_are_no_silence() -> None:
+    assert after(step(20.0)).sign(59) is None
+    assert after(step(20.0)).sign(60) is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "cpus", "words"),
+    [
+        ("T", 0.0, "is stopped (SIGSTOP)"),
+        ("D", 0.0, "waits for a disk or the driver"),
+        ("S", 0.0, "waits, without CPU time"),
+        ("R", 1.94, "computes (1.9 CPUs busy)"),
+    ],
+)
+def test_what_a_silent_process_does_is_seen_from_its_state_and_cpu_time(
+    state: str, cpus: float, words: str
+) -> None:
+    assert process_words(state, cpus).startswith(words)
+
+
+def test_a_stall_timeout_counts_for_steps_whatever_they_usually_take() -> None:
+    watchdog = Watchdog(of_seconds(7.0), 0.0)
+    assert watchdog.verdict(3000) is None
+    watchdog.record_event(step(30.0), 3000)
+    assert watchdog.deadline_s() == 3007

@@ -45,7 +45,7 @@ def drawn(state: RunState) -> str:
     return text_of(console)
 
 
-def plain(events: list[Event], every: int = 10) -> list[str]:
+def plain(events: list[Event], every: int | None = 10) -> list[str]:
     console = Console(file=io.StringIO(), width=20)
     with Progress(console, display_every=every) as progress:
         for event in events:
@@ -159,7 +159,7 @@ def test_on_a_terminal_what_must_be_shown_stays_when_the_display_goes() -> None:
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = terminal()
-    with Progress(console) as progress:
+    with Progress(console, display_every=10) as progress:
         for event in EVENTS:
             progress.event(event)
     assert text_of(console).splitlines() == plain(EVENTS)
@@ -211,3 +211,27 @@ def test_a_phase_without_steps_is_shown_as_what_it_is() -> None:
     for event in (*EVENTS[:-1], PhaseBegun(time_s=1.0, phase="evaluation")):
         state.add(event)
     assert state.phase == "evaluation"
+
+
+def test_plain_lines_of_steps_come_by_time_with_the_time_that_is_left() -> None:
+    now = itertools.count(0.0, 0.5)
+    console = Console(file=io.StringIO(), width=80)
+    events = list(stream(gpu_devices(2), RUN.steps(100)))
+    started = next(event for event in events if isinstance(event, RunStarted))
+    asked = msgspec.structs.replace(started, spec={**started.spec, "num_batches": 100})
+    seconds = 0.0
+    with Progress(console, clock=lambda: seconds) as progress:
+        for event in events:
+            seconds = next(now) if isinstance(event, Step) else seconds
+            progress.event(asked if event is started else event)
+    lines = [line for line in text_of(console).splitlines() if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in lines] == [f"step {number}" for number in range(1, 101, 10)]
+    assert lines[1].endswith(", 44.5 s left")
+
+
+def test_a_message_of_the_start_is_on_a_terminal_once() -> None:
+    console = terminal()
+    with Progress(console) as progress:
+        for event in stream(cpu_devices(2), RUN.steps(3), rehearsal=True):
+            progress.event(event)
+    assert text_of(console).count(SAYS) == 1

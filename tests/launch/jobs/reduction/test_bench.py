@@ -112,7 +112,7 @@ def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None
     (hung,) = times.not_measured
     assert "ring" in hung.what
     assert "hangs" in hung.reason
-    assert hung.reason.endswith("': waiting for device 1")
+    assert hung.reason.endswith(": waiting for device 1")
     pid = int(hung.reason.partition("call ")[2].partition("'")[0])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
