@@ -1,7 +1,9 @@
 """Fits the constants of the programs that train to published figures: `python -m gputopo.prediction.fit`.
 
-Prints them, what they predict of machines that were left out, and how often they choose well; `--write` puts
-them into `gputopo/reference/data/programs.json`.
+Prints them, what they predict of machines that were left out, and how often they choose well; then the same
+of one GPU by its datasheet, with the published figures that do not count. `--write` puts the programs into
+`gputopo/reference/data/programs.json`, with those that other measurements decide as they are there;
+`--write-roofline` the constants of one GPU into `gputopo/reference/data/roofline.json`.
 """
 
 import argparse
@@ -17,8 +19,10 @@ import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction.calibration import Run, calibrated, learn, least_squares
+from gputopo.prediction.one_gpu import fit as one_gpu
+from gputopo.prediction.one_gpu.roofline import written as written_roofline
 from gputopo.prediction.paths import Paths, paths_of
-from gputopo.prediction.programs import Program
+from gputopo.prediction.programs import Program, program_names, require_program
 from gputopo.prediction.step import Model, Placing, Stepper, limits, model_of
 from gputopo.reference.published import Published, published, published_machines
 from gputopo.workload.workloads import require
@@ -420,6 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m gputopo.prediction.fit", description=__doc__)
     parser.add_argument("--program", choices=recipes({}), help="print only this one")
     parser.add_argument("--write", metavar="FILE", help="write all programs to this file")
+    parser.add_argument("--write-roofline", metavar="FILE", help="write those of one GPU to this file")
     options = parser.parse_args(arguments)
     found = fit_all()
     for name, (program, left_out) in found.items():
@@ -427,8 +432,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(_report(program, left_out, used(name)))
     if options.program is None:
         print(f"all programs, each machine left out\n  {two_runs_line(with_two_runs_of_all(found))}")
+    roofline, words = one_gpu.report()
+    if options.program is None:
+        print(words)
+    if options.write_roofline:
+        Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
     if options.write:
         programs = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
+        known = {program.name for program in programs}
+        programs += [require_program(name) for name in program_names() if name not in known]
         Path(options.write).write_text(written(programs), encoding="utf-8")
 
 

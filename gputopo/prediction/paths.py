@@ -70,9 +70,11 @@ HOP_SHARE: Mapping[Hop | None, float] = {
 # (az-4x-m60), 0.87 (RTX 4090), 0.85 (RTX 6000 Ada), 0.64 (DGX Station V100), 0.45 (A100), from published
 # outputs of p2pBandwidthLatencyTest: the median.
 STAGED_SHARE = 0.87
-# Through host memory no copy is faster, whatever the links: rings of GPUs without P2P, most of them with 16
-# lanes of generation 3 or 4, in the published figures of 2020.
-STAGED_MAX_GB_PER_S = 8.0
+# Copies through host memory are no faster, whatever the links: 36 to 38 GB/s with 16 lanes of generation 5
+# (NVIDIA/nccl issue 1264, H100; NVIDIA/nccl-tests issue 287, RTX 5090 on EPYC Genoa).
+STAGED_MAX_GB_PER_S = 38.0
+# Both directions at once, staged: 0.56 (RTX 5090), 0.69 (RTX 4090), 0.70 (RTX 6000 Ada), the same outputs.
+STAGED_BOTH_SHARE = 0.69
 # What large copies reach of NVLink-C2C: as of NVLink 4 (nvlinks.csv). Ours.
 C2C_SHARE = 0.88
 # Both directions at once carry at least what one does alone.
@@ -252,7 +254,9 @@ class _Pairs:
         basis = max((self._hosts[gpu].basis for gpu in (a, b)), key=_BASES.index)
         link = self._links.get((a, b))
         if not self._is_direct(a, b, link):
-            return PairPath("staged", min(STAGED_SHARE * slower, STAGED_MAX_GB_PER_S), basis)
+            return PairPath(
+                "staged", min(STAGED_SHARE * slower, STAGED_MAX_GB_PER_S), basis, STAGED_BOTH_SHARE
+            )
         hop = link.hop if link else None
         if (a, b) in self._redirected:
             return PairPath("redirected", HOP_SHARE[max(hop or Hop.PHB, Hop.PHB)] * slower, basis)
@@ -282,7 +286,7 @@ class _Pairs:
         one = speed.direct if speed.direct is not None else speed.gb_per_s
         at_once = self.at_once.get((a, b))
         half = (at_once.direct if direct else at_once.staged) if at_once else None
-        share = min(1.0, half / one) if half else BOTH_SHARE
+        share = min(1.0, half / one) if half else BOTH_SHARE if direct else STAGED_BOTH_SHARE
         if direct and (nvlinks or (a, b) in self._faster_than_pcie):
             if row is not None and not half:
                 share = min(1.0, row.bidirectional_share / row.copy_share)

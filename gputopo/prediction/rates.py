@@ -84,6 +84,7 @@ class RateTable:
         self.over_nvlink = {
             (a, b) for a in pool for b in pool if a != b and paths.pair(a, b).kind == "nvlink"
         }
+        self.staged = {(a, b) for a in pool for b in pool if a != b and paths.pair(a, b).kind == "staged"}
         self.ports = set(paths.ports) & set(pool)
         self._shared = {number: _of_uplink(number, one) for number, one in enumerate(paths.uplinks)}
         self._sockets = [_of_socket(one) for one in paths.sockets]

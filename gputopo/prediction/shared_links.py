@@ -18,14 +18,21 @@ from gputopo.values.machine import Hop, Link, Machine, PciNode
 BOTH_SHARE = BIDIRECTIONAL_SHARE
 # A card of an unknown model in an unknown slot: what most of the machines in published tables had.
 ASSUMED_GENERATION, ASSUMED_WIDTH = 3, 16
-# GB/s between two sockets in one direction: two links of two bytes a transfer (Intel ARK: QPI speed and
-# number of QPI links of Xeon E5-2600 v1/v2 and v3/v4, UPI of Xeon Scalable of the first two generations).
+# GB/s between two sockets in one direction: links of two bytes a transfer, at the highest rate of the series.
+# QPI: one link of a Xeon E5-2400, two of others (compucon.co.nz, Intel Xeon E5-2400 and E5-2600 Explained);
+# 9.6 GT/s are 19.2 GB/s (community.intel.com, How to saturate the QPI link). UPI: two or three links of 9.6
+# or 10.4 GT/s (Intel Xeon Processor Scalable Family Technical Overview); two are assumed.
+# Infinity Fabric of EPYC 7002 and 7003: three links of 18 GT/s (rocm.docs.amd.com, MI100 microarchitecture).
 _SOCKET_LINKS = (
+    (re.compile(r"Xeon.* E5-24\d{2}"), 2 * 8.0),
     (re.compile(r"Xeon.* E5-[24]\d{3}[A-Z]? v[34]"), 2 * 2 * 9.6),
     (re.compile(r"Xeon.* E5-[24]\d{3}[A-Z]?( v2|\b(?! v))"), 2 * 2 * 8.0),
     (re.compile(r"Xeon.* (Platinum|Gold) [5-9][12]\d{2}"), 2 * 2 * 10.4),
     (re.compile(r"Xeon.* Silver 4[12]\d{2}"), 2 * 2 * 9.6),
+    (re.compile(r"EPYC 7[0-9F][0-9A-Z][23]\b"), 3 * 2 * 18.0),
 )
+# Of that, what reads from the other socket reach: 30.6 of 38.4 GB/s on Xeon E5 v3 and v4 (the same page).
+_SOCKET_SHARE = 0.8
 
 Gpus = frozenset[int]
 Pair = tuple[int, int]
@@ -72,7 +79,10 @@ def socket_links(machine: Machine, links: Mapping[Pair, Link]) -> tuple[SocketLi
     nodes = _nodes(machine, links)
     if rate is None or len(nodes) < 2 or (machine.host.sockets or len(nodes)) < len(nodes):
         return ()
-    return tuple(SocketLink((a, b), (nodes[a], nodes[b]), rate) for a, b in combinations(sorted(nodes), 2))
+    return tuple(
+        SocketLink((a, b), (nodes[a], nodes[b]), _SOCKET_SHARE * rate)
+        for a, b in combinations(sorted(nodes), 2)
+    )
 
 
 def _nodes(machine: Machine, links: Mapping[Pair, Link]) -> dict[int, Gpus]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction.flows import Flows
-from gputopo.prediction.paths import STAGED_MAX_GB_PER_S, Paths, paths_of, unknown_facts
+from gputopo.prediction.paths import STAGED_MAX_GB_PER_S, STAGED_SHARE, Paths, paths_of, unknown_facts
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie
@@ -108,7 +108,9 @@ def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None
     found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="CNS"))
     direct = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="OK"))
 
-    assert found.pair(0, 1).gb_per_s == STAGED_MAX_GB_PER_S < direct.pair(0, 1).gb_per_s
+    assert found.pair(0, 1).gb_per_s == STAGED_SHARE * min(found.hosts[0][:2]) < direct.pair(0, 1).gb_per_s
+    newest = paths_of(machine("GeForce RTX 5090", widths=(None, None))).pair(0, 1)
+    assert newest[:2] == ("staged", STAGED_MAX_GB_PER_S)
     assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
     assert [key[0] for key in _loaded(direct)] == ["up", "down"]
 
@@ -176,12 +178,16 @@ def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_tha
 
 
 def test_pairs_across_sockets_share_the_link_between_them() -> None:
-    """Two QPI links of a Xeon E5 v4; nothing is known of another CPU's."""
+    """Two QPI links of a Xeon E5 v4, one of an E5-2400, three of an EPYC; of another CPU nothing is known."""
     known = machine("Tesla V100-PCIE-16GB", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz")
 
     (socket,) = paths_of(known).sockets
     assert list(map(set, socket.gpus)) == [{0}, {1}]
-    assert socket.gb_per_s == pytest.approx(38.4)
+    assert socket.gb_per_s == pytest.approx(0.8 * 38.4)
+    amd = machine("A100-PCIE-40GB", hop=Hop.SYS, cpu="AMD EPYC 7742 64-Core Processor")
+    assert paths_of(amd).sockets[0].gb_per_s == pytest.approx(0.8 * 108)
+    single = machine("Tesla K80", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz")
+    assert paths_of(single).sockets[0].gb_per_s == pytest.approx(0.8 * 16)
     assert paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.SYS)).sockets == ()
 
 

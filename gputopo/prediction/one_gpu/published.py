@@ -13,15 +13,16 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.one_gpu.roofline import FULL_CLOCKS, Clocks, step_seconds
+from gputopo.prediction.one_gpu.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu
-from gputopo.reference.published import published, published_machines
+from gputopo.reference.published import Published, published, published_machines
 from gputopo.workload.workloads import Workload, require
 
 Basis = Literal["given", "history", "published", "datasheet"]
 
 # Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
 SAME_NETWORK = 0.02
+TF32_SINCE = 4  # the minor version of TensorFlow 2
 PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
 # Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
 # versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
@@ -70,16 +71,53 @@ class Figure(NamedTuple):
 
 @functools.cache
 def one_gpu_figures() -> tuple[Figure, ...]:
-    """Return the published images/sec of one GPU with synthetic data, each once."""
-    found: dict[Figure, None] = {}
+    """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
+    return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
+
+
+def left_out() -> dict[Figure, str]:
+    """Return the published figures of one GPU that do not count, with the rule that leaves them out."""
+    return {figure: why for row, figure in _of_one_gpu() if (why := _why_left_out(row)) is not None}
+
+
+@functools.cache
+def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
+    found = []
     for row in published():
-        rate = row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
+        rate = _alone(row)
         if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
             continue
         gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
         if gpu is not None:
-            found[Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)] = None
+            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
     return tuple(found)
+
+
+def _alone(row: Published) -> float | None:
+    return row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
+
+
+def _why_left_out(row: Published) -> str | None:
+    """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
+    gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
+    if gpu is None or not has_tensor_cores(gpu, row.precision):
+        return None
+    if row.precision == "fp32":
+        # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
+        major, _, minor = (row.version or "").partition(".")
+        before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
+        return f"fp32 without TF32, which TensorFlow has since 2.{TF32_SINCE}" if before else None
+    job = _job(row)
+    slower = any(
+        (_alone(row) or 0.0) < (_alone(other) or 0.0)
+        for other, _ in _of_one_gpu()
+        if other.precision == "fp32" and _job(other) == job
+    )
+    return "slower in fp16 than in fp32 on the same machine, though it has tensor cores" if slower else None
+
+
+def _job(row: Published) -> tuple[object, ...]:
+    return row.source, row.machine, row.version, row.model, row.xla
 
 
 def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Basis, source: str) -> Speed:

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, median
+from statistics import median
 
 import msgspec
 import pytest
 
-from gputopo.prediction.one_gpu import roofline
 from gputopo.prediction.one_gpu.published import (
     Figure,
     Job,
     Speed,
-    _over_roofline,
     network_factors,
     one_gpu_figures,
     published_speed,
@@ -144,31 +142,3 @@ def test_a_network_that_uses_the_gpu_better_has_a_higher_factor() -> None:
     factors = network_factors(FIGURES)
     assert factors["resnet50"] > factors["vgg16"] > factors["inception4"]
     assert all(0.7 < factor < 1.5 for factor in factors.values())
-
-
-@pytest.mark.parametrize(
-    "constant",
-    ["CORES_SHARE", "TENSOR_SHARE", "TF32_SHARE", "MOVES_FP32", "MOVES_FP16", "SECONDS_PER_VARIABLE"],
-)
-def test_no_constant_of_the_roofline_fits_the_figures_better_by_half_more_or_less(
-    constant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def error(times: float) -> float:
-        with monkeypatch.context() as patch:
-            patch.setattr(roofline, constant, getattr(roofline, constant) * times)
-            _over_roofline.cache_clear()
-            factors = network_factors(FIGURES)
-            jobs: dict[tuple[str, ...], list[float]] = {}
-            for one in FIGURES:
-                share = _over_roofline(one)
-                assert share is not None
-                jobs.setdefault((one.gpu, one.model, one.precision), []).append(
-                    abs(math.log(share / factors[one.model]))
-                )
-            _over_roofline.cache_clear()
-            return fmean(map(fmean, jobs.values()))
-
-    as_it_is = error(1.0)
-    assert as_it_is < 0.23
-    assert error(0.5) > as_it_is
-    assert error(1.5) > as_it_is - 0.002
