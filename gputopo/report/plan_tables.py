@@ -2,7 +2,7 @@
 
 import re
 
-from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain
+from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain, width_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import Candidate, GroupSpeed, HowMany, Unequal, WhatIf
@@ -52,18 +52,15 @@ def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
     else:
         noun = "GPU" if len(better.gpus) == 1 else "GPUs"
         words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
-    columns = [
-        Column("batches", tuple(_batches(one) for one in rows), max_width=width // 3),
+    speeds = [
         Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in rows), "right"),
-        Column(
-            "less",
-            tuple(f"{1 - one.images_per_sec / fastest:.1%}" for one in rows),
-            "right",
-        ),
+        Column("less", tuple(f"{1 - one.images_per_sec / fastest:.1%}" for one in rows), "right"),
         Column("", tuple("*" if one == better else "" for one in rows)),
     ]
-    gpus_of = Column("GPUs", tuple(index_ranges(one.gpus) for one in rows), max_width=width // 2)
-    return [*paragraph(words, width), *aligned(gpus_of, columns)]
+    gpus_of = Column("GPUs", tuple(index_ranges(one.gpus) for one in rows), max_width=width // 4)
+    space = max(width - gpus_of.width - width_of(speeds) - 4, 8)
+    each = Column("batches", tuple(map(_batches, rows)), max_width=space)
+    return [*paragraph(words, width), *aligned(gpus_of, [each, *speeds])]
 
 
 def _batches(group: GroupSpeed) -> str:

@@ -92,8 +92,25 @@ def test_gpus_are_written_in_the_order_of_the_towers_as_the_option_takes_them(
 def test_a_plan_of_sixteen_gpus_fits(width: int) -> None:
     whole = Candidate(gpus=tuple(range(16)), ps_device="cpu", reasons=("far " * 40,))
     other = Candidate(gpus=tuple(range(16)), ps_device="gpu:15", reasons=("near " * 40,))
-    plan = Plan(choice=whole, candidates=(whole, other), refused=(Refusal(reason="no " * 60),))
-    assert max(map(len, shown(plan, width).splitlines())) <= width
+    equal = GroupSpeed(gpus=whole.gpus, images_per_sec=12_000.0, batch_sizes=(512,) * 16)
+    shared = GroupSpeed(gpus=whole.gpus, images_per_sec=13_000.0, batch_sizes=tuple(range(500, 516)))
+    odd = GroupSpeed(gpus=whole.gpus[::2], images_per_sec=9000.0, batch_sizes=(512,) * 8)
+    unequal = Unequal(
+        together=equal,
+        alone=(odd,),
+        in_proportion=shared,
+        better=shared,
+        use=f"--batch-size {','.join(map(str, shared.batch_sizes))}",
+    )
+    plan = Plan(
+        choice=whole,
+        candidates=(whole, other),
+        refused=(Refusal(reason="no " * 60),),
+        unequal=unequal,
+    )
+    lines = shown(plan, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "--batch-size" in " ".join(lines)
 
 
 def predicted(ps: str, ms: float, gpus: tuple[int, ...] = (0, 1)) -> Candidate:
