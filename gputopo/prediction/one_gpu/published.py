@@ -59,6 +59,7 @@ class Figure(NamedTuple):
     """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data.
 
     `by_marks`: by the time marks of a run of several GPUs, which the update of the variables is not in.
+    `gpu_index`: the GPU, where it is one of this machine.
     """
 
     gpu: str
@@ -67,6 +68,7 @@ class Figure(NamedTuple):
     precision: str
     images_per_sec: float
     by_marks: bool = False
+    gpu_index: int | None = None
 
 
 @functools.cache

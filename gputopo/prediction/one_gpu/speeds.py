@@ -107,6 +107,8 @@ def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
         and gpu.name is not None
         and _model_name(one.gpu) == _model_name(gpu.name)
     ]
+    # A run on this very GPU counts before those of others of its model: one of them may be throttled.
+    same = [one for one in same if one.gpu_index == gpu.index] or same
     if not same:
         return None
     name, alone = _model_name(gpu.name), [one for one in same if not one.by_marks]
@@ -142,7 +144,7 @@ def _past_speed(result: Result) -> Figure | None:
         return None  # its input may have limited it
     if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
         return None
-    return Figure(name, model, batch, compute, throughput.mean)
+    return Figure(name, model, batch, compute, throughput.mean, gpu_index=result.devices[0].device.gpu)
 
 
 def _model_name(name: str | None) -> str | None:

@@ -125,6 +125,16 @@ def test_the_median_of_the_latest_three_runs_counts_with_all_of_them_in_the_rang
     assert found.source == "measured here: 3 runs on one GeForce GTX 1080, batch 64"
 
 
+def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> None:
+    throttled = Figure(GTX_1080, "resnet50", 64, "fp32", 90.0, gpu_index=1)
+    sound = Figure(GTX_1080, "resnet50", 64, "fp32", 140.0, gpu_index=0)
+    box = machine(*[Gpu(index=0, name=GTX_1080)] * 3)
+    for history in ([sound, throttled], [throttled, sound]):
+        first, second, without = (one and one.images_per_sec for one in speeds(box, history=history).values())
+        assert (first, second) == (140.0, 90.0)
+        assert 90.0 <= (without or 0.0) <= 140.0
+
+
 def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
     found = speeds(read_bundled("dgx1-p100"))
     for one in found.values():
