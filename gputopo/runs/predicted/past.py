@@ -147,7 +147,10 @@ def past_run(result: Result) -> PastRun | None:
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
-    """Return the images/sec of each GPU model alone by the marks of runs on several, in their order."""
+    """Return the images/sec of each GPU model alone by the marks of runs on several, in their order.
+
+    Without those that had different batches in a run: they are of one model, and not of one speed.
+    """
     names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
     found = []
     for run in past:
@@ -159,6 +162,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
         found += [
             Figure(name, run.job.model, batch, run.job.precision, median(rates), by_marks=True)
             for (name, batch), rates in speeds.items()
+            if sum(name == other for other, _ in speeds) == 1
         ]
     return tuple(found)
 

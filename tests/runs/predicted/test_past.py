@@ -181,6 +181,13 @@ def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -
     assert figures_by_marks(MACHINE, []) == ()
 
 
+def test_marks_of_gpus_of_one_model_with_different_batches_are_no_speed_of_that_model() -> None:
+    past = past_run(run(MACHINE, "resnet50", placing=NCCL))
+    assert past is not None
+    halved = (past.job.batches[0] // 2, *past.job.batches[1:])
+    assert figures_by_marks(MACHINE, [past._replace(job=past.job._replace(batches=halved))]) == ()
+
+
 def test_only_the_latest_jobs_are_looked_at() -> None:
     gpus = [(a, b) for a in range(8) for b in range(a)]
     found = of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus)
