@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import to_stderr
-from gputopo.values.errors import GputopoError
+from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Option
 
 if TYPE_CHECKING:
@@ -54,10 +54,13 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
 def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     """Return the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
 
-    The date of that bandwidth, or why a saved one cannot be used, is printed to stderr. Without `pairs` (one
-    GPU is planned, or nothing that was measured before counts) no bandwidth is read.
+    The date of that bandwidth, or why it or a part of it cannot be used, is printed to stderr. Raises
+    InputError for a capture whose bandwidth contradicts physics or itself. Without `pairs` (one GPU is
+    planned, or nothing that was measured before counts) no bandwidth of this machine is read.
     """
     machine = machine_from(sources)
+    if sources and machine.bandwidth is not None:
+        _require_consistent(machine)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
     from gputopo.runs import history  # it loads SQLite only if there is a file
@@ -71,8 +74,23 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         return machine
     import msgspec
 
+    from gputopo.findings.measured.validity import contradiction
+
     to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
-    return msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
+    machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
+    if wrong := contradiction(machine):
+        to_stderr(f"gputopo: not all of it counts: {wrong}\n")
+    return machine
+
+
+def _require_consistent(machine: "Machine") -> None:
+    from gputopo.findings.measured.validity import contradiction
+
+    if wrong := contradiction(machine):
+        raise InputError(
+            f"the measured bandwidth contradicts physics or itself: {wrong}",
+            "measure again, or leave out the capture that is wrong: gputopo bandwidth --from FILE shows it",
+        )
 
 
 def _read_tree(root: Path) -> "Machine":

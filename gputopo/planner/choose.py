@@ -17,6 +17,7 @@ from gputopo.planner.batches import batch_reasons, mean_batch
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
+from gputopo.planner.impossible import with_best
 from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
 from gputopo.planner.selection import ALL, Selection
@@ -56,8 +57,26 @@ def plan(
 
     The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
     UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
-    used; both name what would do.
+    used; both name what would do, and the best plan without the option that alone is in the way.
     """
+
+    def choose(request: Request, keep: int | None = 1) -> Plan:
+        return _plan(machine, request, unavailable, history, learned, keep)
+
+    try:
+        return choose(request, keep)
+    except (NoPlanError, UsageError) as error:
+        raise with_best(error, request, choose) from error
+
+
+def _plan(
+    machine: Machine,
+    request: Request,
+    unavailable: Mapping[int, str],
+    history: Sequence[Figure],
+    learned: Learned | None,
+    keep: int | None,
+) -> Plan:
     basis, count, selection = _selected(machine, request, unavailable, history, learned)
     candidates = selection.candidates(keep)
     if isinstance(selection, Nearest):
@@ -164,7 +183,8 @@ def _basis(
 ) -> Basis | str | None:
     """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.
 
-    Raises UsageError for an unknown program, or where a speed was given and nothing else is known.
+    Raises UsageError for an unknown program, and where no link is known of a capture, or of this machine
+    although a speed was given.
     """
     program = require_program(request.program)
     if request.model is None or not request.predicts:
@@ -176,6 +196,14 @@ def _basis(
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)
 
+    if not is_of_one_gpu(request) and not _has_links(machine):
+        if given or machine.source != "live":
+            raise UsageError(
+                f"no link between the GPUs of {machine.source} is known, so no step can be predicted",
+                "add the output of nvidia-smi topo -m or gputopo bandwidth: --from FILE --from OTHER",
+            )
+        return "no link between the GPUs is known"
+
     @functools.cache
     def speeds_with(batch: int) -> dict[int, Speed | None]:
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
@@ -186,13 +214,6 @@ def _basis(
         unknown = [gpu for gpu in unknown if gpu.index in request.gpus]
     if unknown:
         return f"no speed of one GPU is known ({why_unknown(unknown[0])}): {SPEED_OPTION}"
-    if not is_of_one_gpu(request) and not _has_links(machine):
-        if given:
-            raise UsageError(
-                f"no link between the GPUs of {machine.source} is known, so no step can be predicted",
-                "add the output of nvidia-smi topo -m or gputopo bandwidth: --from FILE --from OTHER",
-            )
-        return "no link between the GPUs is known"
     if program.name != DEFAULT:
         learned = None  # runs of gputopo show nothing of other programs
     if learned is not None:

@@ -18,7 +18,6 @@ from gputopo.report.layout import (
 from gputopo.report.plan_tables import (
     how_many_lines,
     how_many_words,
-    mode_words,
     unequal_lines,
     what_if_lines,
 )
@@ -26,6 +25,7 @@ from gputopo.report.runs.autotune import autotune_lines
 from gputopo.report.step_line import step_line_lines
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
+from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price, mode_name
 
 _ALTERNATIVES = 5  # the rest is in the JSON

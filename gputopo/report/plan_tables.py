@@ -8,11 +8,6 @@ from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import Candidate, GroupSpeed, HowMany, Unequal, WhatIf
 
 
-def mode_words(candidate: Candidate) -> str:
-    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
-    return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))
-
-
 def how_many_words(how_many: HowMany) -> str:
     """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
     count = how_many.num_gpus

@@ -217,7 +217,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
 
 def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
     from gputopo.report.layout import plain
-    from gputopo.report.plan_tables import mode_words
+    from gputopo.values.run.candidate import mode_words
 
     outcome = (
         f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"

@@ -6,7 +6,15 @@ from typing import Any
 
 from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
 from gputopo.copies.pair_speeds import gb
-from gputopo.copies.physics import Limit, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
+from gputopo.copies.physics import (
+    AT_ONCE_SUM,
+    Limit,
+    l2_mib,
+    larger_copies,
+    limit_of,
+    memory_limit,
+    on_path_of,
+)
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Finding, Rule, check, present
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
@@ -140,6 +148,21 @@ def several_runs(machine: Machine) -> Iterator[Finding]:
             "info" if agree else "warning",
             remedy="None needed." if agree else None,
         )
+
+
+def contradiction(machine: Machine) -> str | None:
+    """Return which numbers cannot be true together, so that nothing can be planned by them; None if all can.
+
+    Copies that no link carries; one direction and both at once that exclude each other; several runs of one
+    copy that differ as much as a sum of both directions differs from one of them.
+    """
+    for finding in (*above_link(machine), *inconsistent(machine)):
+        return finding.says
+    for one in machine.bandwidth.samples if machine.bandwidth else ():
+        values = [run.value for run in one.runs]
+        if one.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
+            return f"{path_words(one)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
+    return None
 
 
 def _invalid(machine: Machine, why: Invalid) -> Iterator[Sample]:

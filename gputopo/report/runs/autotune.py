@@ -1,9 +1,9 @@
 """Predicted and measured speeds of placements side by side."""
 
 from gputopo.report.layout import Column, Line, aligned, line, plain
-from gputopo.report.plan_tables import mode_words
 from gputopo.values.run.autotune import Autotune, Measured
 from gputopo.values.run.batches import batch_words
+from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.plan import Candidate
 
 _SETTLED = {

@@ -46,3 +46,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 def mode_of(one: Candidate) -> tuple[str, str, str]:
     """Return the mode, whichever GPU has the variables."""
     return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
+
+
+def mode_words(candidate: Candidate) -> str:
+    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
+    return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))

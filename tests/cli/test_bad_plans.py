@@ -1,0 +1,121 @@
+"""What `plan` cannot be asked, or cannot be given: exit 2, one line what, one line what to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Call
+
+CARD = {"name": "GeForce GTX 1070"}
+
+
+def capture(tmp_path: Path, *samples: dict[str, Any], links: bool = True, name: str = "machine.json") -> Path:
+    """Write a machine of two GPUs with these measured copies."""
+    machine: dict[str, Any] = {"schema": "gputopo.machine/1", "source": "mine"}
+    machine["gpus"] = [{"index": index, **CARD} for index in range(2)]
+    machine["links"] = [{"a": 0, "b": 1, "hop": "PIX"}] if links else []
+    if samples:
+        machine["bandwidth"] = {"schema": "gputopo.bandwidth/1", "source": "x", "samples": samples}
+    file = tmp_path / name
+    file.write_text(json.dumps(machine), encoding="utf-8")
+    return file
+
+
+def copy(kind: str, gb_per_s: float, **fields: object) -> dict[str, Any]:
+    ends = {"source": "gpu:0", "destination": "gpu:1"}
+    if kind == "h2d":
+        ends = {"source": "host", "destination": "gpu:0"}
+    return {"kind": kind, **ends, "median_gb_per_s": gb_per_s, "bytes": 10**8, **fields}
+
+
+def refused(call: Call, *arguments: object) -> tuple[str, str]:
+    """Return the two lines of a refusal."""
+    done = call("plan", *arguments)
+    assert (done.code, done.out) == (2, ""), done
+    what, hint = done.err.splitlines()
+    return what.removeprefix("gputopo: "), hint.strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "hint"),
+    [
+        ("--model alexnex", "there is no model 'alexnex'", "did you mean alexnet"),
+        (
+            "--model alexnet --program tf_cnn",
+            "there is no program 'tf_cnn'",
+            "did you mean tf_cnn_benchmarks",
+        ),
+        (
+            "--model alexnet --num-gpus 9",
+            "requested 9 GPUs, and this machine has 7",
+            "without --num-gpus 9: ",
+        ),
+        ("--model alexnet --num-gpus 0", "--num-gpus cannot be 0", "give 1 or more"),
+        ("--model alexnet --ps gpu:9", "--ps gpu:9: this machine has no GPU 9", "without --ps gpu:9: "),
+        ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "without --exclude 0-6: "),
+        (
+            "--model alexnet --num-gpus 3 --all-reduce tf_hierarchical",
+            "--all-reduce tf_hierarchical cannot be used",
+            "without --all-reduce tf_hierarchical: ",
+        ),
+        (
+            "--model alexnet --gpus 0,1 --ps gpu:3",
+            "--ps gpu:3 is none of the chosen",
+            "without --ps gpu:3: GPUs 0-1, ",
+        ),
+        ("--model alexnet --gpus 0,9", "--gpus names GPU 9", "without --gpus 0,9: GPUs "),
+        ("--model alexnet --single-gpu-images-per-sec 0", "cannot be '0'", "above 0"),
+        ("--model alexnet --single-gpu-images-per-sec -3", "cannot be '-3'", "above 0"),
+        ("--model alexnet --single-gpu-images-per-sec nan", "cannot be 'nan'", "above 0"),
+        ("--model alexnet --single-gpu-images-per-sec inf", "cannot be 'inf'", "above 0"),
+        ("--model alexnet --single-gpu-images-per-sec 5,", "cannot be '5,'", "above 0"),
+        ("--model alexnet --single-gpu-images-per-sec 1,2", "2 numbers for 7 GPUs", "one number for all"),
+        ("--model alexnet --batch-size 0", "--batch-size cannot be 0", "1 or more"),
+        ("--model alexnet --batch-size -1", "--batch-size cannot be -1", "1 or more"),
+        ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),
+        ("--model alexnet --batch-size 64,64", "2 numbers for 7 GPUs", "without --batch-size 64,64: "),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(call: Call, options: str, what: str, hint: str) -> None:
+    found = refused(call, "--from", "7gforce", *options.split())
+    assert what in found[0]
+    assert hint in found[1]
+
+
+def test_a_capture_without_links_is_refused_where_several_gpus_are_planned(
+    call: Call, tmp_path: Path
+) -> None:
+    file = capture(tmp_path, links=False)
+    what, hint = refused(call, "--from", file, "--model", "alexnet")
+    assert what.startswith("no link between the GPUs of mine is known")
+    assert "nvidia-smi topo -m" in hint
+    assert call("plan", "--from", file, "--model", "alexnet", "--num-gpus", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "what"),
+    [
+        ([copy("p2p_direct", 90.0)], "90.0 GB/s gpu:0 to gpu:1 (direct), at most 15.8"),
+        ([copy("h2d", 90.0)], "90.0 GB/s host to gpu:0"),
+        ([copy("p2p_direct", 12.0), copy("bidirectional", 40.0)], "40.0 GB/s"),
+    ],
+)
+def test_bandwidth_that_contradicts_physics_or_itself_is_refused(
+    call: Call, tmp_path: Path, samples: list[dict[str, Any]], what: str
+) -> None:
+    file = capture(tmp_path, *samples)
+    found = refused(call, "--from", file, "--model", "alexnet")
+    assert found[0].startswith("the measured bandwidth contradicts physics or itself: ")
+    assert what in found[0]
+    assert "measure again" in found[1]
+
+
+def test_two_captures_that_contradict_one_another_are_refused(call: Call, tmp_path: Path) -> None:
+    fast = capture(tmp_path, copy("h2d", 12.0), name="fast.json")
+    slow = capture(tmp_path, copy("h2d", 3.0), name="slow.json")
+    near = capture(tmp_path, copy("h2d", 11.5), name="near.json")
+    what, _ = refused(call, "--from", fast, "--from", slow, "--model", "alexnet")
+    assert "measured with 3.00 and with 12.0 GB/s" in what
+    assert call("plan", "--from", fast, "--from", near, "--model", "alexnet").code == 0
