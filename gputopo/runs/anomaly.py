@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import CONFIDENCE
+from gputopo.runs.verdict.thresholds import CONFIDENCE
 from gputopo.values.run.events import Anomaly, Device, Step
 from gputopo.values.run.verdict import Verdict
 

@@ -9,7 +9,7 @@ square root of the integrated autocorrelation time, as the error of a mean would
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import NormalDist, median
 
 import msgspec
 
@@ -17,10 +17,11 @@ import msgspec
 MAX_LAG = 50
 # The time corrects the correlations that it is summed from; in three rounds it settles or is plainly long.
 BIAS_ROUNDS = 3
-# With fewer independent values neither the noise nor its correlation is known. Ours, by simulation.
+# With fewer independent values neither the noise nor its correlation is known.
 MIN_EFFECTIVE = 2.0
-# Share by which bounds are wider where few values are independent, times their number. Ours, by simulation.
-SHORTAGE = 2.0
+# Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
+# remember for all of it. Ours, by simulation.
+CORRELATED, MIN_EFFECTIVE_CORRELATED = 4.0, 15.0
 
 
 def min_values(chance: float) -> int:
@@ -58,29 +59,51 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         return (self.high - self.low) / 2
 
 
-def interval(values: Sequence[float], chance: float) -> Interval | None:
+def interval(
+    values: Sequence[float], chance: float, time: float | None = None, of: int = 0
+) -> Interval | None:
     """Return the median of the process behind `values`, each bound wrong with at most this chance.
 
-    `values` are in the order they were measured. None if there are fewer than `min_values`, or if they are
-    so correlated that they weigh like fewer than `MIN_EFFECTIVE` values: then nothing is known of the noise.
+    `values` are in the order they were measured. `time`: their correlation time, where it is known from
+    more than them: from `of` values. None if there are fewer than `min_values`, or if they weigh like fewer
+    than `MIN_EFFECTIVE`, of noise that is plainly correlated `MIN_EFFECTIVE_CORRELATED`.
     """
     ordered = sorted(values)
     rank = _rank(len(ordered), chance)
     if rank is None:
         return None
     middle = median(ordered)
-    time = correlation_time(values)
-    effective = len(values) / time
-    if effective < MIN_EFFECTIVE:
+    time = correlation_time(values) if time is None else time
+    effective, known = len(values) / time, max(of, len(values)) / time
+    enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
+    if known < enough or effective < MIN_EFFECTIVE:
         return None
-    # Order statistics of n values do not know that only `effective` of them are independent.
-    wider = math.sqrt(time) * (1 + SHORTAGE / effective)
+    wider = math.sqrt(time) * _shortage(known, chance, time)
     return Interval(
         low=middle - (middle - ordered[rank]) * wider,
         middle=middle,
         high=middle + (ordered[-1 - rank] - middle) * wider,
         effective=effective,
     )
+
+
+def _shortage(effective: float, chance: float, time: float) -> float:
+    """Return how much wider bounds are where the noise is known from few independent values.
+
+    By Student's t against the normal quantile. Order statistics of independent values need none of it.
+    """
+    normal = -NormalDist().inv_cdf(chance)
+    return 1 + (students_t(effective - 1, chance) / normal - 1) * min(1.0, time - 1)
+
+
+def students_t(freedom: float, chance: float) -> float:
+    """Return what Student's t is above with this chance, at most 0.5; `freedom` need not be whole.
+
+    By D. L. Wallace, Bounds on normal approximations, Annals of Mathematical Statistics 30(4), 1959.
+    """
+    normal = -NormalDist().inv_cdf(chance)
+    scaled = normal * (8 * freedom + 3) / (8 * freedom + 1)
+    return math.sqrt(freedom * math.expm1(scaled**2 / freedom))
 
 
 def correlation_time(values: Sequence[float]) -> float:
@@ -90,7 +113,7 @@ def correlation_time(values: Sequence[float]) -> float:
     neighbours is no longer positive (C. J. Geyer, Practical Markov Chain Monte Carlo, Statistical Science
     7(4), 1992, section 3.3).
     """
-    ranks = _ranks(values)
+    ranks = ranks_of(values)
     count = len(ranks)
     mean = sum(ranks) / count
     centred = [rank - mean for rank in ranks]
@@ -133,7 +156,8 @@ def _rank(count: int, chance: float) -> int | None:
     return rank
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
+def ranks_of(values: Sequence[float]) -> list[float]:
+    """Return the places of the values in their order, from 0; equal values share the mean of theirs."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     ends = [0, *(i for i, (a, b) in enumerate(pairwise(order), 1) if values[a] != values[b]), len(order)]

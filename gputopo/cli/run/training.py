@@ -243,7 +243,7 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
 def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -> int:
     if code == 0 and options.fail_on is not None and any(r.loss_not_finite is not None for r in results):
         return ExitCode.FINDINGS
-    if code == 0 and options.fail_on == "warning" and any(result.anomalies for result in results):
+    if code == 0 and options.fail_on == "warning" and any(result.is_slow for result in results):
         return ExitCode.FINDINGS
     return code
 

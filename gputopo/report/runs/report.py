@@ -11,7 +11,7 @@ from gputopo.runs.verdict.devices import short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import Result
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -67,6 +67,10 @@ def verdict_lines(result: Result) -> list[Span]:
             lines.append((f"{costs(short_name_of(row.device), row.verdict.cost)}.", ANOMALY_STYLE))
     lines += _even_lines(result)
     lines += _unknown_lines(result)
+    if result.run_verdict is not None:
+        style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(result.run_verdict.word, "")
+        mark = "! " if result.run_verdict.word == SLOW else ""
+        lines.append((f"{mark}{result.run_verdict.says}.", style))
     if all(row.verdict is None for row in result.devices):
         lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
     return lines

@@ -19,7 +19,7 @@ import msgspec
 
 from gputopo.runs.predicted.past import why_unpredicted
 from gputopo.runs.verdict.devices import name_of
-from gputopo.runs.verdict.judge import EVEN_PERCENT
+from gputopo.runs.verdict.thresholds import EVEN_PERCENT
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
 

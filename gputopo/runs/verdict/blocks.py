@@ -1,12 +1,12 @@
-"""Columns of numbers, one row a step, in bounded memory: when they are full, five rows become one."""
+"""Columns of numbers, one row a step, in bounded memory: when they are full, three rows become one."""
 
 import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
 # Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
-CAPACITY = 500
-FOLD = 5  # rows that become one: a median of five ignores two outliers
+CAPACITY = 600
+FOLD = 3  # rows that become one: a median of three ignores an outlier
 # A logarithm or a share beyond this counts as this in a mean: a stall of seconds is no pace.
 MEAN_LIMIT = 0.7
 

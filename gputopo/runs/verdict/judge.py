@@ -1,35 +1,18 @@
-"""The verdict on each device: slow, even to within N %, or cannot tell. Pure.
+"""The verdict on each device of a run, and on the run as a whole. Pure."""
 
-Slow: the lower bound of its difference from its peers is above `SLOW_PERCENT`. Even: the upper bound is not
-above `EVEN_PERCENT`. Cannot tell: neither is proven. So a difference that is not proven is never shown as
-none, and a noisy run proves nothing.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
 from gputopo.runs.verdict import words
+from gputopo.runs.verdict.answer import answer, unknown
 from gputopo.runs.verdict.cost import ALONE, cost
 from gputopo.runs.verdict.devices import is_cpu
+from gputopo.runs.verdict.expected import against_expected, against_past
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference, differences, steps_needed
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Cost, HostSummary, Verdict
-
-# GPUs of one model differ by one or two percent as they come from the factory: in the 7gforce table of six
-# GTX 1070 one at 98.83 % of the reference counts as even, one at 94.54 % as slow. Ours, between the two.
-SLOW_PERCENT = 3.0
-EVEN_PERCENT = 5.0
-# A difference of the resolution is named with this chance.
-POWER = 0.95
-# Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where
-# tower 0 computes, and threads of other towers must be scheduled in between.
-MARKS_OFFSET_S = 0.15e-3
-# Under load it is more. So in steps of a few milliseconds 5 % is thread scheduling.
-MARKS_RESOLUTION_S = 0.5e-3
+from gputopo.values.run.verdict import CANNOT_TELL, SLOW, Cost, Expected, HostSummary, Verdict
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +33,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(verdict for verdict in self.devices if verdict.word == SLOW)
 
 
-def judge(paces: Paces, *, mode: str | None = None) -> Judgement:
-    """Return the verdicts of a run so far. `mode`: its `variable_update`."""
+def judge(paces: Paces, *, mode: str | None = None, expected: Expected | None = None) -> Judgement:
+    """Return the verdicts of a run so far. `mode`: its `variable_update`. `expected`: its speed."""
     on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
     host = paces.host.summary(on_cpu=on_cpu)
     found = differences(paces)
@@ -75,83 +58,42 @@ def judge(paces: Paces, *, mode: str | None = None) -> Judgement:
             )
             for tower, verdict in verdicts.items()
         ),
+        run=_on_run(paces, expected, host, {verdict.from_step for verdict in verdicts.values()}),
         host=host,
         cost=cost_of(slow),
     )
+
+
+def _on_run(
+    paces: Paces, expected: Expected | None, host: HostSummary | None, changes: Set[int | None]
+) -> Verdict | None:
+    """Return the verdict on all devices alike. `changes`: steps from which single devices were slow."""
+    found = None if changes - {None} else against_past(paces)
+    if found is None and expected is not None:
+        found = against_expected(paces, expected)
+    if found is not None and found.word == SLOW and host is not None and host.busy is not None:
+        return msgspec.structs.replace(
+            found, word=CANNOT_TELL, why=host.busy, says=words.busy(found.says, host.busy)
+        )
+    return found
 
 
 def _on_device(
     paces: Paces, device: Device, found: Sequence[Difference], host: HostSummary | None
 ) -> Verdict:
     if not found or not paces.steps:
-        return _unknown(device, _why_not_compared(paces, device))
+        return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
-        return _unknown(device, words.gone(paces.last_seen[device.tower]))
-    by_part = [_on_difference(paces, one) for one in found]
+        return unknown(device, words.gone(paces.last_seen[device.tower]))
+    by_part = [answer(paces, one) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow and host is not None and host.busy is not None:
         worst = max(slow, key=_percent)
-        return _unknown(device, host.busy, worst)
+        return unknown(device, host.busy, worst)
     for word in (SLOW, CANNOT_TELL):
         if of_word := [verdict for verdict in by_part if verdict.word == word]:
             return max(of_word, key=_percent)
     return max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
-
-
-def _on_difference(paces: Paces, found: Difference) -> Verdict:
-    bounds = found.interval
-    device = found.device
-    fields = Verdict(
-        word=CANNOT_TELL,
-        says="",
-        tower=device.tower,
-        gpu=None if is_cpu(device) else device.gpu,
-        against="peers",
-        part=found.part,
-        percent_under=found.middle,
-        steps=len(found.values) * paces.blocks.size,
-    )
-    if bounds is None:
-        needed = steps_needed(paces)
-        few = len(found.values) < needed
-        why = words.too_few(needed, len(found.values)) if few else words.too_correlated(len(found.values))
-        return _unknown(device, why, fields)
-    busy_s = paces.busy_s(device.tower)
-    offset, floor = 100 * MARKS_OFFSET_S / busy_s, 100 * MARKS_RESOLUTION_S / busy_s
-    low, high = bounds.low - offset, max(bounds.high + offset, floor, bounds.half_width)
-    margin = bounds.half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(found.chance))
-    fields = msgspec.structs.replace(
-        fields,
-        percent_under_low=low,
-        percent_under_high=high,
-        resolution_percent=max(SLOW_PERCENT + margin + offset, floor),
-        effective_steps=bounds.effective * paces.blocks.size,
-    )
-    if low > max(SLOW_PERCENT, floor) and min(found.halves) > SLOW_PERCENT:
-        return msgspec.structs.replace(fields, word=SLOW, says=words.slow(device, fields))
-    if high <= EVEN_PERCENT:
-        return msgspec.structs.replace(fields, word=EVEN, says=words.even(device, fields))
-    fields = msgspec.structs.replace(fields, more_steps=_more_steps(fields.steps, margin, offset, floor))
-    short_ms = 1000 * busy_s if floor > EVEN_PERCENT else None
-    return _unknown(device, words.resolves(fields, short_ms), fields)
-
-
-def _more_steps(steps: int, margin: float, offset: float, floor: float) -> int | None:
-    """Return how many more steps would resolve `EVEN_PERCENT`; None if none would, or the run does."""
-    room = EVEN_PERCENT - SLOW_PERCENT - offset
-    if room <= 0 or floor > EVEN_PERCENT or margin <= room:
-        return None
-    return math.ceil(steps * ((margin / room) ** 2 - 1))
-
-
-def _unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
-    """Return that nothing can be told, with the measured figures of `like`."""
-    found = like or Verdict(
-        word=CANNOT_TELL, says="", tower=device.tower, gpu=None if is_cpu(device) else device.gpu
-    )
-    return msgspec.structs.replace(
-        found, word=CANNOT_TELL, why=why, says=words.cannot_tell(device, found, why)
-    )
 
 
 def _why_not_compared(paces: Paces, device: Device) -> str:

@@ -9,13 +9,9 @@ import msgspec
 from gputopo.runs.median_bound import Interval, interval, min_values
 from gputopo.runs.verdict.devices import reference_of
 from gputopo.runs.verdict.paces import Paces
+from gputopo.runs.verdict.thresholds import FALSE_ALARM, WHOLE_SHARE
 from gputopo.values.run.events import Device
 
-# Chance that a window of an even run names any device, for all comparisons together.
-FALSE_ALARM = 0.001
-CONFIDENCE = 1 - FALSE_ALARM
-# Half of the chance is for the run as a whole, half for its parts.
-WHOLE_SHARE = 0.5
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0
 COMPUTE, WEIGHTS = "compute", "weights"
@@ -25,7 +21,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """How far a device is behind its peer, in percent of pace, over all steps; negative: ahead.
 
     `values`, `percent`: the difference by row, and what makes percent of one. `interval` is None where there
-    are too few steps, or too few independent ones. `halves`: medians of the first and second half.
+    are too few steps, or too few independent ones.
     """
 
     device: Device
@@ -34,7 +30,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]
     rows: tuple[int, ...]  # places of the values in the table
     interval: Interval | None
-    halves: tuple[float, float]
+    allowed: float  # what the values are without: see `Paces.allowance`
     chance: float
 
     @property
@@ -98,8 +94,6 @@ def _difference(
         return None
     values = tuple(value for _, value in both)
     bounds = interval(values, chance)
-    half = len(values) // 2
-    percent = percent_of(part)
     return Difference(
         device=device,
         peer=peer,
@@ -107,7 +101,7 @@ def _difference(
         values=values,
         rows=tuple(row for row, _ in both),
         interval=None if bounds is None else in_percent(bounds, part),
-        halves=(percent(median(values[:half] or values)), percent(median(values[half:]))),
+        allowed=allowed,
         chance=chance,
     )
 

@@ -2,21 +2,51 @@
 
 import math
 
+import msgspec
+
 from gputopo.runs.verdict.devices import name_of
-from gputopo.runs.verdict.peers import COMPUTE, CONFIDENCE
+from gputopo.runs.verdict.peers import COMPUTE
+from gputopo.runs.verdict.thresholds import CONFIDENCE
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import Cost, Verdict
+from gputopo.values.run.verdict import EVEN, SLOW, Cost, Expected, Verdict
 
 
 def slow(device: Device, found: Verdict) -> str:
-    """Return how much slower a device is, and at least."""
+    """Return how much slower a device is, and at least, and in which part of the run."""
     shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
     what = (
         f"computes {shown} % slower than its peers"
         if found.part == COMPUTE
         else f"is {shown} % slower than its peers as it waits longer for its weights"
     )
-    return f"{name_of(device)} {what} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
+    return f"{name_of(device)} {what}{_when(found)} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
+
+
+def slow_steps(device: Device, found: Verdict, away: float) -> str:
+    """Return how much slower a device is in single steps all over the run. `away`: percent in these."""
+    shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    share = percent(100 * (found.share_of_steps or 0.0))
+    return (
+        f"{name_of(device)} computes {percent(away)} % slower than its peers in {share} % of the steps, "
+        f"{shown} % on average (at least {low} %)"
+    )
+
+
+def slow_on_average(device: Device, found: Verdict) -> str:
+    """Return how much slower a device is on average, where most steps are not."""
+    shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    return (
+        f"{name_of(device)} computes {shown} % slower than its peers on average, but not in most steps "
+        f"(at least {low} %)"
+    )
+
+
+def _when(found: Verdict) -> str:
+    if found.from_step is not None and found.to_step is not None:
+        return f" in parts of steps {found.from_step:,} to {found.to_step:,}"
+    if found.from_step is not None:
+        return f" since about step {found.from_step:,}"
+    return "" if found.to_step is None else f" until about step {found.to_step:,}"
 
 
 def even(device: Device, found: Verdict) -> str:
@@ -43,6 +73,42 @@ def resolves(found: Verdict, short_ms: float | None) -> str:
     if found.more_steps:
         return f"{resolved}; about {rounded(found.more_steps)} more steps would resolve 5 %"
     return resolved
+
+
+def busy(says: str, why: str) -> str:
+    """Return why a slow run is not named beside a busy host."""
+    return f"Cannot tell: {why} ({says[0].lower()}{says[1:]})"
+
+
+def against_expected(found: Verdict, word: str, speed: float, expected: Expected) -> Verdict:
+    """Return the verdict with its word and sentence. `speed`: the median, images/sec."""
+    figures = f"{_speed(speed)} images/sec, {expected.source} {_speed(expected.images_per_sec)}"
+    under = found.percent_under or 0.0
+    if word == SLOW:
+        low = at_least(found.percent_under_low or 0.0)
+        slower = f"{percent(under)} % slower than expected (at least {low} %)"
+        return _said(found, word, f"The run is {slower}: {figures}")
+    if word == EVEN:
+        high = at_most(max(found.percent_under_high or 0.0, 0.1))
+        return _said(found, word, f"The run is as fast as expected to within {high} %: {figures}")
+    resolved = at_most(found.resolution_percent or 0.0)
+    why = f"the expectation resolves differences above {resolved} %"
+    found = msgspec.structs.replace(found, why=why)
+    return _said(found, word, f"Cannot tell whether the run is as fast as expected: {why}: {figures}")
+
+
+def slower_than_before(found: Verdict) -> Verdict:
+    """Return the verdict with its sentence."""
+    under, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    return _said(
+        found,
+        found.word,
+        f"The run became {under} % slower (at least {low} %) at about step {found.from_step:,}",
+    )
+
+
+def _said(found: Verdict, word: str, says: str) -> Verdict:
+    return msgspec.structs.replace(found, word=word, says=says)
 
 
 def too_few(needed: int, counted: int) -> str:

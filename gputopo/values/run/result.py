@@ -16,7 +16,7 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
-from gputopo.values.run.verdict import Cost, HostSummary, Verdict
+from gputopo.values.run.verdict import SLOW, Cost, HostSummary, Verdict
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,3 +162,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     input_waited_share: float | None = None
     input_verdict: InputVerdict | None = None
     prediction: AgainstPrediction | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a device is slow, or all of them together: an anomaly."""
+        return bool(self.anomalies) or (self.run_verdict is not None and self.run_verdict.word == SLOW)

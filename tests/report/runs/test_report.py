@@ -78,7 +78,7 @@ def test_only_what_is_slow_is_red() -> None:
 
 
 def test_an_even_run_states_to_within_what_it_is_even() -> None:
-    assert "All devices are even with their peers to within 3.1 %." in shown(gpu_result(4))
+    assert "All devices are even with their peers to within 3.4 %." in shown(gpu_result(4))
     alone = shown(gpu_result(1))
     assert "even" not in alone
     assert "Cannot tell for GPU 0: one device has no peer." in alone

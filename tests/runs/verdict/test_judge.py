@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.runs.anomaly import AnomalyCheck, event_of, find_anomalies
 from gputopo.runs.verdict.devices import reference_of
-from gputopo.runs.verdict.judge import MARKS_OFFSET_S, MARKS_RESOLUTION_S
+from gputopo.runs.verdict.thresholds import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
@@ -155,7 +155,7 @@ def test_the_steps_that_a_verdict_asks_for_resolve_five_percent(towers: int) -> 
     resolved = [
         verdict.resolution_percent or 100.0 for verdict in check_run(run, count=40 + asked).judgement.devices
     ]
-    assert max(resolved) < 5.6
+    assert max(resolved) < 5.8
 
 
 def test_a_difference_as_large_as_the_resolution_is_named() -> None:
@@ -181,10 +181,13 @@ def test_a_tower_is_compared_with_the_middle_of_the_faster_half_of_its_peers() -
     assert reference_of(0, [0, 1, 2, 3, 4, 5, 6, 7]) == 2  # peers 1-7, faster half 1-4
 
 
-def test_a_tower_that_is_slow_in_one_half_of_the_run_only_is_not_a_slow_device() -> None:
-    slow_first = InventedRun(2, slow={1: 0.4}, noise=QUIET).steps(30)
-    even_later = InventedRun(2, noise=QUIET).steps(30, first=31)
-    assert words(find_anomalies(cpu_devices(2), [*slow_first, *even_later])) == ["cannot tell"] * 2
+def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> None:
+    slow_first = InventedRun(2, slow={1: 0.4}, noise=QUIET).steps(50)
+    even_later = InventedRun(2, noise=QUIET).steps(50, first=51)
+    check = find_anomalies(cpu_devices(2), [*slow_first, *even_later])
+    assert words(check) == ["even", "slow"]
+    assert "until about step 50 " in check.anomalies[0].says
+    assert (check.anomalies[0].from_step, check.anomalies[0].to_step) == (None, 50)
 
 
 def test_steps_of_the_warm_up_are_not_looked_at() -> None:
@@ -200,9 +203,12 @@ def test_steps_of_the_warm_up_are_not_looked_at() -> None:
 def test_the_fewest_steps_that_can_prove_anything_are_enough_when_it_is_plain(
     towers: int, needed: int
 ) -> None:
-    run = InventedRun(towers, slow={1: 0.3}, noise=QUIET)
-    assert named(check_run(run, count=needed)) == [1]
-    check = check_run(run, count=needed - 1)
+    found = [
+        check_run(InventedRun(towers, slow={1: 0.3}, noise=QUIET, seed=seed), needed) for seed in range(9)
+    ]
+    # So few values may look correlated by chance.
+    assert sum([slow.tower for slow in check.anomalies] == [1] for check in found) >= 7
+    check = check_run(InventedRun(towers, slow={1: 0.3}, noise=QUIET), count=needed - 1)
     assert check.verdict == f"not made: too few steps ({needed} needed, {needed - 1} counted)"
     assert check.anomalies == ()
 

@@ -1,0 +1,228 @@
+"""The answer for one difference between a device and its peer: slow, even, or cannot tell. Pure.
+
+Slow: the lower bound of the difference is above `SLOW_PERCENT`. Even: the upper bound is not above
+`EVEN_PERCENT`. Cannot tell: neither is proven. So a difference that is not proven is never shown as none, and
+a noisy run proves nothing. What is true of a part of the run, or of single steps all over it, is answered as
+such.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, median
+
+import msgspec
+
+from gputopo.runs.median_bound import Interval, interval
+from gputopo.runs.verdict import words
+from gputopo.runs.verdict.blocks import FOLD
+from gputopo.runs.verdict.devices import is_cpu
+from gputopo.runs.verdict.paces import Paces
+from gputopo.runs.verdict.past import MAX_DEPTH, dips, parts, residual_time
+from gputopo.runs.verdict.peers import COMPUTE, Difference, in_percent, percent_of, steps_needed
+from gputopo.runs.verdict.thresholds import (
+    EVEN_PERCENT,
+    MARKS_OFFSET_S,
+    MARKS_RESOLUTION_S,
+    POWER,
+    SLOW_PERCENT,
+    WARMUP_SHARE,
+)
+from gputopo.values.run.events import Device
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+
+# Steps of a row whose mean says something that its median does not.
+MIN_OF_MEAN = FOLD**3
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    """What time marks add to bounds, and what they cannot resolve, in percent of the time to be busy."""
+
+    offset: float
+    floor: float
+    busy_s: float
+
+    def is_slow(self, bounds: Interval) -> bool:
+        return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
+
+
+def answer(paces: Paces, found: Difference) -> Verdict:
+    """Return the answer for one difference."""
+    device = found.device
+    busy_s = paces.busy_s(device.tower)
+    limits = _Limits(100 * MARKS_OFFSET_S / busy_s, 100 * MARKS_RESOLUTION_S / busy_s, busy_s)
+    fields = Verdict(
+        word=CANNOT_TELL,
+        says="",
+        tower=device.tower,
+        gpu=None if is_cpu(device) else device.gpu,
+        against="peers",
+        part=found.part,
+        percent_under=found.middle,
+        steps=len(found.values) * paces.blocks.size,
+    )
+    chance = found.chance / 2**MAX_DEPTH
+    spans = parts(found.values, paces.blocks.size)
+    if len(spans) > 1:
+        spans = _without_warmup(spans, found)
+        time = residual_time(found.values, spans)
+        slow = [
+            (span, bounds)
+            for span in spans
+            if (bounds := _bounds(found, span, chance, time)) and limits.is_slow(bounds)
+        ]
+        if slow:
+            return _slow_parts(paces, found, fields, spans, slow, limits)
+    whole = _whole(paces, found, fields, spans, limits)
+    if whole.word != SLOW and found.part == COMPUTE:
+        return _slow_steps(paces, found, fields, limits) or whole
+    return whole
+
+
+def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
+    """Return that nothing can be told, with the measured figures of `like`."""
+    found = like or Verdict(
+        word=CANNOT_TELL, says="", tower=device.tower, gpu=None if is_cpu(device) else device.gpu
+    )
+    says = words.cannot_tell(device, found, why)
+    return msgspec.structs.replace(found, word=CANNOT_TELL, why=why, says=says)
+
+
+def _whole(
+    paces: Paces, found: Difference, fields: Verdict, spans: Sequence[tuple[int, int]], limits: _Limits
+) -> Verdict:
+    """Return the answer for all steps of these parts: after what was a warm-up."""
+    device, values = found.device, found.values[spans[0][0] :]
+    bounds, half_width = _of_all(found, spans)
+    if bounds is None:
+        needed = steps_needed(paces)
+        few = len(values) < needed
+        why = words.too_few(needed, len(values)) if few else words.too_correlated(len(values))
+        return unknown(device, why, fields)
+    low = bounds.low - limits.offset
+    high = max(bounds.high + limits.offset, limits.floor, half_width)
+    margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(found.chance))
+    fields = msgspec.structs.replace(
+        fields,
+        percent_under=bounds.middle,
+        percent_under_low=low,
+        percent_under_high=high,
+        resolution_percent=max(SLOW_PERCENT + margin + limits.offset, limits.floor),
+        effective_steps=bounds.effective * paces.blocks.size,
+        steps=len(values) * paces.blocks.size,
+    )
+    half, percent = len(values) // 2, percent_of(found.part)
+    halves = percent(median(values[:half])), percent(median(values[half:]))
+    if limits.is_slow(bounds) and min(halves) > SLOW_PERCENT:
+        return msgspec.structs.replace(fields, word=SLOW, says=words.slow(device, fields))
+    if high <= EVEN_PERCENT:
+        return msgspec.structs.replace(fields, word=EVEN, says=words.even(device, fields))
+    more = _more_steps(fields.steps, margin, limits)
+    fields = msgspec.structs.replace(fields, more_steps=more)
+    short_ms = 1000 * limits.busy_s if limits.floor > EVEN_PERCENT else None
+    return unknown(device, words.resolves(fields, short_ms), fields)
+
+
+def _more_steps(steps: int, margin: float, limits: _Limits) -> int | None:
+    """Return how many more steps would resolve `EVEN_PERCENT`; None if none would, or the run does."""
+    room = EVEN_PERCENT - SLOW_PERCENT - limits.offset
+    if room <= 0 or limits.floor > EVEN_PERCENT or margin <= room:
+        return None
+    return math.ceil(steps * ((margin / room) ** 2 - 1))
+
+
+def _without_warmup(spans: list[tuple[int, int]], found: Difference) -> list[tuple[int, int]]:
+    """Leave out a first part that is slower than the next and short beside what comes after."""
+    first, rest = spans[0], spans[1:]
+    steps = rest[-1][1] - first[1]
+    slower = median(found.values[slice(*first)]) > median(found.values[slice(*rest[0])])
+    return rest if slower and first[1] - first[0] <= WARMUP_SHARE * steps else spans
+
+
+def _of_all(found: Difference, spans: Sequence[tuple[int, int]]) -> tuple[Interval | None, float]:
+    """Return bounds that hold in all parts, and the widest half of those of one part."""
+    if len(spans) == 1 and spans[0] == (0, len(found.values)):
+        return found.interval, 0.0 if found.interval is None else found.interval.half_width
+    time = residual_time(found.values, spans)
+    bounds = [_bounds(found, span, found.chance, time) for span in spans]
+    known = [one for one in bounds if one is not None]
+    if len(known) < len(spans):
+        return None, 0.0
+    everywhere = Interval(
+        low=min(one.low for one in known),
+        middle=percent_of(found.part)(median(found.values[spans[0][0] :])),
+        high=max(one.high for one in known),
+        effective=sum(one.effective for one in known),
+    )
+    return everywhere, max(one.half_width for one in known)
+
+
+def _bounds(found: Difference, span: tuple[int, int], chance: float, time: float) -> Interval | None:
+    bounds = interval(found.values[slice(*span)], chance, time, of=len(found.values))
+    return None if bounds is None else in_percent(bounds, found.part)
+
+
+def _slow_parts(
+    paces: Paces,
+    found: Difference,
+    fields: Verdict,
+    spans: Sequence[tuple[int, int]],
+    slow: Sequence[tuple[tuple[int, int], Interval]],
+    limits: _Limits,
+) -> Verdict:
+    """Return that a device was slow in some parts, or with differing levels in all of them."""
+    slow_spans, bounds = [span for span, _ in slow], [one for _, one in slow]
+    values = [value for span in slow_spans for value in found.values[slice(*span)]]
+    first, last = found.rows[slow_spans[0][0]], found.rows[slow_spans[-1][1] - 1]
+    steps = paces.blocks.first_steps
+    verdict = msgspec.structs.replace(
+        fields,
+        word=SLOW,
+        percent_under=percent_of(found.part)(median(values)),
+        percent_under_low=min(one.low for one in bounds) - limits.offset,
+        percent_under_high=max(one.high for one in bounds) + limits.offset,
+        effective_steps=sum(one.effective for one in bounds) * paces.blocks.size,
+        steps=len(values) * paces.blocks.size,
+        from_step=None if slow_spans[0] == spans[0] else steps[first],
+        to_step=None if slow_spans[-1] == spans[-1] else steps[last] + paces.blocks.size - 1,
+    )
+    return msgspec.structs.replace(verdict, says=words.slow(found.device, verdict))
+
+
+def _slow_steps(paces: Paces, found: Difference, fields: Verdict, limits: _Limits) -> Verdict | None:
+    """Return that a device is slow in single steps all over the run, or None."""
+    own, peer = paces.compute_means(found.device.tower), paces.compute_means(found.peer)
+    means = [own[row] - peer[row] - found.allowed for row in found.rows]
+    percent = percent_of(found.part)
+    dip = dips(means)
+    if dip is None:
+        return _slow_on_average(paces, found, fields, means, limits)
+    low = percent(dip.mean_low + dip.level) - limits.offset
+    if percent(dip.away + dip.level) <= limits.floor or low <= SLOW_PERCENT:
+        return None
+    verdict = msgspec.structs.replace(
+        fields,
+        word=SLOW,
+        percent_under=percent(dip.share * dip.away + dip.level),
+        percent_under_low=low,
+        percent_under_high=percent(dip.away + dip.level),
+        share_of_steps=dip.share,
+    )
+    return msgspec.structs.replace(verdict, says=words.slow_steps(found.device, verdict, percent(dip.away)))
+
+
+def _slow_on_average(
+    paces: Paces, found: Difference, fields: Verdict, means: Sequence[float], limits: _Limits
+) -> Verdict | None:
+    """Return that a device is slow in steps that no row shows alone: rows of a long run are means of many."""
+    bounds = interval(means, found.chance) if paces.blocks.size >= MIN_OF_MEAN else None
+    if bounds is None or not limits.is_slow(in_percent(bounds, found.part)):
+        return None
+    percent = in_percent(bounds, found.part)
+    verdict = msgspec.structs.replace(
+        fields,
+        word=SLOW,
+        percent_under=percent.middle,
+        percent_under_low=percent.low - limits.offset,
+        percent_under_high=percent.high + limits.offset,
+    )
+    return msgspec.structs.replace(verdict, says=words.slow_on_average(found.device, verdict))

@@ -1,0 +1,206 @@
+"""Simulated runs with one fault each, two, or none, and the verdict that is demanded."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from gputopo.runs.verdict.judge import Judgement, judge
+from gputopo.runs.verdict.paces import Paces
+from gputopo.values.run.events import Device
+from gputopo.values.run.verdict import Expected
+from tests.invented_runs import cpu_devices, gpu_devices
+from tests.runs.verdict.drills import Trainer, always, flapping, since
+
+SEEDS = (1, 2, 3)
+
+
+def judged(trainer: Trainer, steps: int, expected: Expected | None = None) -> Judgement:
+    paces = Paces(trainer.devices)
+    for event in trainer.events(steps):
+        paces.add(event)
+    return judge(paces, expected=expected)
+
+
+def slow(judgement: Judgement) -> list[int | None]:
+    return [verdict.tower for verdict in judgement.slow]
+
+
+def words(judgement: Judgement) -> list[str]:
+    return [verdict.word for verdict in judgement.devices]
+
+
+@pytest.mark.parametrize("percent", [5, 8, 15])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_slow_card_is_found_within_100_steps_at_a_noise_of_one_percent(percent: int, seed: int) -> None:
+    judgement = judged(Trainer(slow={1: always(percent)}, seed=seed), 100)
+    assert words(judgement) == ["even", "slow", "even", "even"]
+    found = judgement.slow[0]
+    assert found.percent_under == pytest.approx(percent, abs=0.8)
+    assert found.percent_under_low is not None
+    assert 3 < found.percent_under_low < percent
+    # The slow one decides how long the others wait: of 0.1 s to compute and 0.02 s else.
+    assert found.cost is not None
+    assert found.cost.percent == pytest.approx(
+        100 * (1 - 0.12 / (0.12 + 0.1 * percent / (100 - percent))), abs=1
+    )
+
+
+def test_two_slow_cards_are_both_found_and_cost_together_more_than_each() -> None:
+    judgement = judged(Trainer(slow={1: always(15), 3: always(15)}), 100)
+    assert slow(judgement) == [1, 3]
+    assert judgement.cost is not None
+    assert judgement.cost.percent > 10
+    # Without one of them the other still decides.
+    assert all(one.cost is not None and one.cost.percent < 3 for one in judgement.slow)
+
+
+def test_in_independent_training_a_slow_card_costs_its_own_images_only() -> None:
+    paces = Paces(gpu_devices(4))
+    for event in Trainer(slow={1: always(20)}).events(100):
+        paces.add(event)
+    (found,) = judge(paces, mode="independent").slow
+    assert found.cost is not None
+    assert found.cost.percent == pytest.approx(100 * (1 - (3 + 0.11 / 0.135) / 4), abs=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_card_that_slows_down_is_slow_since_that_step(seed: int) -> None:
+    (found,) = judged(Trainer(slow={2: since(300, 10)}, seed=seed), 500).slow
+    assert found.tower == 2
+    assert found.from_step == pytest.approx(300, abs=25)
+    assert found.percent_under == pytest.approx(10, abs=1.5)
+
+
+def test_clocks_that_flap_are_found_although_most_steps_are_as_fast_as_the_peers() -> None:
+    (found,) = judged(Trainer(slow={3: flapping(30, 10, 15)}), 300).slow
+    assert found.tower == 3
+    assert found.share_of_steps == pytest.approx(1 / 3, abs=0.05)
+    assert "computes 14 % slower than its peers in 33 % of the steps" in found.says
+
+
+def test_clocks_that_flap_faster_than_a_long_run_is_stored_are_found_by_the_mean() -> None:
+    (found,) = judged(Trainer(devices=gpu_devices(2), slow={1: flapping(20, 6, 20)}), 17_000).slow
+    assert found.tower == 1
+    assert "on average, but not in most steps" in found.says
+
+
+def test_a_link_that_falls_is_found_by_the_wait() -> None:
+    (found,) = judged(Trainer(waits_s={2: lambda step: 0.03 if step > 100 else 0.0}), 200).slow
+    assert (found.tower, found.part) == (2, "weights")
+    assert found.from_step == pytest.approx(101, abs=10)
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        Trainer(),
+        Trainer(noise=0.05),
+        Trainer(devices=cpu_devices(2), noise=0.2),
+        Trainer(noise=0.05, memory=0.9),
+        Trainer(noise=0.02, bursts=0.005),
+        Trainer(pauses=frozenset(range(40, 200, 40))),
+        Trainer(clock_skew_s=lambda step: -3600.0 if step > 50 else 0.0),
+        Trainer(compute_s=0.003, noise=0.05, slow={1: always(12)}),
+        Trainer(slow={1: always(2)}),
+    ],
+    ids=["even", "noisy", "very noisy", "correlated", "bursts", "pauses", "skew", "3 ms", "2 percent"],
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_is_accused(trainer: Trainer, seed: int) -> None:
+    trainer.seed = seed
+    judgement = judged(trainer, 200)
+    assert slow(judgement) == []
+    assert judgement.run is None
+
+
+def test_correlated_noise_weighs_like_few_steps() -> None:
+    fresh, correlated = (judged(Trainer(noise=0.01, memory=memory), 300).devices[1] for memory in (0.0, 0.8))
+    assert fresh.effective_steps is not None
+    assert fresh.effective_steps > 100
+    assert correlated.effective_steps is not None
+    assert correlated.effective_steps < 100
+
+
+def test_steps_of_three_milliseconds_are_decided_by_threads() -> None:
+    judgement = judged(Trainer(compute_s=0.003, noise=0.05, slow={1: always(12)}), 200)
+    assert words(judgement) == ["cannot tell"] * 4
+    assert "a larger batch resolves more" in judgement.devices[1].says
+
+
+def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
+    trainer = Trainer(devices=cpu_devices(2), slow={1: always(20)}, other_cpu=lambda step: 0.61)
+    found = judged(trainer, 100).devices[1]
+    assert (found.word, found.why) == ("cannot tell", "other programs took 61 % of the CPU")
+    assert "looks 20 % slower" in found.says
+
+
+def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
+    trainer = Trainer(
+        devices=cpu_devices(2), slow={1: always(20)}, other_cpu=lambda step: 0.61 if step < 15 else 0.0
+    )
+    assert slow(judged(trainer, 100)) == [1]
+
+
+def test_a_card_that_disappears_is_not_judged_and_the_others_are() -> None:
+    judgement = judged(Trainer(gone={1: 60}, slow={3: always(10)}), 200)
+    assert words(judgement) == ["even", "cannot tell", "even", "slow"]
+    assert judgement.devices[1].why == "no time marks after step 60"
+
+
+def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
+    trainer = Trainer(slow={tower: always(15) for tower in range(4)})
+    assert slow(judged(trainer, 100)) == []
+    # 256 images in 0.12 s would be 2133; the common noise of a step is 3 %.
+    known = Expected(images_per_sec=2080, low=2000, high=2150, source="earlier runs")
+    found = judged(trainer, 100, known).run
+    assert found is not None
+    assert (found.word, found.against) == ("slow", "expected")
+    fine = judged(Trainer(), 100, known).run
+    assert fine is not None
+    assert fine.word == "even"
+    vague = judged(trainer, 100, msgspec.structs.replace(known, low=1500, high=2600)).run
+    assert vague is not None
+    assert vague.word == "cannot tell"
+
+
+def test_a_run_that_slows_down_as_a_whole_is_slower_than_before() -> None:
+    found = judged(Trainer(slow={tower: since(300, 12) for tower in range(4)}), 500)
+    assert slow(found) == []
+    assert found.run is not None
+    assert (found.run.word, found.run.against) == ("slow", "past")
+    assert found.run.from_step == pytest.approx(300, abs=25)
+
+
+def test_a_warm_up_of_one_card_is_not_held_against_it() -> None:
+    warming: Callable[[int], float] = lambda step: 1.3 if step <= 45 else 1.0  # noqa: E731
+    assert slow(judged(Trainer(slow={2: warming}), 400)) == []
+
+
+def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> None:
+    devices = (
+        *gpu_devices(2, "GTX 1070"),
+        Device(tower=2, device="/GPU:2", gpu=2, gpu_name="GTX 1080"),
+    )
+    # The 1080 should be 25 % faster, and is as fast as the others.
+    speeds = {0: 100.0, 1: 100.0, 2: 125.0}
+    paces = Paces(devices, speeds=speeds)
+    alone = Paces(devices)
+    for event in Trainer(devices=devices).events(100):
+        paces.add(event)
+        alone.add(event)
+    (found,) = judge(paces).slow
+    assert found.tower == 2
+    assert found.percent_under == pytest.approx(20, abs=1)
+    assert words(judge(alone)) == ["even", "even", "cannot tell"]
+
+
+def test_a_long_run_is_judged_from_few_rows() -> None:
+    paces = Paces(gpu_devices(2))
+    for event in Trainer(devices=gpu_devices(2), slow={1: always(6)}).events(20_000):
+        paces.add(event)
+    assert len(paces.blocks.first_steps) <= 600
+    assert len(paces.kept.steps) <= 400
+    (found,) = judge(paces).slow
+    assert found.percent_under == pytest.approx(6, abs=0.2)
+    assert found.steps > 19_000
