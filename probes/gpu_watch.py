@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.probes.nvml.words import NVLINK_ERRORS, VIOLATIONS
+from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.probes.process_tree import is_descendant
 from gputopo.probes.watch import Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample
 
 T = TypeVar("T")
 
-# Of the samples, at 4 a second: every one, every second, every two, every ten. Ours: so a sample of eight
-# GPUs asks about eight questions each.
+# Every so many samples. At 4 samples a second: each, every second, every two, every ten seconds. Ours: so a
+# sample asks each GPU about eight questions.
 EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
+# Policies that take clocks from a GPU at work; the others of VIOLATIONS count idle time, or all of these.
+POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")
 # What a driver does not know now it will not know later.
 _FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION", "INVALID_ARGUMENT"})
 _MAX_LINKS = 36  # twice NVML_NVLINK_MAX_LINKS: more is garbage
@@ -90,7 +92,7 @@ class Card:
         """Return for how long each policy has throttled the clocks; those that never did are left out."""
         passed_ns = round(1e9 * self._passed_s("throttled"))
         found = {}
-        for policy in VIOLATIONS:
+        for policy in POLICIES:
             answer = self.ask(f"throttled {policy}", self.nvml.violation_ns, policy)
             if answer is not None:
                 found[policy] = self.total(policy, answer, passed_ns)
@@ -185,7 +187,7 @@ QUESTIONS = (
     _number(EACH, "throttle_mask", "throttle_mask"),
     Question(EACH, _utilization),
     _number(EACH, "pcie_gen", "pcie", "gen_now"),
-    _number(EACH, "pcie_width", "pcie", "width_now"),
+    _number(SECOND, "pcie_width", "pcie", "width_now"),
     _number(SECOND, "temperature_c", "temperature_c"),
     _number(SECOND, "pstate", "pstate"),
     Question(SECOND, Card.throttled),

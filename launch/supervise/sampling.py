@@ -9,13 +9,11 @@ from typing import Protocol
 
 from gputopo.values.run.events import Noticed, Sample
 
-# Several in the shortest windows that are judged. NVML's own power and utilisation readings are means of up
-# to a second, and more samples would cost more than half a percent of a core on eight GPUs.
-EVERY_S = 0.25
-
 
 class Sampler(Protocol):
-    """Reads the state of a run's GPUs and host (gputopo.probes.run_watch)."""
+    """Reads the state of a run's GPUs and host (gputopo.probes.run_watch), once every `every_s` seconds."""
+
+    every_s: float
 
     def look(self) -> tuple[Sample | Noticed, ...]:
         """Read all now; a notice reports what can no longer be read."""
@@ -38,7 +36,7 @@ class Samples:
             while True:
                 yield self._waiting.get_nowait()
 
-    def fill(self, sampler: Sampler, every_s: float) -> None:
+    def fill(self, sampler: Sampler) -> None:
         """Sample until the end: the work of the thread. It alone closes its end of the pipe."""
         with os.fdopen(self._notify_fd, "wb", buffering=0) as notify:
             while not self._over.is_set():
@@ -46,7 +44,7 @@ class Samples:
                     self._waiting.put(event)
                 with contextlib.suppress(BrokenPipeError):  # the run ended while the driver answered
                     notify.write(b"s")
-                self._over.wait(every_s)
+                self._over.wait(sampler.every_s)
 
     def end(self) -> None:
         """Ask the thread to end, without waiting for a driver call that hangs."""
@@ -55,13 +53,13 @@ class Samples:
 
 
 @contextlib.contextmanager
-def sampled(sampler: Sampler | None, every_s: float = EVERY_S) -> Iterator[Samples | None]:
+def sampled(sampler: Sampler | None) -> Iterator[Samples | None]:
     """Sample until the end of the context. Without a sampler: None."""
     if sampler is None:
         yield None
         return
     samples = Samples()
-    thread = threading.Thread(target=samples.fill, args=(sampler, every_s), name="samples", daemon=True)
+    thread = threading.Thread(target=samples.fill, args=(sampler,), name="samples", daemon=True)
     thread.start()
     try:
         yield samples

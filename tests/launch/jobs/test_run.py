@@ -84,6 +84,8 @@ def test_a_display_that_fails_leaves_no_worker_behind(run: Run) -> None:
 
 def test_samples_are_among_the_events(run: Run) -> None:
     class Two:
+        every_s = 0.25
+
         def look(self) -> tuple[Sample | Noticed, ...]:
             gpus = GpuSample(gpu=0, memory_mhz=810), GpuSample(gpu=1)
             return Noticed(time_s=1.0, says="half blind"), Sample(time_s=1.0, gpus=gpus)
