@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +45,13 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "gputopo.cli.plan", "plan", "Choose the GPUs of a training job, with reasons.", aliases=True
     ),
     "run": CommandPlace(
-        "gputopo.cli.run.command", "run", "Train a model on the best GPUs, and monitor each.", aliases=True
+        "gputopo.cli.run.command",
+        "run",
+        "Train a model on the best GPUs, and monitor each.",
+        aliases=True,
+        moved={
+            "--program": "it is for plan; run trains with the built-in core, and your own program comes after --"
+        },
     ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
@@ -163,7 +170,8 @@ def _gputopo(
 
 
 def _refuse_moved(words: Sequence[str], moved: Mapping[str, str]) -> None:
-    for flag in (word.partition("=")[0] for word in words):
+    own = takewhile(lambda word: word != "--", words)
+    for flag in (word.partition("=")[0] for word in own):
         if flag in moved:
             raise UsageError(f"there is no option '{flag}'", moved[flag])
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Candidate, Plan
 
+_EXPLAINS = "--explain shows a predicted step"
+
 Shape = Literal["table", "json", "env"]
 
 
@@ -97,7 +99,7 @@ def plan(
         model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
     )
     if autotune is not None:
-        _refuse_with_autotune(program, changes, sources)
+        _refuse_with_autotune(program, changes, sources, candidates)
     needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
     machine = planned_machine(sources, pairs=needs_bandwidth)
     if autotune is not None:
@@ -127,7 +129,7 @@ def plan(
     every = candidates == planner.ALL
     found = choose(machine, request, None if every else candidates)
     if explain:
-        require_prediction(found, "--explain shows a predicted step")
+        require_prediction(found, _EXPLAINS)
     if changes:
         found = _with_what_if(found, machine, request, changes, choose)
     if every and shape == "json":
@@ -139,7 +141,9 @@ def plan(
     return 0
 
 
-def _refuse_with_autotune(program: str, changes: tuple[str, ...], sources: tuple[str, ...]) -> None:
+def _refuse_with_autotune(
+    program: str, changes: tuple[str, ...], sources: tuple[str, ...], candidates: int | None
+) -> None:
     """Raise UsageError for what cannot be combined with --autotune."""
     if sources:
         raise UsageError(
@@ -150,6 +154,13 @@ def _refuse_with_autotune(program: str, changes: tuple[str, ...], sources: tuple
         raise UsageError(
             "--autotune cannot be combined with --what-if: a changed machine cannot be measured",
             "leave one of them out",
+        )
+    from gputopo import planner
+
+    if candidates == planner.ALL:
+        raise UsageError(
+            "--autotune cannot be combined with --candidates all, which lists predictions",
+            "leave one of them out, or give a number",
         )
     if program != DEFAULT:
         raise UsageError(
@@ -168,10 +179,10 @@ def _measured(
     from gputopo.cli.run.autotune import plan_fastest
     from gputopo.cli.run.command import choose_and_claim, implied_update, placed
     from gputopo.launch.spec import target
+    from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
     keep = None if candidates is None or candidates < LISTED else candidates
-
     before = measured_before(machine, request)
 
     def choose(others: "Mapping[int, str]") -> "target.Target":
@@ -185,12 +196,31 @@ def _measured(
     with contextlib.ExitStack() as claims:
         chosen = choose_and_claim(machine, choose, claims)
         warn(chosen.plan)
+        if request.explain:
+            require_prediction(chosen.plan, _EXPLAINS)
         found, code = plan_fastest(
             chosen, count, asked=asked, training=training, update=implied_update(asked)
         )
+    if request.explain and found.choice != chosen.plan.choice:
+        placed_so = _only(request, found.choice)
+        own = target.target_of(machine, placed_so, environ=os.environ, **before._asdict(), keep=1).plan
+        found = msgspec.structs.replace(found, line=own.line)
     if candidates is not None:
         found = msgspec.structs.replace(found, candidates=found.candidates[:candidates])
     return found, code
+
+
+def _only(request: "Request", choice: "Candidate") -> "Request":
+    """Return the request for a candidate alone."""
+    return msgspec.structs.replace(
+        request,
+        gpus=choice.gpus,
+        num_gpus=None,
+        gain=None,
+        ps=choice.ps_device or "auto",
+        variable_update=choice.variable_update,
+        all_reduce=choice.all_reduce,
+    )
 
 
 def _with_what_if(

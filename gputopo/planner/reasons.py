@@ -84,7 +84,10 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.index in gpus and gpu.name}
     if len(set(names.values())) < 2:
         return []
-    models = ", ".join(f"GPU {index}: {names[index]}" for index in sorted(names))
+    by_name: dict[str, list[int]] = {}
+    for index in sorted(names):
+        by_name.setdefault(names[index], []).append(index)
+    models = ", ".join(f"GPU {index_ranges(of)}: {name}" for name, of in by_name.items())
     pace = "the slowest sets the pace of synchronous training" if equal_batches else "each has its own batch"
     return [f"GPUs of different models ({models}): {pace}"]
 

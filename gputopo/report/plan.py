@@ -112,7 +112,7 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     if prediction is not None:
         rows.append(("Limited by", choice.limited_by or "compute"))
         rows.append(("Margin", _sureness(plan, prediction)))
-        rows += [("Option", _price(price)) for price in prediction.prices]
+        rows += [("Option", _price(price, choice)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
         if prediction.learned is not None:
             rows.append(("Own runs", learned_words(prediction.learned, choice)))
@@ -136,19 +136,17 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
         return "the fastest measured by --autotune"
     other = mode_words(runner_up)
     if runner_up.gpus != plan.choice.gpus:
-        other += f" on GPUs {_gpus(runner_up.gpus)}"
+        other += f" on {_named(runner_up.gpus)}"
     if prediction.tie is None:
         return f"{prediction.margin:.0%} faster than {other}"
     return f"a tie with {other} ({prediction.margin:.1%} apart); to settle it: {prediction.tie}"
 
 
-def _price(price: Price) -> str:
+def _price(price: Price, choice: Candidate) -> str:
     if not price.share:
         return f"{price.option} costs no speed"
-    return (
-        f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec without it, "
-        f"on GPUs {_gpus(price.instead)}"
-    )
+    where = "" if price.instead == choice.gpus else f", on {_named(price.instead)}"
+    return f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec without it{where}"
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:
@@ -223,6 +221,11 @@ def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
 
 def _listed(texts: Iterable[str], width: int) -> list[Line]:
     return labelled((("-", plain(text)) for text in texts), width)
+
+
+def _named(gpus: Sequence[int]) -> str:
+    """Return `GPU 3` or `GPUs 0,1`."""
+    return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {_gpus(gpus)}"
 
 
 def _gpus(gpus: Sequence[int]) -> str:

@@ -118,6 +118,8 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
             f"--single-gpu-images-per-sec predicts steps of GPUs, and there is none: {why}",
             "leave it out; --from FILE rehearses the plan of another machine",
         )
+    if request.num_gpus == "auto":
+        why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
     devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
     plan = cpu_plan(
         request.model,

@@ -108,6 +108,19 @@ def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     assert len(list(kept.parent.glob("autotune/*/result.json"))) == 6
 
 
+def test_the_line_of_gradients_is_that_of_the_fastest(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")
+    worker("works")
+    speed = ("--single-gpu-images-per-sec", "1000", "--num-gpus", "2")
+    done = call("plan", "--model", "alexnet", "--autotune", "2", *speed, "--explain", "--json")
+    assert done.code == 0, done.err
+    plan = schema.decode(done.out, Plan, origin="stdout")
+    assert plan.line is not None
+    assert plan.line.variables_ms == plan.choice.exposed_ms["variables"]
+
+
 def test_a_plan_without_gpus_is_for_cpu_devices(
     call: Call, without_gpu: None, worker: Callable[[str], None]
 ) -> None:
@@ -125,6 +138,8 @@ def test_a_plan_without_gpus_is_for_cpu_devices(
         (("--from", "7gforce"), "--from"),
         (("--what-if", "acs off"), "--what-if"),
         (("--program", "keras-2017"), "--program keras-2017"),
+        (("--candidates", "all"), "--candidates all"),
+        (("--explain",), "nothing predicted"),
         (("--num-gpus", "1"), "one device"),
         (("--ps", "cpu"), "a single placement"),
     ],

@@ -1,0 +1,95 @@
+"""`plan` and `run` make the same plan of the same options, and `run` shows it before it starts."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gputopo.report.plan import summary_lines
+from gputopo.values import schema
+from gputopo.values.run.plan import Plan
+from tests.cli.conftest import Call
+
+SPEED = "--single-gpu-images-per-sec 1000"
+OPTIONS = (
+    "",
+    SPEED,
+    f"{SPEED} --num-gpus 2",
+    f"{SPEED} --num-gpus auto --gain 0.3",
+    f"{SPEED} --num-gpus 2 --prefer-pix --ps cpu",
+    f"{SPEED} --gpus 2,0 --ps gpu:2",
+    f"{SPEED} --gpus 0,1,3 --num-gpus 2 --exclude 2",
+    f"{SPEED} --variable-update independent",
+    f"{SPEED} --all-reduce nccl --batch-size 32",
+    f"{SPEED} --variable-update replicated --no-history",
+    "--single-gpu-images-per-sec 1000,1000,700,1000 --batch-size auto",
+    "--single-gpu-images-per-sec 1000,900 --gpus 0,1 --batch-size 64,48",
+)
+
+
+def both(call: Call, options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the plans of the two commands."""
+    asked = ("--model", "alexnet", *options.split(), "--json")
+    planned, dry = call("plan", *asked), call("run", *asked, "--dry-run")
+    assert (planned.code, dry.code) == (0, 0), (planned.err, dry.err)
+    return json.loads(planned.out), json.loads(dry.out)["plan"]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_same_options_give_the_same_plan(
+    call: Call, on_scenario: Callable[[str], None], options: str
+) -> None:
+    on_scenario("four")
+    planned, run = both(call, options)
+    assert planned.pop("schema") == "gputopo.plan/1"
+    run.pop("schema", None)
+    assert planned == run
+
+
+@pytest.mark.parametrize("visible", ["0,1", "3,2,1"])
+def test_so_they_do_with_the_gpus_that_are_visible(
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    on_scenario("four")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    planned, run = both(call, SPEED)
+    assert set(planned["choice"]["gpus"]) == set(map(int, visible.split(",")))
+    assert planned["choice"] == run["choice"]
+
+
+def test_a_rehearsal_is_planned_alike(call: Call) -> None:
+    planned, run = both(call, "--from 7gforce --num-gpus 3")
+    assert planned["choice"] == run["choice"]
+
+
+def test_the_plan_is_shown_in_two_lines_before_it_starts(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")
+    worker("works")
+    asked = ("--model", "alexnet", *SPEED.split(), "--num-gpus", "2")
+    plan = schema.decode(call("plan", *asked, "--json").out, Plan, origin="stdout")
+    done = call("run", *asked)
+    assert done.code == 0, done.err
+    lines = summary_lines(plan)
+    assert len(lines) == 2
+    shown = " ".join((done.out + done.err).split())
+    places = [shown.index(" ".join(line.split())) for line in lines]
+    assert places == sorted(places)
+
+
+def test_the_constants_of_another_program_are_for_plan_alone(call: Call) -> None:
+    done = call("run", "--model", "alexnet", "--program", "keras-2017")
+    assert done.code == 2
+    assert "it is for plan; " in done.err.splitlines()[1]
+
+
+def test_a_number_of_devices_left_to_gputopo_without_gpus_is_stated(
+    call: Call, without_gpu: None, worker: Callable[[str], None]
+) -> None:
+    worker("works")
+    done = call("run", "--model", "alexnet", "--num-gpus", "auto")
+    assert done.code == 0, done.err
+    assert "--num-gpus auto is 2 without GPUs" in " ".join((done.out + done.err).split())
