@@ -49,9 +49,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "run",
         "Train a model on the best GPUs, and monitor each.",
         aliases=True,
-        moved={
-            "--program": "it is for plan; run trains with the built-in core, and your own program comes after --"
-        },
+        moved={"--program": "it is for plan; run trains with the built-in core, or your program after --"},
     ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
