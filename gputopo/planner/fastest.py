@@ -18,6 +18,7 @@ from gputopo.planner.request import SPREAD, Request, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED, Selection
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.every import DETAILED, every_candidate
+from gputopo.prediction.exchange import IN_ORDER
 from gputopo.prediction.one_gpu.published import Speed
 from gputopo.prediction.paths import paths_of, unknown_facts
 from gputopo.prediction.programs import Program
@@ -174,11 +175,19 @@ class Fastest(Selection):
             question = self._question(part, last, placings)
             found += fastest(question, part, keep_equal if of_own else keep)
         if self.exact and set(pool) == set(self.pool):
-            found = [one._replace(gpus=self.pool) for one in found]
+            found = [self._as_named(one) for one in found]
         if of_own:
             found = list({(one.gpus, one.placing): self._with_own_batches(one) for one in found}.values())
         found.sort(key=lambda one: self._order(one, last))
         return tuple(found[:keep])
+
+    def _as_named(self, found: Found) -> Found:
+        """Return a candidate of the GPUs that were named with towers in that order, where it counts."""
+        step = found.prediction
+        if found.placing.traffic in IN_ORDER and found.gpus != self.pool:
+            groups = self._groups(self.pool)
+            step = predict(self.stepper, self.paths, self.pool, step.compute_s, found.placing, groups)
+        return found._replace(gpus=self.pool, prediction=step)
 
     def _question(
         self, pool: Sequence[int], last: Collection[int], placings: Sequence[Placing] | None = None

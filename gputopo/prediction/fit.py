@@ -438,10 +438,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write_roofline:
         Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
     if options.write:
-        programs = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
-        known = {program.name for program in programs}
-        programs += [require_program(name) for name in program_names() if name not in known]
-        Path(options.write).write_text(written(programs), encoding="utf-8")
+        fitted = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
+        known = map(require_program, program_names())
+        Path(options.write).write_text(written(merged(fitted, known)), encoding="utf-8")
+
+
+def merged(fitted: Sequence[Program], known: Iterable[Program]) -> list[Program]:
+    """Return the programs that were fitted here, then those that were not as they are."""
+    names = {program.name for program in fitted}
+    return [*fitted, *(program for program in known if program.name not in names)]
 
 
 def written(programs: Sequence[Program]) -> str:

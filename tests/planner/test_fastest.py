@@ -130,6 +130,15 @@ def test_all_candidates_of_named_gpus_are_every_placement_and_reduction(machine:
     assert independent.images_per_sec == pytest.approx(1000 * len(gpus))
 
 
+def test_a_ring_goes_round_the_named_gpus_in_the_order_in_which_they_were_named() -> None:
+    """In a DGX-1 GPUs 0 and 1 have NVLinks to 4 and 5, but 1 has none to 4."""
+    speeds = [
+        speed(plan(machine_of(DGX1_V100), request(gpus=order, all_reduce="ring")))
+        for order in ((0, 1, 5, 4), (0, 1, 4, 5))
+    ]
+    assert speeds[0] > speeds[1]
+
+
 def test_named_gpus_keep_their_order() -> None:
     found = plan(machine_of(SEVEN), request(gpus=(4, 0, 2)))
     assert {one.gpus for one in found.candidates} == {(4, 0, 2)}

@@ -13,13 +13,14 @@ from gputopo.prediction.fit import (
     Constants,
     cases,
     fit_all,
+    merged,
     our_own,
     paths_by_name,
     score,
     with_two_runs_of_all,
 )
 from gputopo.prediction.paths import HostLink, PairPath, Paths
-from gputopo.prediction.programs import Program, program_names, require_program
+from gputopo.prediction.programs import Program, require_program
 from gputopo.reference.published import published
 
 TF_2017, TF, KERAS = "tf_cnn_benchmarks-2017", "tf_cnn_benchmarks", "keras-2017"
@@ -64,7 +65,7 @@ def _errors(some: Sequence[Case]) -> tuple[float, float]:
     return median(errors), max(errors)
 
 
-@pytest.mark.parametrize("name", program_names())
+@pytest.mark.parametrize("name", ["gputopo", TF_2017, TF, KERAS])
 def test_the_shipped_constants_are_those_that_the_fit_finds(name: str) -> None:
     """At most 13 of them, and inside their bounds."""
     found = _fitted()
@@ -239,3 +240,12 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     middle = (len(one) - 1) / 2
     products = [(ranks[0][number] - middle) * (ranks[1][number] - middle) for number in range(len(one))]
     return sum(products) / sum((rank - middle) ** 2 for rank in range(len(one)))
+
+
+def test_sets_of_constants_that_are_not_fitted_here_stay_as_they_are() -> None:
+    """New ones come before them."""
+    own, tf = require_program("gputopo"), require_program(TF)
+    other = msgspec.structs.replace(own, name="measured elsewhere")
+    new = msgspec.structs.replace(tf, overlap=0.5)
+
+    assert merged([new], [own, tf, other]) == [new, own, other]
