@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -5,6 +7,8 @@ import pytest
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
 from gputopo.values.run.events import Noticed, Sample
+from tests.kit import faulty_nvml
+from tests.kit.cuda.build import NoCompilerError
 from tests.kit.nvml import FakeNvml, crash, hang, installed
 from tests.kit.scenarios import SCENARIOS
 
@@ -50,3 +54,29 @@ def test_a_driver_that_fails_during_a_run_is_noticed_once_and_the_host_is_sample
     samples = [event for event in seen if isinstance(event, Sample)]
     assert [len(sample.gpus) for sample in samples] == [2, 2, 1, 0, 0, 0]
     assert samples[-1].host is not None
+
+
+@pytest.mark.parametrize("fault", ["hang", "segv", "abort", "exit"])
+def test_a_library_that_fails_in_the_third_sample_costs_the_gpus_only(fault: str) -> None:
+    try:
+        environment = faulty_nvml.environment()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    program = """
+from gputopo.probes import child
+from gputopo.probes.run_watch import RunWatch
+child.CALL_S = 0.3
+with RunWatch([0, 1]) as watch:
+    for _ in range(8):
+        for event in watch.look():
+            print(event.says if hasattr(event, "says") else f"{len(event.gpus)} {event.host is not None}")
+"""
+    environment[faulty_nvml.FAULT] = f"{fault}@nvmlDeviceGetPowerUsage:1,2"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, notice, broken, *host = done.stdout.splitlines()
+    assert [first, second] == ["2 False", "2 False"]
+    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
+    assert (broken, host) == ("1 False", ["0 True", "0 True"])

@@ -99,5 +99,6 @@ def display(state: RunState) -> RenderableType:
     bars.add_row(Text("steps"), steps, Text(state.steps_words()))
     for device, pace in state.paces():
         bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
-        bars.add_row(Text(device.device), bar, Text(f"{100 * pace:.0f} % of the best"))
+        words = f"{100 * pace:.0f} % of the best  {state.sensors_words(device)}"
+        bars.add_row(Text(device.device), bar, Text(words.rstrip()))
     return Group(head, bars)

@@ -6,18 +6,23 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+import msgspec
+
+from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.runs.throughput import RunningThroughput
 from gputopo.values.run.events import (
     Device,
     Event,
+    GpuSample,
     LossNotFinite,
     ModelBuilt,
     PhaseBegun,
     PlacementChecked,
     RunFinished,
     RunStarted,
+    Sample,
     Step,
     WarmupDone,
 )
@@ -49,6 +54,7 @@ class RunState:
         self._line_s: float | None = None  # when a line of a step was last returned
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
+        self._gpus: dict[int, GpuSample] = {}  # by GPU, the latest of each fact that the display shows
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
     def add(self, event: Event) -> None:
@@ -65,6 +71,8 @@ class RunState:
                 self._enter(TRAINING)
             case Step():
                 self._take_step(event)
+            case Sample():
+                self._gpus |= {one.gpu: self._latest(one) for one in event.gpus}
             case PhaseBegun() if event.phase in SLOW_PHASES:
                 self._enter(event.phase)
             case LossNotFinite():
@@ -80,6 +88,28 @@ class RunState:
             return []
         best = min(usable.values())
         return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
+
+    def sensors_words(self, device: Device) -> str:
+        """Return what the GPU of a device reported last: clock, temperature, power; empty if nothing."""
+        last = self._gpus.get(-1 if device.gpu is None else device.gpu)
+        if last is None:
+            return ""
+        if last.lost:
+            return "lost"
+        facts = (
+            ("{} MHz", last.graphics_mhz),
+            ("{} C", last.temperature_c),
+            ("{:.0f} W", last.power_w),
+        )
+        words = [pattern.format(value) for pattern, value in facts if value is not None]
+        return "  ".join((*words, *in_short_words(decode(max(0, last.throttle_mask or 0)))))
+
+    def _latest(self, sample: GpuSample) -> GpuSample:
+        """Return a sample with the temperature of the one before, where it was not asked in this one."""
+        before = self._gpus.get(sample.gpu)
+        if before is None or sample.silent or sample.temperature_c is not None:
+            return sample
+        return msgspec.structs.replace(sample, temperature_c=before.temperature_c)
 
     def fraction(self) -> float | None:
         """Return the share of the counted steps or of the time that is done; None if unknown."""

@@ -11,10 +11,12 @@ from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
+    GpuSample,
     LossNotFinite,
     PhaseBegun,
     RankFailed,
     RunStarted,
+    Sample,
     Step,
     Traced,
 )
@@ -110,8 +112,8 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
     assert f"{state.running.steps} of 20" in lines[1]
     assert lines[2].startswith("/GPU:0")
-    assert lines[2].rstrip().endswith("100 % of the best")
-    assert lines[3].rstrip().endswith("52 % of the best")
+    assert lines[2].rstrip().endswith("100 % of the best  1700 MHz")
+    assert lines[3].rstrip().endswith("52 % of the best  1700 MHz")
     assert lines[2].count("━") > 1.8 * lines[3].count("━") > 0
 
 
@@ -235,3 +237,16 @@ def test_a_message_of_the_start_is_on_a_terminal_once() -> None:
         for event in stream(cpu_devices(2), RUN.steps(3), rehearsal=True):
             progress.event(event)
     assert text_of(console).count(SAYS) == 1
+
+
+def test_the_display_shows_what_the_gpus_reported_last() -> None:
+    state = RunState()
+    for event in EVENTS[:-1]:
+        state.add(event)
+    asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
+    state.add(Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))))
+    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
+    state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
+    first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
+    assert first.endswith("100 % of the best  1670 MHz  71 C  149 W")
+    assert second.rstrip().endswith("of the best  lost")
