@@ -10,6 +10,7 @@ from gputopo.values.run.events import (
     LossNotFinite,
     MemoryPeak,
     Noticed,
+    Restarted,
     Resumed,
     Traced,
 )
@@ -36,7 +37,7 @@ class Life:
     def add(self, event: Event) -> None:
         """Add an event of the run; others than those change nothing."""
         match event:
-            case Noticed():
+            case Noticed() | Restarted():
                 self._noticed[event.says] = None
             case CheckpointSaved():
                 there = (saved for saved in self._checkpoints if saved.path not in event.removed)

@@ -6,11 +6,13 @@ first failure, RunFinished. If the launcher itself is killed, the kernel kills t
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gputopo.launch.jobs import batch_search
+from gputopo.launch.jobs import batch_search, restarting
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.job import workers
@@ -19,8 +21,9 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
+from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.events import Event
+from gputopo.values.run.events import Event, RankFailed, Restarted
 from gputopo.values.run.result import Result
 
 
@@ -53,12 +56,14 @@ def supervise(
     count_oom_kills: Callable[[], int | None] = oom_kills,
     open_log: Callable[[Path], EventLog] = EventLog,
     finds_batch: bool = True,
+    restarts: int = 0,
 ) -> Outcome:
     """Run one worker to its end and return what happened; leaves no process of its group behind.
 
     `on_event` gets every event as it is written. `environment`: the worker's, as a whole. `command` makes the
     worker's command line from the path of the spec and the file descriptor for its events. `finds_batch`:
-    smaller batches are tried after out of memory.
+    smaller batches are tried after out of memory. `restarts`: how often another worker goes on from the
+    latest checkpoint where one failed by chance after a step (see `restarting`).
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
     try:
@@ -68,14 +73,38 @@ def supervise(
             f"cannot write {folder.events}: {error.strerror}",
             "name a folder that you may write to with --output",
         ) from error
+    kept = restarting.Kept()
+
+    def noted(event: Event) -> None:
+        kept.add(event)
+        on_event(event)
+
+    def may_restart(failed: RankFailed) -> bool:
+        return restarts > 0 and restarting.may_restart(failed)
+
     with (
-        contextlib.closing(Record(log, on_event)) as record,
+        contextlib.closing(Record(log, noted, may_restart=may_restart)) as record,
         workers(environment, limits=limits, count_oom_kills=count_oom_kills) as running,
         sampled(sampler) as samples,
     ):
         record.begin(spec)
         if not record.unwritable:
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
+        for number in range(1, restarts + 1):
+            failed, rest = record.restartable, restarting.continued(spec, kept.counted)
+            if failed is None or rest is None:
+                break
+            file = folder.path / f"restart-{number}.json"
+            with contextlib.suppress(InputError):  # a full disk: the failure stands
+                schema.write(file, rest)
+                record.restart()
+                record.add(
+                    Restarted(
+                        time_s=time.time(), number=number, of=restarts, cause=failed.cause, steps=kept.trained
+                    )
+                )
+                kept.begin_again()
+                running.run(rest, partial(command, file), record, folder.log, samples)
         if finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             batch_search.find(spec, folder, record, running, command)
         record.finish()

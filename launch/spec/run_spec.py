@@ -282,6 +282,9 @@ class Lifecycle(_Part, frozen=True):
     ] = None
     keep_checkpoints: Annotated[int, Option("--keep-checkpoints", "Number of checkpoints to keep", min=1)] = 5
     resume: Annotated[bool, Option("--resume", "Continue from the latest checkpoint")] = False
+    resume_or_start: Annotated[
+        bool, Option("--resume-or-start", "As --resume, and begin at the start where there is no checkpoint")
+    ] = False
     export: Annotated[
         str | None,
         Option("--export", "Write the model, for a single device, at the end", value="DIR", read=read_folder),

@@ -22,8 +22,15 @@ class Record:
     None of them is stored: a run of any length takes the same memory. `has_steps`: one was recorded.
     """
 
-    def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
-        """`log` None: there is no file."""
+    def __init__(
+        self,
+        log: EventLog | None,
+        on_event: Callable[[Event], None],
+        *,
+        may_restart: Callable[[RankFailed], bool] = lambda failed: False,
+    ) -> None:
+        """`log` None: there is no file. `may_restart`: whether a failure after a step is deferred."""
+        self._may_restart = may_restart
         self.summary = Summary()
         self.has_steps = False
         self._last: Event | None = None
@@ -45,16 +52,27 @@ class Record:
     def add(self, event: Event) -> None:
         """Record an event. The first failure counts: a later one is ignored.
 
-        A failure for lack of memory is deferred until it is known what would fit: see `release`.
+        A failure for lack of memory is deferred until it is known what would fit: see `release`; one after
+        which another worker may go on, until it is known whether it does: see `restart`.
         """
         if isinstance(event, RankFailed):
             if self.failure is not None:
                 return
             self.failure = event
-            if event.kind == failure.OUT_OF_MEMORY:
+            if event.kind == failure.OUT_OF_MEMORY or self.restartable is not None:
                 self._deferred = event
                 return
         self._add(event)
+
+    @property
+    def restartable(self) -> RankFailed | None:
+        """The failure after which another worker may go on."""
+        return self.failure if self.failure and self.has_steps and self._may_restart(self.failure) else None
+
+    def restart(self) -> None:
+        """Forget a failure that was deferred: another worker goes on."""
+        self.failure = self._deferred = None
+        self.has_steps = False
 
     def release(self, remedy: str | None = None) -> None:
         """Record the deferred failure, if there is one, with another remedy if one is given."""

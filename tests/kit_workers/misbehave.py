@@ -137,6 +137,19 @@ def ignores_sigterm_and_hangs() -> None:
 
 
 @behaviour
+def is_killed_until_it_resumes() -> None:
+    step(1)
+    step(2)
+    if os.path.basename(sys.argv[2]).startswith("restart-"):
+        with open(sys.argv[2]) as spec:
+            assert json.load(spec)["lifecycle"]["resume_or_start"]
+        return
+    send("checkpoint_saved", path="c", steps=12, bytes=1, seconds=0.1)
+    step(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@behaviour
 def prints_much() -> None:
     for _ in range(64):
         os.write(1, b"x" * (1 << 20))  # one line, without an end

@@ -58,6 +58,15 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="one every 5 s; 10 with --tf-cnn-log",
         ),
     ] = None
+    restart: Annotated[
+        int,
+        Option(
+            "--restart",
+            "Restarts after a failure of the worker, each from the latest checkpoint",
+            min=0,
+            value="N",
+        ),
+    ] = 0
     stall_timeout: Annotated[
         float | None,
         Option(

@@ -95,6 +95,8 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code."""
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
+    if spec.task == "train":
+        _require_files(spec)
     display = RunDisplay(options.shape, options.display_every, predicted)
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
@@ -256,6 +258,11 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
 
     if options.repeats > 1:
         _require_repeatable(spec)
+    if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
+        raise UsageError(
+            "--restart goes on from a checkpoint, and this run has none",
+            "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
+        )
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
@@ -264,6 +271,15 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
         from gputopo.launch.data.folder import find
 
         find(Path(spec.data.folder), spec.data.name)
+
+
+def _require_files(spec: "RunSpec") -> None:
+    """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
+    saved = spec.lifecycle
+    if any(name is not None for name in (saved.checkpoints, saved.export, saved.tensorboard)):
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+
+        require_files(saved)
 
 
 def _require_home_of_traces(home: Path) -> None:
@@ -316,6 +332,7 @@ def _supervised(
             command=worker_command,
             sampler=sampler,
             limits=limits,
+            restarts=options.restart,
         )
 
 

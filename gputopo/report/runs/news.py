@@ -16,6 +16,7 @@ from gputopo.values.run.events import (
     Noticed,
     PhaseBegun,
     RankFailed,
+    Restarted,
     Resumed,
     Silent,
     Traced,
@@ -25,7 +26,7 @@ from gputopo.values.run.events import (
 def news(event: Event) -> str | None:
     """Return the line for an event that a user wants to read at once, None for all others."""
     match event:
-        case Anomaly() | Noticed():
+        case Anomaly() | Noticed() | Restarted():
             return event.says
         case RankFailed():
             return f"{event.kind}: {event.cause}"

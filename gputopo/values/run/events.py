@@ -256,6 +256,24 @@ class Noticed(_Event, frozen=True, tag="noticed"):
     says: str
 
 
+class Restarted(_Event, frozen=True, tag="restarted"):
+    """The worker failed, and another one goes on from the latest checkpoint.
+
+    `number`: of this restart, `of` that are allowed. `steps`: trained at that checkpoint, 0: there is none.
+    """
+
+    number: int
+    of: int
+    cause: str
+    steps: int
+
+    @property
+    def says(self) -> str:
+        """The event in one line."""
+        begins = f"from the checkpoint after {self.steps} steps" if self.steps else "at the start"
+        return f"Restart {self.number} of {self.of}: {self.cause}; training went on {begins}."
+
+
 class Resumed(_Event, frozen=True, tag="resumed"):
     """Training, or an evaluation, goes on from a checkpoint. `steps`: trained when it was written."""
 
@@ -380,6 +398,7 @@ Event = (
     | PhaseBegun
     | Silent
     | Noticed
+    | Restarted
     | Resumed
     | CheckpointSaved
     | Evaluated

@@ -27,8 +27,12 @@ def _plain_exchange(spec: RunSpec) -> RunSpec:
     return replaced(spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), grad_reduce="mean")
 
 
+def _resumes(files: Lifecycle) -> bool:
+    return files.resume or files.resume_or_start
+
+
 def _writes(files: Lifecycle) -> bool:
-    return files.checkpoint_steps is not None or files.resume or files.export is not None
+    return files.checkpoint_steps is not None or _resumes(files) or files.export is not None
 
 
 def _keeps(files: Lifecycle) -> bool:
@@ -78,6 +82,7 @@ TASK_RULES: tuple[Rule, ...] = (
             checkpoint_steps=None,
             keep_checkpoints=5,
             resume=False,
+            resume_or_start=False,
             export=None,
             training_accuracy=False,
             trace_steps=(),
@@ -130,7 +135,7 @@ TASK_RULES: tuple[Rule, ...] = (
         lambda spec: spec.task == "eval" and _writes(spec.lifecycle),
         "--eval updates no weights: --checkpoint-steps, --resume and --export have no effect",
         "leave them out, or use --task train",
-        to("lifecycle", checkpoint_steps=None, resume=False, export=None),
+        to("lifecycle", checkpoint_steps=None, resume=False, resume_or_start=False, export=None),
     ),
     Rule(
         lambda spec: spec.task == "forward" and _keeps(spec.lifecycle),
@@ -143,6 +148,7 @@ TASK_RULES: tuple[Rule, ...] = (
             checkpoint_steps=None,
             keep_checkpoints=5,
             resume=False,
+            resume_or_start=False,
             export=None,
         ),
     ),
@@ -162,10 +168,10 @@ TASK_RULES: tuple[Rule, ...] = (
 
 KEPT_RULES: tuple[Rule, ...] = (
     Rule(
-        lambda spec: spec.lifecycle.checkpoints is None and spec.lifecycle.resume,
+        lambda spec: spec.lifecycle.checkpoints is None and _resumes(spec.lifecycle),
         "--resume needs a checkpoint, and no folder is named",
         "add --checkpoints DIR, or leave --resume out",
-        to("lifecycle", resume=False),
+        to("lifecycle", resume=False, resume_or_start=False),
     ),
     Rule(
         lambda spec: (

@@ -27,8 +27,10 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.train.lifecycle.export_folder import require_empty
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
@@ -178,6 +180,46 @@ def newest(folder: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
         taken = f"; the one of step {checkpoint.header.steps} is taken"
         return checkpoint, tuple(f"{error.what}{taken}" for error in damaged)
     return None, tuple(error.what for error in damaged)
+
+
+def require_begin(folder: Path, lifecycle: Lifecycle, *, steps: int | None) -> None:
+    """Raise an error where a run cannot begin as it is asked to.
+
+    `steps`: trained for at the newest checkpoint in the folder, None: there is none. InputError if it is to
+    be resumed and is not there; UsageError if a run would write among the checkpoints of an earlier one.
+    """
+    if steps is None and lifecycle.resume and not lifecycle.resume_or_start:
+        raise InputError(
+            f"there is no checkpoint in {folder} to resume",
+            "name the folder of a run's checkpoints, or begin at the start with --resume-or-start",
+        )
+    if steps is not None and not (lifecycle.resume or lifecycle.resume_or_start):
+        raise UsageError(
+            f"{folder} already holds a checkpoint of step {steps}",
+            "go on from it with --resume, or name another folder with --checkpoints",
+        )
+
+
+def require_files(lifecycle: Lifecycle) -> None:
+    """Check before TensorFlow is loaded what a training does with its folders; they are made if need be.
+
+    Of checkpoints only the headers are read. Raises GputopoError, as the worker would.
+    """
+    for option, name in (
+        ("--checkpoints", lifecycle.checkpoints),
+        ("--tensorboard", lifecycle.tensorboard),
+        ("--export", lifecycle.export),
+    ):
+        if name is not None:
+            require_writable(Path(name), option)
+    if lifecycle.export is not None:
+        require_empty(Path(lifecycle.export))
+    if lifecycle.checkpoints is None:
+        return
+    folder = Path(lifecycle.checkpoints)
+    found, damaged = _read_headers(folder)
+    if found or not damaged:  # the worker knows whether damaged ones matter
+        require_begin(folder, lifecycle, steps=max((one.header.steps for one in found), default=None))
 
 
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:

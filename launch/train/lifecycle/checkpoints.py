@@ -14,7 +14,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.train.loop import Stepper
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import InputError
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
 Emit = Callable[[Event], None]
@@ -37,27 +37,26 @@ class Checkpoints:
     def start(self) -> int:
         """Bring the variables to where training begins; return the steps that they are trained for.
 
-        With `resume`: the newest whole checkpoint; without one in the folder, from the start, with a notice.
-        Raises InputError for a checkpoint of another run, or where all are damaged; UsageError if a run would
-        write among the checkpoints of an earlier one; DiskError if the folder cannot be written.
+        With `resume`: the newest whole checkpoint; without one in the folder, from the start where that is
+        asked for, with a notice.
+        Raises InputError for a checkpoint of another run, or where all are damaged, and as `require_begin`;
+        DiskError if the folder cannot be written.
         """
         if self._folder is None:
             return 0
         files.require_writable(self._folder)
         found, damaged = files.newest(self._folder)
-        if found is None and damaged and self._spec.lifecycle.resume:
+        lifecycle = self._spec.lifecycle
+        resumes = lifecycle.resume or lifecycle.resume_or_start
+        if found is None and damaged and resumes:
             raise _all_damaged(damaged)
         for remark in damaged:
             self._notice(remark)
+        files.require_begin(self._folder, lifecycle, steps=None if found is None else found.header.steps)
         if found is None:
-            if self._spec.lifecycle.resume:
+            if resumes:
                 self._notice(f"There is no checkpoint in {self._folder}: training begins at the start.")
             return 0
-        if not self._spec.lifecycle.resume:
-            raise UsageError(
-                f"{self._folder} already holds a checkpoint of step {found.header.steps}",
-                "go on from it with --resume, or name another folder with --checkpoints",
-            )
         return self._resume(found)
 
     def save_if_due(self, steps: int) -> None:

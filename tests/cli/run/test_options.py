@@ -104,6 +104,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"checkpoints": "/kept", "checkpoint_steps": 5}, "lifecycle.checkpoint_steps", 5),
     ({"checkpoints": "/kept", "keep_checkpoints": 2}, "lifecycle.keep_checkpoints", 2),
     ({"checkpoints": "/kept", "resume": True}, "lifecycle.resume", True),
+    ({"checkpoints": "/kept", "resume_or_start": True}, "lifecycle.resume_or_start", True),
     ({"export": "/out"}, "lifecycle.export", "/out"),
     ({"trace": "3,5-6"}, "lifecycle.trace_steps", (3, 5, 6)),
     ({"tensorboard": "/board"}, "lifecycle.tensorboard", "/board"),

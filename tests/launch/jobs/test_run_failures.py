@@ -15,6 +15,7 @@ from gputopo.values.run.events import (
     BatchTried,
     Event,
     RankFailed,
+    Restarted,
     RunFinished,
     RunStarted,
     Step,
@@ -228,3 +229,23 @@ def test_the_device_that_is_always_full_ends_the_run(run: Run) -> None:
 def test_an_events_file_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
         Run(tmp_path / "absent")("works")
+
+
+def test_a_run_goes_on_from_its_checkpoint_after_a_failure_by_chance_and_counts_it(run: Run) -> None:
+    outcome = run("is_killed_until_it_resumes", spec=cpu_spec(num_batches=4), restarts=2)
+    assert (outcome.exit_code, outcome.result.status) == (0, "complete")
+    (restarted,) = (event for event in run.written() if isinstance(event, Restarted))
+    assert (restarted.number, restarted.of, restarted.steps) == (1, 2, 12)
+    assert any("Restart 1 of 2: the worker was ended by SIGKILL" in said for said in outcome.result.says)
+    assert not any(isinstance(event, RankFailed) for event in run.written())
+
+
+def test_restarts_end_with_the_failure_of_the_last_one(run: Run) -> None:
+    outcome = run("killed", restarts=2)
+    assert (outcome.exit_code, failure(outcome).kind) == (137, "killed")
+    assert sum(isinstance(event, Restarted) for event in run.written()) == 2
+
+
+def test_a_worker_that_fails_before_its_first_step_is_not_restarted(run: Run) -> None:
+    assert run("no_tensorflow", restarts=2).exit_code == 3
+    assert not any(isinstance(event, Restarted) for event in run.written())

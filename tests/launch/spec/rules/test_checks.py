@@ -48,6 +48,7 @@ LIVES = st.builds(
     checkpoint_steps=st.sampled_from([None, 5]),
     keep_checkpoints=st.sampled_from([5, 2]),
     resume=st.booleans(),
+    resume_or_start=st.booleans(),
     export=st.sampled_from([None, "/out"]),
     trace_steps=st.sampled_from([(), (3,), (3, 1000)]),
     training_accuracy=st.booleans(),

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.train.lifecycle import checkpoint_files as files
-from gputopo.values.errors import ExitCode, InputError
+from gputopo.values.errors import ExitCode, InputError, UsageError
 from tests.launch.train.small_disk import small_disk
 
 HEADER = files.Header(
@@ -259,3 +260,19 @@ def test_a_folder_that_was_removed_is_reported_as_that_and_nothing_is_called_int
     with pytest.raises(files.DiskError, match="its folder was removed while the run went on") as reported:
         files.write(tmp_path / "gone", header(steps=3), [])
     assert "intact" not in reported.value.hint
+
+
+def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Path) -> None:
+    def lifecycle(*, resume: bool = False, resume_or_start: bool = False) -> Lifecycle:
+        return Lifecycle(checkpoints=str(tmp_path / "kept"), resume=resume, resume_or_start=resume_or_start)
+
+    files.require_files(lifecycle())
+    files.require_files(lifecycle(resume_or_start=True))
+    with pytest.raises(InputError, match=r"there is no checkpoint in .*kept to resume") as missing:
+        files.require_files(lifecycle(resume=True))
+    assert "--resume-or-start" in missing.value.hint
+    saved(tmp_path / "kept", 10)
+    files.require_files(lifecycle(resume=True))
+    files.require_files(lifecycle(resume_or_start=True))
+    with pytest.raises(UsageError, match="already holds a checkpoint of step 10"):
+        files.require_files(lifecycle())

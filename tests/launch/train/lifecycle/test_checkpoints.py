@@ -156,7 +156,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]
         other("optimizer", kept, optimization={"optimizer": "adam"}),
         other("alone", kept, **MODES["independent"]),
         other("seed", kept, seed=99),
-        other("anew", folder / "empty"),
+        other("anew", folder / "empty", lifecycle={"resume": False, "resume_or_start": True}),
+        other("missing", folder / "nothing"),
         other("before_full", full, lifecycle={"resume": False}),
         other("full", full, disk_bytes=3000, num_batches=4, lifecycle={"checkpoint_steps": 2}),
         other("after_full", full),
@@ -207,6 +208,12 @@ def test_a_new_run_does_not_write_among_the_checkpoints_of_another(odd: tuple[Pa
     assert again.error.endswith("already holds a checkpoint of step 9")
     assert again.hint is not None
     assert "--resume" in again.hint
+
+
+def test_a_checkpoint_that_is_to_be_resumed_must_be_there(odd: tuple[Path, dict[str, Ran]]) -> None:
+    missing = odd[1]["missing"]
+    assert (missing.exit_code, missing.reported(Step)) == (ExitCode.USAGE, [])
+    assert "there is no checkpoint in" in (missing.error or "")
 
 
 def test_another_seed_and_an_empty_folder_are_reported_and_training_goes_on(

@@ -1,0 +1,53 @@
+"""What a run does after a failure of its worker: whether it goes on, and with which spec. Pure."""
+
+import msgspec
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import ExitCode
+from gputopo.values.run.events import CheckpointSaved, Event, RankFailed, Step
+
+# What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
+_BY_CHANCE = ("killed", "hung")
+
+
+def may_restart(failed: RankFailed) -> bool:
+    """Return whether the next worker may do better than one that failed like this."""
+    return failed.kind in _BY_CHANCE or (failed.kind == "error" and failed.exit_code == ExitCode.HARDWARE)
+
+
+class Kept:
+    """What the checkpoints of a run hold: `counted` of its steps; `trained` in all, 0: none was written."""
+
+    def __init__(self) -> None:
+        self.counted = self.trained = 0
+        self._taken = 0  # counted steps since the worker's start
+        self._before = 0  # counted steps that earlier workers have saved
+
+    def add(self, event: Event) -> None:
+        """Add the next event of the run."""
+        if isinstance(event, Step) and not event.warmup:
+            self._taken += 1
+        elif isinstance(event, CheckpointSaved):
+            self.counted, self.trained = self._before + self._taken, event.steps
+
+    def begin_again(self) -> None:
+        """Note that another worker starts from the latest checkpoint."""
+        self._before, self._taken = self.counted, 0
+
+
+def continued(spec: RunSpec, counted: int) -> RunSpec | None:
+    """Return the spec for the rest of a run of which so many counted steps are saved; None: nothing is left.
+
+    The new warm-up trains, too, so it is taken from the steps that are left.
+    """
+    saved = msgspec.structs.replace(spec.lifecycle, resume=False, resume_or_start=True)
+    spec = msgspec.structs.replace(spec, lifecycle=saved)
+    if spec.num_batches is None or not counted:
+        return spec
+    left = spec.num_batches - counted
+    if left < 1:
+        return None
+    warmup = min(spec.num_warmup_batches, left - 1)
+    return msgspec.structs.replace(
+        spec, num_batches=left - warmup, num_warmup_batches=warmup, detect_warmup=False
+    )
