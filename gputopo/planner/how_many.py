@@ -17,7 +17,7 @@ from gputopo.prediction.paths import Paths
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, plain
-from gputopo.values.run.plan import GpuCount, GroupSpeed, HowMany, Unequal
+from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
 
 # A doubling that brings less than half of what ideal GPUs would bring is better left to another job.
 GAIN = 0.5
@@ -130,7 +130,16 @@ def _reason(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     if after.gain is not None and after.gain < 0:
         return slower
     brings = f"{after.num_gpus} would bring {after.gain:.0%} of their worth, less than {gain:.0%} (--gain)"
-    return f"{brings}; {slower}" if slower else brings
+    return "; ".join(filter(None, (brings, slower, _more(counts, chosen))))
+
+
+def _more(counts: Sequence[GpuCount], chosen: GpuCount) -> str:
+    """Return how much faster than the chosen number another is, where that can be told; else empty."""
+    best = max(counts, key=lambda one: one.images_per_sec)
+    if best.images_per_sec * (1 - SURE_MARGIN) <= chosen.images_per_sec:
+        return ""
+    times = best.images_per_sec / chosen.images_per_sec
+    return f"{best.num_gpus} are {times:.2f} times as fast as {chosen.num_gpus}: --num-gpus {best.num_gpus}"
 
 
 def _slower(counts: Sequence[GpuCount]) -> str:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo import captures
 from gputopo.planner import Request, plan
 from gputopo.planner.how_many import GAIN, doublings, enough, gains
 from gputopo.values.bandwidth import Bandwidth, Sample
@@ -90,6 +91,17 @@ def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:
 def test_a_reduction_is_compared_where_it_can_serve_the_gpus() -> None:
     request = msgspec.structs.replace(SMALL, all_reduce="tf_hierarchical")
     assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 4]
+
+
+def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
+    """Two GPUs of this box bring little, since the fastest one waits for another; seven bring much."""
+    found = plan(captures.load(["7gforce"]), Request(model="alexnet", num_gpus="auto")).how_many
+    assert found is not None
+    chosen = next(one for one in found.counts if one.num_gpus == found.num_gpus)
+    best = found.counts[-1]
+    assert (found.num_gpus, best.num_gpus) == (1, 7)
+    times = best.images_per_sec / chosen.images_per_sec
+    assert found.reason.endswith(f"; 7 are {times:.2f} times as fast as 1: --num-gpus 7")
 
 
 def test_a_gain_without_auto_is_refused() -> None:
