@@ -26,9 +26,9 @@ DOUBTFUL = 0.1
 # A pull of both numbers to 1, which decides where the jobs do not: as much as an error of 8 % for a factor of
 # e. With less, jobs with one placement spoil the predictions of others; with more, two jobs change little.
 PULL = 0.08
-# The range of a program counts as much as so many jobs. With 2 to 6 jobs of a published box in one mode 87 to
-# 92 % of its other figures in that mode are then inside a range that was made for 90 %; of those in other
-# modes 72 to 75 %, so that their range stays.
+# The range of a program counts as much as so many jobs. After runs of a published box in one mode 90 % of the
+# figures of its other models in that mode are inside the range, which is made for 90 %; of those in other
+# modes 82 %, so that their range stays (`gputopo.prediction.fit` prints both).
 RANGE_JOBS = 4
 _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 

@@ -7,20 +7,11 @@ from statistics import fmean, median
 import msgspec
 import pytest
 
-from gputopo.prediction.fit import (
-    BOUNDS,
-    Case,
-    Constants,
-    cases,
-    fit_all,
-    merged,
-    our_own,
-    paths_by_name,
-    score,
-    with_two_runs_of_all,
-)
+from gputopo.prediction.fit import BOUNDS, fit_all, merged, our_own
 from gputopo.prediction.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import Program, require_program
+from gputopo.prediction.published.boxes import covered_of_all, two_runs_of_all
+from gputopo.prediction.published.cases import Case, Constants, cases, paths_by_name, score
 from gputopo.reference.published import published
 
 TF_2017, TF, KERAS = "tf_cnn_benchmarks-2017", "tf_cnn_benchmarks", "keras-2017"
@@ -209,7 +200,7 @@ def test_nine_of_ten_figures_of_machines_left_out_are_within_the_range(name: str
 
 def test_two_runs_of_a_box_lower_the_error_of_its_other_models_by_a_third() -> None:
     """One of many bytes and one of many variables, of a box that no constant was fitted to."""
-    before, after = with_two_runs_of_all(_fitted())
+    before, after = two_runs_of_all(_fitted())
 
     assert len(before) > 150
     assert median(after) <= 2 / 3 * median(before)

@@ -1,0 +1,1 @@
+"""Published figures of several GPUs beside their predictions."""

@@ -1,0 +1,184 @@
+"""Published measurements of several GPUs as predictions: of images/sec, and of the fastest in a group."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from statistics import fmean, median
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.prediction.paths import Paths, paths_of
+from gputopo.prediction.programs import Program
+from gputopo.prediction.step import Model, Placing, Stepper, limits, model_of
+from gputopo.reference.published import Published, published, published_machines
+from gputopo.workload.workloads import require
+
+NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
+SPREAD = 0.05  # of the best over the worst of a group, above which a choice counts
+NEAR = 0.02  # a choice this close to the best is a good one
+
+
+class Case(NamedTuple):
+    """A measurement with all of its prediction that no constant changes.
+
+    `group`: the same job on the same machine; `weights`, `gradients`: seconds a byte of the slowest link.
+    """
+
+    group: tuple[object, ...]
+    row: Published
+    model: Model
+    compute_s: float
+    placing: Placing
+    weights: float
+    gradients: float
+    cpus: int
+
+    @property
+    def towers(self) -> int:
+        """GPUs of the run."""
+        return len(self.row.gpus)
+
+    @property
+    def name(self) -> str:
+        """Its place for variables."""
+        row = self.row
+        return f"{row.variable_update} {row.ps_device or row.all_reduce or ''}".strip()
+
+
+class Constants:
+    """Predictions of one program; the steps of each model and number of GPUs are set up once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._steppers: dict[tuple[str, int, int, bool], Stepper] = {}
+
+    def images_per_sec(self, case: Case) -> float:
+        """Return the predicted images/sec of all GPUs of a measurement."""
+        key = case.row.model, case.towers, case.cpus, case.row.xla
+        stepper = self._steppers.get(key)
+        if stepper is None:
+            # A compiled step hands over its gradients at the end.
+            program = msgspec.structs.replace(self.program, **NO_OVERLAP) if case.row.xla else self.program
+            stepper = self._steppers[key] = Stepper(case.model, program, case.towers, case.cpus)
+        parts = stepper.predict(case.placing, case.compute_s, case.weights, case.gradients)
+        return case.towers * case.row.batch_per_gpu / (case.compute_s + sum(parts))
+
+    def error(self, case: Case) -> float:
+        """Return the logarithm of predicted over measured images/sec."""
+        return math.log(self.images_per_sec(case) / case.row.images_per_sec)
+
+
+@cache
+def paths_by_name(machine: str) -> Paths:
+    """Return the paths of a bundled or a published machine."""
+    if machine in bundled_names():
+        return paths_of(read_bundled(machine))
+    return paths_of(published_machines()[machine].machine())
+
+
+@cache
+def _model(name: str) -> Model:
+    return model_of(require(name))
+
+
+def cases(rows: Iterable[Published], paths_of_name: Callable[[str], Paths] = paths_by_name) -> list[Case]:
+    """Return what can be predicted: several GPUs, a known place for variables, a one-GPU figure."""
+    found = []
+    for row in rows:
+        single = row.single_gpu_images_per_sec or _between_depths(row)
+        if len(row.gpus) == 1 or row.variable_update is None or single is None:
+            continue
+        placing = Placing(row.variable_update, row.ps_device, row.all_reduce)
+        paths = paths_of_name(row.machine)
+        (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
+        job = row.data, row.model, row.batch_per_gpu, row.precision, row.xla
+        found.append(
+            Case(
+                (row.machine, row.source, row.version, *job, len(row.gpus)),
+                row,
+                _model(row.model),
+                row.batch_per_gpu / single,
+                placing,
+                weights,
+                gradients,
+                paths.cpus,
+            )
+        )
+    return found
+
+
+def _between_depths(row: Published) -> float | None:
+    """Return the one-GPU figure of resnet101 between those of resnet50 and resnet152, by layers."""
+    if row.model != "resnet101":
+        return None
+    seconds = {
+        other.model: 1 / other.single_gpu_images_per_sec
+        for other in published()
+        if (other.source, other.precision) == (row.source, row.precision) and other.single_gpu_images_per_sec
+    }
+    return 2 / (seconds["resnet50"] + seconds["resnet152"])
+
+
+def grouped(some: Iterable[Case]) -> list[list[Case]]:
+    """Return the measurements by group."""
+    groups: dict[object, list[Case]] = defaultdict(list)
+    for case in some:
+        groups[case.group].append(case)
+    return list(groups.values())
+
+
+def used(program: str) -> list[Case]:
+    """Return the measurements that a program's constants are fitted to: synthetic data, all in fp32.
+
+    In fp16 these programs without XLA lose half of their speed with several GPUs and batch normalization,
+    whatever the links.
+    """
+    rows = [row for row in published() if row.program == program]
+    return [
+        case
+        for case in cases(rows)
+        if (case.row.data, case.row.precision) == ("synthetic", "fp32")
+        and not case.row.is_suspect
+        and case.placing.traffic != "none"
+    ]
+
+
+class Score(NamedTuple):
+    """How good predictions are: relative errors of images/sec, and what the predicted choices lose."""
+
+    errors: tuple[float, ...]
+    regrets: tuple[float, ...]
+
+    def __str__(self) -> str:
+        text = f"{len(self.errors):4} figures: "
+        if self.errors:
+            text += f"median {median(self.errors):.1%}, p90 {quantile(self.errors, 0.9):.1%}, "
+            text += f"worst {max(self.errors):.1%}"
+        if self.regrets:
+            near = fmean(regret <= NEAR for regret in self.regrets)
+            text += f"; {len(self.regrets)} choices: mean regret {fmean(self.regrets):.2%}, "
+            text += f"within {NEAR:.0%}: {near:.0%}"
+        return text
+
+
+def score(some: Iterable[Case], constants: Mapping[str, Constants], spread: float = SPREAD) -> Score:
+    """Return how good each machine's constants are. Choices count if the best is `spread` above the worst."""
+    errors: list[float] = []
+    regrets: list[float] = []
+    for group in grouped(some):
+        here = constants[group[0].row.machine]
+        errors += [abs(math.expm1(here.error(case))) for case in group]
+        measured = [case.row.images_per_sec for case in group]
+        several = len({(case.row.gpus, case.placing) for case in group}) > 1
+        if several and max(measured) > (1 + spread) * min(measured):
+            chosen = max(group, key=here.images_per_sec)
+            regrets.append(1 - chosen.row.images_per_sec / max(measured))
+    return Score(tuple(sorted(errors)), tuple(regrets))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that so large a share of an ordered sequence is below."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
