@@ -46,7 +46,7 @@ class Covered(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{len(self.same):4} figures with runs of the box's other models: {fmean(self.same):.0%} inside "
-            f"the range of a mode that ran, {fmean(self.other):.0%} of {len(self.other)} inside that of another"
+            f"the range of a mode that ran, {fmean(self.other):.0%} of {len(self.other)} in that of another"
         )
 
 
