@@ -25,7 +25,7 @@ from gputopo.prediction.programs import Program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import DIGITS, Found, Question
 from gputopo.prediction.step import Model, Placing, Stepper, predict
-from gputopo.topology.reduction_groups import Groups, reduction_groups
+from gputopo.topology.reduction_groups import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
@@ -59,6 +59,22 @@ class Basis(NamedTuple):
         return batch / speed.images_per_sec
 
 
+class _OfSet(NamedTuple):
+    """What all candidates of a set of GPUs have in common.
+
+    `batch`: examples of a step; `batch_sizes`: of each GPU where they differ; `fastest`: images/sec of the
+    fastest GPU alone; `alone`, `together`: ranges over the prediction of each GPU by itself, of all together;
+    `slowest`: the GPU that the others wait for.
+    """
+
+    batch: int
+    batch_sizes: tuple[int, ...]
+    fastest: float
+    alone: tuple[float, float]
+    together: tuple[float, float]
+    slowest: int | None
+
+
 class Fastest(Selection):
     """The candidates whose steps are shortest."""
 
@@ -69,9 +85,9 @@ class Fastest(Selection):
         self.basis = basis
         self.paths = paths_of(machine)
         self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
-        self._ranges: dict[
-            tuple[tuple[int, ...], float], tuple[float, tuple[float, float], tuple[float, float]]
-        ] = {}
+        self._groups_of = GroupsOf(machine)
+        self._groups_found: dict[tuple[int, ...], Groups] = {}
+        self._of_sets: dict[tuple[tuple[int, ...], float], _OfSet] = {}
 
     @property
     def _has_own_batches(self) -> bool:
@@ -229,7 +245,10 @@ class Fastest(Selection):
         return found._replace(prediction=step)
 
     def _groups(self, gpus: Sequence[int]) -> Groups:
-        return reduction_groups(self.machine, gpus)
+        key = tuple(gpus)
+        if key not in self._groups_found:
+            self._groups_found[key] = self._groups_of(gpus)
+        return self._groups_found[key]
 
     def _order(self, found: Found, last: Collection[int]) -> tuple[object, ...]:
         nearness = sorted((self.key(a, b) for a, b in combinations(found.gpus, 2)), reverse=True)
@@ -302,12 +321,10 @@ class Fastest(Selection):
 
     def _candidate(self, found: Found) -> Candidate:
         gpus, placing, step = found.gpus, found.placing, found.prediction
-        speed, batch_sizes = self.images_per_sec(found), self.batches(gpus)
         share = 1.0 if self.basis.learned is None else range_share(self.basis.learned, placing)
-        if (gpus, share) not in self._ranges:
-            self._ranges[gpus, share] = self._ranges_of(gpus, share)
-        fastest, *ranges = self._ranges[gpus, share]
-        low, high = ranges[len(gpus) > 1 and placing.variable_update != "independent"]
+        known = self._of_sets.get((gpus, share)) or self._of_set(gpus, share)
+        speed = known.batch / step.step_s
+        low, high = known.alone if len(gpus) == 1 or placing.traffic == "none" else known.together
         links = {"weights": step.weights_by, "gradients": step.gradients_by}
         return Candidate(
             gpus=gpus,
@@ -318,9 +335,9 @@ class Fastest(Selection):
             images_per_sec=round(speed, 2),
             images_per_sec_low=round(speed * low, 2),
             images_per_sec_high=round(speed * high, 2),
-            speedup=round(speed / fastest, 3),
+            speedup=round(speed / known.fastest, 3),
             step_ms=_ms(step.step_s),
-            batch_sizes=batch_sizes if len(set(batch_sizes)) > 1 else (),
+            batch_sizes=known.batch_sizes,
             compute_ms=_ms(step.compute_s),
             exposed_ms={
                 "weights": _ms(step.weights_s),
@@ -328,39 +345,45 @@ class Fastest(Selection):
                 "variables": _ms(step.variables_s),
             },
             links={part: in_words(by, placing, self.paths) for part, by in links.items() if by is not None},
-            limited_by=self._limited_by(found),
+            limited_by=self._limited_by(found, known.slowest),
         )
 
-    def _ranges_of(
-        self, gpus: Sequence[int], share: float
-    ) -> tuple[float, tuple[float, float], tuple[float, float]]:
-        """Return the fastest GPU's speed, and ranges over the prediction: for each GPU by itself, for all.
+    def _of_set(self, gpus: tuple[int, ...], share: float) -> "_OfSet":
+        """Return what all candidates of a set have in common.
 
-        The latter is that of the program, `share` times as wide, and of the slowest GPU's speed. Their errors
-        are independent: logarithms add up as squares do.
+        The range of GPUs together is that of the program, `share` times as wide, and of the slowest GPU's
+        speed. Their errors are independent: logarithms add up as squares do.
         """
         program, speeds = self.basis.program, [self.basis.speeds[gpu] for gpu in gpus]
         slowest = min(speeds)
         low, high = log(slowest.low / slowest.images_per_sec), log(slowest.high / slowest.images_per_sec)
-        return (
+        each = self.batches(gpus)
+        found = self._of_sets[gpus, share] = _OfSet(
+            sum(each),
+            each if len(set(each)) > 1 else (),
             max(speeds).images_per_sec,
             (exp(low), exp(high)),
             (exp(-hypot(share * log(program.low), low)), exp(hypot(share * log(program.high), high))),
+            self._slowest(gpus, each),
         )
+        return found
 
-    def _limited_by(self, found: Found) -> str:
+    def _slowest(self, gpus: Sequence[int], batches: Sequence[int]) -> int | None:
+        """Return the GPU that the others wait for; None where all are as fast."""
+        own = zip(gpus, batches, strict=True)
+        seconds = {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
+        slowest = max(gpus, key=seconds.__getitem__)
+        return slowest if min(seconds.values()) < (1 - _NO_SHARE) * seconds[slowest] else None
+
+    def _limited_by(self, found: Found, slowest: int | None) -> str:
         step = found.prediction
-        parts = {"weights": step.weights_s, "gradients": step.gradients_s, "variables": step.variables_s}
-        largest = max(parts, key=parts.__getitem__)
-        if sum(parts.values()) < SURE_MARGIN * step.step_s:
-            own = zip(found.gpus, self.batches(found.gpus), strict=True)
-            seconds = {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
-            slowest = max(found.gpus, key=seconds.__getitem__)
-            differ = min(seconds.values()) < (1 - _NO_SHARE) * seconds[slowest]
-            return f"compute of GPU {slowest}" if differ else "compute"
-        if largest == "variables":
+        if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+            return "compute" if slowest is None else f"compute of GPU {slowest}"
+        if step.variables_s > max(step.weights_s, step.gradients_s):
             return "cost of variables"
-        by = step.weights_by if largest == "weights" else step.gradients_by
+        by, largest = step.weights_by, "weights"
+        if step.gradients_s > step.weights_s:
+            by, largest = step.gradients_by, "gradients"
         return largest if by is None else in_words(by, found.placing, self.paths)
 
     def _reasons(self, found: Found, others: Sequence[Found]) -> list[str]:

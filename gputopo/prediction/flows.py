@@ -8,6 +8,7 @@ a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), thos
 `Flows` counts every copy by itself; `gputopo.prediction.rates` finds the same by looking up.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gputopo.prediction.paths import Paths
@@ -42,14 +43,14 @@ def reverse(resource: Resource) -> Resource:
 class Flows:
     """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link.
 
-    `shares`: what each link carries, of the model's bytes.
+    `shares`: what each link carries, of the model's bytes; `both`: both directions at once, of their sum.
     """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self.seconds: dict[Resource, float] = {}
         self.shares: dict[Resource, float] = {}
-        self._both: dict[Resource, float] = {}
+        self.both: dict[Resource, float] = {}
 
     def to_host(self, gpu: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from a GPU to the host."""
@@ -106,7 +107,7 @@ class Flows:
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
             # Two directions at once carry `both` of their sum, as long as both have bytes.
-            at_once = seconds + (1 / self._both[resource] - 1) * min(seconds, busy)
+            at_once = seconds + (1 / self.both[resource] - 1) * min(seconds, busy)
             found[resource] = Load(self.shares[resource], at_once / GB)
         return found
 
@@ -120,4 +121,41 @@ class Flows:
     def _add(self, resource: Resource, share: float, gb_per_s: float, both: float) -> None:
         self.seconds[resource] = self.seconds.get(resource, 0.0) + share / gb_per_s
         self.shares[resource] = self.shares.get(resource, 0.0) + share
-        self._both[resource] = min(both, self._both.get(resource, both))
+        self.both[resource] = min(both, self.both.get(resource, both))
+
+
+class FlowTable:
+    """What copies of many sets of GPUs occupy: as `Flows`, with that of each pair looked up."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._of_pair: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {}
+        self._numbers: dict[Resource, int] = {}
+        # By number of a resource: that of its other direction, and how much longer both at once take.
+        self._both: dict[int, tuple[int, float]] = {}
+
+    def slowest_s(self, copies: Iterable[tuple[int, int, float]]) -> float:
+        """Return the seconds a byte of the slowest resource of copies: sender, receiver, share of bytes."""
+        busy: dict[int, float] = {}
+        for a, b, share in copies:
+            for number, seconds in self._of_pair.get((a, b)) or self._new_pair(a, b):
+                busy[number] = busy.get(number, 0.0) + share * seconds
+        slowest = 0.0
+        for number, seconds in busy.items():
+            reverse_number, more = self._both[number]
+            at_once = seconds + more * min(seconds, busy.get(reverse_number, 0.0))
+            if at_once > slowest:
+                slowest = at_once
+        return slowest
+
+    def _new_pair(self, a: int, b: int) -> tuple[tuple[int, float], ...]:
+        flows = Flows(self._paths)
+        flows.between(a, b)
+        for resource, share in flows.both.items():
+            self._both[self._number(resource)] = self._number(reverse(resource)), 1 / share - 1
+        found = tuple((self._number(one), seconds / GB) for one, seconds in flows.seconds.items())
+        self._of_pair[a, b] = found
+        return found
+
+    def _number(self, resource: Resource) -> int:
+        return self._numbers.setdefault(resource, len(self._numbers))

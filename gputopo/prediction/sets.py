@@ -5,18 +5,18 @@ them the one with the lowest indices stands for all.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb, inf, prod
 from typing import Any, NamedTuple
 
-from gputopo.prediction.exchange import IN_ORDER, Traffic
-from gputopo.prediction.flows import Resource
+from gputopo.prediction.exchange import IN_ORDER, Stage, Traffic
+from gputopo.prediction.flows import FlowTable, Resource
 from gputopo.prediction.paths import Paths
 from gputopo.prediction.programs import Program
 from gputopo.prediction.rates import Rates, RateTable
 from gputopo.prediction.rings import Rings, once_round
-from gputopo.prediction.step import HOST, Limit, Model, Placing, Prediction, Stepper, stage_limits
+from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, stage_limits
 from gputopo.topology.reduction_groups import Groups
 
 DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
@@ -64,6 +64,7 @@ class Sets:
         self.last = set(question.last) - {question.required}
         self.table = RateTable(question.paths, pool)
         self.rings = Rings(self.table)
+        self.flows = FlowTable(question.paths)
         self.stepper = Stepper(question.model, question.program, question.size, question.paths.cpus)
         self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
         self.kind = self._kinds()
@@ -137,7 +138,8 @@ class Sets:
         if traffic in ("owner", "first"):
             return self.table.with_owner(gpus[0] if owner is None else owner, gpus, mask)
         if traffic == "groups":
-            return Rates(*(seconds for _, seconds in self._in_groups(placing, gpus)))
+            stages = self.stepper.stages(placing, self._groups(placing, gpus))
+            return Rates(self._stages_s(gpus, stages.back), self._stages_s(gpus, stages.sums))
         if traffic == "order":
             around = once_round(self.rings.seconds(gpus), len(gpus))
             return Rates(around, around)
@@ -160,7 +162,8 @@ class Sets:
         if traffic in ("owner", "first"):
             return self.table.limits_of_owner(gpus[0] if owner is None else owner, gpus, mask, rates)
         if traffic == "groups":
-            (weights, _), (gradients, _) = self._in_groups(placing, gpus)
+            stages = self.stepper.stages(placing, self._groups(placing, gpus))
+            (weights, _), (gradients, _) = stage_limits(self.question.paths, gpus, stages)
             return weights, gradients
         if traffic == "order":
             around = self.rings.limit(gpus)
@@ -177,9 +180,13 @@ class Sets:
             kinds[gpu] = next((kinds[other] for other in others if self._are_alike(other, gpu)), gpu)
         return kinds
 
-    def _in_groups(self, placing: Placing, gpus: Sequence[int]) -> tuple[Limit, Limit]:
-        stages = self.stepper.stages(placing, self.question.groups(gpus))
-        return stage_limits(self.question.paths, gpus, stages)
+    def _groups(self, placing: Placing, gpus: Sequence[int]) -> Groups:
+        return self.question.groups(gpus) if placing.reduction.name == "hierarchical" else ()
+
+    def _stages_s(self, gpus: Sequence[int], stages: Iterable[Stage]) -> float:
+        """Return the seconds a byte of copies in stages that follow one another."""
+        named = ([(gpus[a], gpus[b], share) for a, b, share in stage] for stage in stages)
+        return sum(map(self.flows.slowest_s, named))
 
     def _are_alike(self, a: int, b: int) -> bool:
         question, paths = self.question, self.question.paths

@@ -91,8 +91,16 @@ def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
         if a in position and b in position and is_within(link, farthest):
             near[position[a]] |= 1 << position[b]
             near[position[b]] |= 1 << position[a]
-    groups = _maximal_groups(near, 0, (1 << len(gpus)) - 1, 0) if gpus else ()
-    return tuple(sorted(tuple(gpus[number] for number in _bits(group)) for group in groups))
+    groups = maximal_groups(near, (1 << len(gpus)) - 1)
+    return tuple(sorted(tuple(gpus[number] for number in group) for group in groups))
+
+
+def maximal_groups(near: Sequence[int], mask: int) -> list[tuple[int, ...]]:
+    """Return the largest groups of numbers of `mask` of which all are near one another.
+
+    `near`: for each number, those that are near it, as bits. No group is part of another.
+    """
+    return [tuple(_bits(group)) for group in _maximal_groups(near, 0, mask, 0)] if mask else []
 
 
 def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str], bool]:

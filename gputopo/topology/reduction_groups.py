@@ -1,10 +1,8 @@
 """The groups of close GPUs within which a hierarchical reduction adds first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from gputopo.topology.hops import islands, nearness
+from gputopo.topology.hops import is_within, links_by_pair, maximal_groups, nearness
 from gputopo.values.machine import Hop, Machine
 
 Groups = tuple[tuple[int, ...], ...]
@@ -18,11 +16,45 @@ def reduction_groups(machine: Machine, gpus: Sequence[int]) -> Groups:
     equally far from one another are one group. The members of later groups are in the order of the first
     group's members that they are nearest to, because leaders of the same rank exchange data.
     """
-    for farthest in Hop:
-        groups = _partition(machine, tuple(gpus), farthest)
-        if len(groups) < len(gpus):
-            return _paired(machine, gpus, groups)
-    return (tuple(range(len(gpus))),) if gpus else ()
+    return GroupsOf(machine)(gpus)
+
+
+class GroupsOf:
+    """The groups of any GPUs of one machine, as `reduction_groups`."""
+
+    def __init__(self, machine: Machine) -> None:
+        links = links_by_pair(machine)
+        known = {gpu.index for gpu in machine.gpus}
+        self._nearness: dict[int, dict[int, tuple[int, int]]] = {}
+        # By class of links and GPU: the GPUs within it, as bits. An unknown GPU is near no other.
+        self._within: dict[Hop, dict[int, int]] = {farthest: {} for farthest in Hop}
+        for (one, other), link in links.items():
+            for a, b in ((one, other), (other, one)):
+                self._nearness.setdefault(a, {})[b] = nearness(link)
+                for farthest, near in self._within.items():
+                    if {a, b} <= known and is_within(link, farthest):
+                        near[a] = near.get(a, 0) | 1 << b
+
+    def __call__(self, gpus: Sequence[int]) -> Groups:
+        """Return the groups of towers on these GPUs."""
+        for near in self._within.values():
+            groups = _partition(gpus, near)
+            if len(groups) < len(gpus):
+                first, *others = groups
+                return (first, *(self._in_order_of(gpus, first, other) for other in others))
+        return (tuple(range(len(gpus))),) if gpus else ()
+
+    def _in_order_of(
+        self, gpus: Sequence[int], first: tuple[int, ...], other: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        left = list(other)
+        ordered = []
+        for leader in first[: len(other)]:
+            row = self._nearness.get(gpus[leader], {})
+            closest = min(left, key=lambda tower: (row.get(gpus[tower], nearness(None)), tower))
+            ordered.append(closest)
+            left.remove(closest)
+        return (*ordered, *left)
 
 
 def halves(towers: int) -> Groups:
@@ -40,37 +72,15 @@ def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
     return [group[rank % len(group)] for group in groups], main
 
 
-def _partition(machine: Machine, gpus: tuple[int, ...], farthest: Hop) -> Groups:
-    tower = {gpu: number for number, gpu in enumerate(gpus)}
-    rest = set(gpus)
+def _partition(gpus: Sequence[int], within: Mapping[int, int]) -> Groups:
+    near = [
+        sum(1 << tower for tower, other in enumerate(gpus) if within.get(gpu, 0) >> other & 1) for gpu in gpus
+    ]
+    rest = (1 << len(gpus)) - 1
     groups = []
     while rest:
-        # An unknown GPU is near no other.
-        found = islands(_only(machine, rest), farthest) or tuple((gpu,) for gpu in rest)
-        towers = [tuple(sorted(tower[gpu] for gpu in island)) for island in found]
-        group = min(towers, key=lambda members: (-len(members), members))
+        found = maximal_groups([row & rest for row in near], rest)
+        group = min(found, key=lambda members: (-len(members), members))
         groups.append(group)
-        rest -= {gpus[number] for number in group}
+        rest &= ~sum(1 << tower for tower in group)
     return tuple(sorted(groups))
-
-
-def _only(machine: Machine, gpus: set[int]) -> Machine:
-    those = tuple(gpu for gpu in machine.gpus if gpu.index in gpus)
-    return msgspec.structs.replace(machine, gpus=those)
-
-
-def _paired(machine: Machine, gpus: Sequence[int], groups: Groups) -> Groups:
-    first, *others = groups
-    return (first, *(_in_order_of(machine, gpus, first, other) for other in others))
-
-
-def _in_order_of(
-    machine: Machine, gpus: Sequence[int], first: tuple[int, ...], other: tuple[int, ...]
-) -> tuple[int, ...]:
-    left = list(other)
-    ordered = []
-    for leader in first[: len(other)]:
-        nearest = min(left, key=lambda tower: (nearness(machine.link(gpus[leader], gpus[tower])), tower))
-        ordered.append(nearest)
-        left.remove(nearest)
-    return (*ordered, *left)
