@@ -256,6 +256,8 @@ def _format_of(text: str, *, but: Format | None = None) -> Format | None:
 
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
+    if recording.recognise(text):
+        return recording  # without loading the others
     return next((kind for kind in formats() if kind.recognise(text)), None)
 
 

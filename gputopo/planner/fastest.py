@@ -33,7 +33,6 @@ from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Prediction,
 
 # Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
-_MANY_SETS = 1000  # of which the ten best are not found in half a second where all GPUs are different
 # Found candidates for each that is listed: those that differ only in the GPU with the variables are one.
 _FOUND_PER_LISTED = 4
 _NO_SHARE = 0.005  # of images/sec: less is no price
@@ -87,6 +86,7 @@ class Fastest(Selection):
         self.stepper = Stepper(basis.model, basis.program, self.size, self.paths.cpus)
         self._groups_of = GroupsOf(machine)
         self._groups_found: dict[tuple[int, ...], Groups] = {}
+        self._searched: dict[object, tuple[int, tuple[Found, ...]]] = {}  # with how many were asked for
         self._of_sets: dict[tuple[tuple[int, ...], float], _OfSet] = {}
 
     @property
@@ -106,20 +106,18 @@ class Fastest(Selection):
         self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
     ) -> tuple[Found, ...]:
         """Return the `keep` fastest candidates of the pool, within one PIX island where that is preferred."""
-        return self._search(pool, keep, deprioritized, self._placings(pool))
+        return self._search(pool, keep, deprioritized)
 
     def candidates(self, keep: int | None) -> tuple[Candidate, ...]:
         """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked.
 
-        None: up to LISTED, and where there are very many sets only those of the fastest set.
+        None: up to LISTED, which the places on the fastest set and the ten fastest of all fill as a rule.
         """
         if keep == ALL:
             return tuple(self.every_candidate())
-        if keep is None and self.sets > _MANY_SETS:
-            found = self._listed(self._search(self.pool, 1, self.troubles), LISTED)
-        else:
-            listed = LISTED if keep is None else max(keep, 1)
-            found = self._listed(self._search(self.pool, listed * _FOUND_PER_LISTED, self.troubles), listed)
+        listed = LISTED if keep is None else max(keep, 1)
+        wanted = LISTED if keep is None else listed * _FOUND_PER_LISTED
+        found = self._listed(self._search(self.pool, wanted, self.troubles), listed)
         return tuple(self._listed_candidate(one, rank, found) for rank, one in enumerate(found))
 
     def every_candidate(self) -> Iterator[Candidate]:
@@ -178,13 +176,29 @@ class Fastest(Selection):
         deprioritized: Collection[int] = (),
         placings: Sequence[Placing] | None = None,
     ) -> tuple[Found, ...]:
-        """Return the `keep` fastest candidates by `_order`."""
-        last = set(deprioritized) - {self.required}
+        """Return the `keep` fastest candidates by `_order`; what was found once is stored."""
+        last = frozenset(deprioritized) - {self.required}
+        key = tuple(pool), last, None if placings is None else tuple(placings)
+        before, found = self._searched.get(key, (0, ()))
+        if before < keep:
+            found = self._search_anew(pool, keep, last, placings)
+            self._searched[key] = keep, found
+        return found[:keep]
+
+    def _search_anew(
+        self,
+        pool: Sequence[int],
+        keep: int,
+        last: Collection[int],
+        placings: Sequence[Placing] | None,
+    ) -> tuple[Found, ...]:
         parts = self._parts(pool, last)
         of_own = self._has_own_batches
         if of_own:
             # Found with equal batches, then predicted with their own: enough to have each place of the best.
-            keep_equal = max(keep, len(self._placings(pool) if placings is None else placings))
+            keep_equal = max(
+                keep, LISTED * _FOUND_PER_LISTED, len(self._placings(pool) if placings is None else placings)
+            )
             parts = [faster for part in parts for faster in self._faster(part)]
         found: list[Found] = []
         for part in parts:

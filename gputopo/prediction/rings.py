@@ -30,12 +30,14 @@ Pair = tuple[int, int]
 class _Use(NamedTuple):
     """How often each edge uses a shared link, in halves of going up and coming down once.
 
+    `crossing`: of each GPU, the others over an edge that uses it, as bits.
     `group`: GPUs on one side of it, if no pair of two sides goes past it, else 0. `inside`: whether all pairs
     of that side use it as well, None where only some do.
     """
 
     shared: Shared
     halves: Mapping[int, Mapping[int, int]]
+    crossing: Mapping[int, int]
     group: int
     inside: bool | None
 
@@ -62,7 +64,11 @@ class Rings:
         pool = table.pool
         pairs = [(a, b) for a in pool for b in pool if a != b]
         self.edges = {a: {b: self._edge(a, b) for b in pool if b != a} for a in pool}
-        self._near = {a: sorted(self.edges[a], key=self.edges[a].__getitem__) for a in pool}
+        # The others of each GPU, the nearest first: its bit, and what the edge takes.
+        self._near = {
+            a: [(b, 1 << b, row[b]) for b in sorted(row, key=row.__getitem__)]
+            for a, row in self.edges.items()
+        }
         self.uses = [_use(shared, pool, pairs) for shared in table.shared]
         self.clusters = _clusters(pool, self.edges)
         self._near_masks: dict[float, dict[int, int]] = {}  # by limit of the seconds of an edge
@@ -187,11 +193,12 @@ class Rings:
 
     def _better(self, gpus: Sequence[int], mask: int, limit: float) -> tuple[int, ...] | None:
         """Return a ring whose links all take less than `limit`, None if there is none."""
-        allowed = {a: [b for b in self._near[a] if mask >> b & 1 and self.edges[a][b] < limit] for a in gpus}
+        allowed = {a: [b for b, bit, edge in self._near[a] if mask & bit and edge < limit] for a in gpus}
         start = min(gpus, key=lambda gpu: len(allowed[gpu]))
         if len(allowed[start]) < 2:
             return None
         tight = []
+        crossing = dict.fromkeys(gpus, 0)
         for use in self.uses:
             times = int(limit / use.shared.round)
             halves = 2 * (times if times * use.shared.round < limit else times - 1)
@@ -199,7 +206,9 @@ class Rings:
                 if use.floor(mask, len(gpus)) >= limit:
                     return None
                 tight.append((use.halves, halves, use.group))
-        return _Search(allowed, start, tight).path(mask)
+                for a in gpus:
+                    crossing[a] |= use.crossing[a]
+        return _Search(allowed, start, tight, crossing).path(mask)
 
 
 class _Search:
@@ -210,10 +219,10 @@ class _Search:
         allowed: Mapping[int, Sequence[int]],
         start: int,
         tight: Sequence[tuple[Mapping[int, Mapping[int, int]], int, int]],
+        crossing: Mapping[int, int],
     ) -> None:
-        self._allowed, self._start, self._tight = allowed, start, tight
-        # Neighbours over an edge that uses a link that may become full.
-        self._crossing = {a: {b for halves, *_ in tight for b in halves[a]} for a in allowed}
+        """`crossing`: of each GPU, the neighbours over an edge that uses a link of `tight`, as bits."""
+        self._allowed, self._start, self._tight, self._crossing = allowed, start, tight, crossing
         self._steps = 0
         self._order = [start]
 
@@ -228,11 +237,12 @@ class _Search:
             return False
         if not left:
             return self._start in self._allowed[here] and self._after(here, self._start, used, 0) is not None
+        crossing = self._crossing[here]
         for there in self._allowed[here]:
             bit = 1 << there
             if not left & bit:
                 continue
-            now = self._after(here, there, used, left & ~bit) if there in self._crossing[here] else used
+            now = self._after(here, there, used, left & ~bit) if crossing & bit else used
             if now is not None:
                 self._order.append(there)
                 if self._extend(there, left & ~bit, now):
@@ -305,7 +315,8 @@ def _use(shared: Shared, pool: Sequence[int], pairs: Sequence[Pair]) -> _Use:
     apart = [b in halves[a] for a, b in pairs if (group >> a & 1) != (group >> b & 1)]
     within = [b in halves[a] for a, b in pairs if group >> a & 1 and group >> b & 1]
     inside = True if all(within) else None if any(within) else False
-    return _Use(shared, halves, group if all(apart) else 0, inside)
+    crossing = {gpu: sum(1 << other for other in row) for gpu, row in halves.items()}
+    return _Use(shared, halves, crossing, group if all(apart) else 0, inside)
 
 
 def _clusters(pool: Sequence[int], edges: Mapping[int, Mapping[int, float]]) -> list[tuple[float, int]]:

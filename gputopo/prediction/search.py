@@ -136,6 +136,8 @@ class _Search(Sets):
             "host": Rates(floor.down, floor.up),
             "spread": Rates(floor.spread, floor.spread),
             "ring": Rates(0.0, floor.ring),
+            "order": self._in_order(floor),
+            "first": self.owner_floor[gpus[0]],
         }
         shared: dict[RatesKind, Rates] = {"none": Rates(0.0, 0.0)}
         tie = None
@@ -239,9 +241,16 @@ class _Search(Sets):
                     "owner": self.least_owner,
                     "spread": Rates(floor.spread, floor.spread),
                     "ring": Rates(0.0, floor.ring),
+                    "order": self._in_order(floor),
+                    "first": self.least_owner,
                 },
             )
         return self._bounds[floor]
+
+    def _in_order(self, floor: _Floor) -> Rates:
+        """Return what a ring in the order of towers needs: half of what any ring needs, each time round."""
+        half = floor.ring / 2 if self.a_ring is None else 0.0  # else that floor is of fast enough rings
+        return Rates(half, half)
 
     def _of_set(self, mask: int, floor: _Floor, limit: float) -> _Floor:
         """Return what a set needs at least, from what its GPUs do and the links that they share.

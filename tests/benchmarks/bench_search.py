@@ -8,11 +8,14 @@ takes, by a sample of them.
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import combinations
 from math import comb
 from statistics import median
 
+from gputopo.planner.fastest import CHOSEN_REDUCTIONS
+from gputopo.prediction.every import every_candidate
 from gputopo.prediction.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.search import fastest
@@ -22,12 +25,11 @@ from gputopo.prediction.step import Placing, Stepper, model_of, predict
 from gputopo.workload.workloads import require
 
 GPUS, SIZE, SAMPLED = 16, 8, 100
-EVERYTHING = 10**9
 PLACINGS = (
     Placing("parameter_server", "cpu"),
     *(Placing("parameter_server", f"gpu:{gpu}") for gpu in range(GPUS)),
     Placing("parameter_server", "gpu:spread"),
-    *(Placing("replicated", None, name) for name in ("copy", "pscpu", "nccl", "ring")),
+    *(Placing("replicated", None, name) for name in CHOSEN_REDUCTIONS),
 )
 
 
@@ -102,7 +104,7 @@ def main(repeats: int = 5) -> None:
         for model in ("alexnet", "resnet50", "vgg16"):
             asked = question(model, noise)
             best = seconds(lambda asked=asked: fastest(asked, range(GPUS), 10), repeats)  # type: ignore[misc]
-            everything = seconds(lambda asked=asked: fastest(asked, range(GPUS), EVERYTHING), 1)  # type: ignore[misc]
+            everything = seconds(lambda asked=asked: deque(every_candidate(asked, range(GPUS)), 0), 1)  # type: ignore[misc]
             ratio = one_by_one(asked) / best
             print(f"{words:10} {model:9} {1000 * best:12.0f} {1000 * everything:9.0f} {ratio:22,.0f}")
 
