@@ -119,6 +119,8 @@ NUMBERS: dict[str, dict[str, float]] = {
         "MIN_EFFECTIVE": 2.0,
         "CORRELATED": 4.0,
         "MIN_EFFECTIVE_CORRELATED": 15.0,
+        "CORRELATED_PART": 1.5,
+        "MIN_EFFECTIVE_PART": 25.0,
     },
     "values.run.plan": {"SURE_MARGIN": 0.05, "MIN_JOBS": 2},
     "values.history": {"BUSY_PERCENT": 50, "MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "MAX_KINDS": 64},

@@ -22,6 +22,7 @@ MIN_EFFECTIVE = 2.0
 # Above this time the noise is correlated, not only by chance; and what remembers for a tenth of the run may
 # remember for all of it. Ours, by simulation.
 CORRELATED, MIN_EFFECTIVE_CORRELATED = 4.0, 15.0
+CORRELATED_PART, MIN_EFFECTIVE_PART = 1.5, 25.0  # the same for parts of a series. Ours, by simulation.
 
 
 def min_values(chance: float) -> int:
@@ -76,7 +77,9 @@ def interval(
     time = correlation_time(values) if time is None else time
     effective, known = len(values) / time, max(of, len(values)) / time
     enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
-    if known < enough or effective < MIN_EFFECTIVE:
+    # Levels that were fitted to the noise take a part of its correlation away.
+    enough_here = MIN_EFFECTIVE if not of or time < CORRELATED_PART else MIN_EFFECTIVE_PART
+    if known < enough or effective < enough_here:
         return None
     wider = math.sqrt(time) * _shortage(known, chance, time)
     return Interval(

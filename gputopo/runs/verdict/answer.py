@@ -68,7 +68,8 @@ def answer(paces: Paces, found: Difference) -> Verdict:
         slow = [
             (span, bounds)
             for span in spans
-            if (bounds := _bounds(found, span, chance, time)) and limits.is_slow(bounds)
+            if (raw := _bounds(found, span, chance, time))
+            and limits.is_slow(bounds := in_percent(raw, found.part))
         ]
         if slow:
             return _slow_parts(paces, found, fields, spans, slow, limits)
@@ -139,26 +140,28 @@ def _without_warmup(spans: list[tuple[int, int]], found: Difference) -> list[tup
 
 
 def _of_all(found: Difference, spans: Sequence[tuple[int, int]]) -> tuple[Interval | None, float]:
-    """Return bounds that hold in all parts, and the widest half of those of one part."""
+    """Return bounds that hold in all parts, and half of their width, the widest, at no difference."""
+    percent = percent_of(found.part)
     if len(spans) == 1 and spans[0] == (0, len(found.values)):
-        return found.interval, 0.0 if found.interval is None else found.interval.half_width
+        bounds = found.interval
+        return (None, 0.0) if bounds is None else (in_percent(bounds, found.part), percent(bounds.half_width))
     time = residual_time(found.values, spans)
-    bounds = [_bounds(found, span, found.chance, time) for span in spans]
-    known = [one for one in bounds if one is not None]
+    of_parts = [_bounds(found, span, found.chance, time) for span in spans]
+    known = [one for one in of_parts if one is not None]
     if len(known) < len(spans):
         return None, 0.0
     everywhere = Interval(
         low=min(one.low for one in known),
-        middle=percent_of(found.part)(median(found.values[spans[0][0] :])),
+        middle=median(found.values[spans[0][0] :]),
         high=max(one.high for one in known),
         effective=sum(one.effective for one in known),
     )
-    return everywhere, max(one.half_width for one in known)
+    return in_percent(everywhere, found.part), percent(max(one.half_width for one in known))
 
 
 def _bounds(found: Difference, span: tuple[int, int], chance: float, time: float) -> Interval | None:
-    bounds = interval(found.values[slice(*span)], chance, time, of=len(found.values))
-    return None if bounds is None else in_percent(bounds, found.part)
+    """Return the bounds of a part, not in percent yet."""
+    return interval(found.values[slice(*span)], chance, time, of=len(found.values))
 
 
 def _slow_parts(

@@ -89,7 +89,8 @@ def _on_device(
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow and host is not None and host.busy is not None:
         worst = max(slow, key=_percent)
-        return unknown(device, host.busy, worst)
+        # What the run resolves, it would resolve on an idle host.
+        return unknown(device, host.busy, msgspec.structs.replace(worst, resolution_percent=None))
     for word in (SLOW, CANNOT_TELL):
         if of_word := [verdict for verdict in by_part if verdict.word == word]:
             return max(of_word, key=_percent)

@@ -20,8 +20,8 @@ COMPUTE, WEIGHTS = "compute", "weights"
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """How far a device is behind its peer, in percent of pace, over all steps; negative: ahead.
 
-    `values`, `percent`: the difference by row, and what makes percent of one. `interval` is None where there
-    are too few steps, or too few independent ones.
+    `values`, `percent`: the difference by row, and what makes percent of one. `interval`, of
+    the values, is None where there are too few steps, or too few independent ones.
     """
 
     device: Device
@@ -100,7 +100,7 @@ def _difference(
         part=part,
         values=values,
         rows=tuple(row for row, _ in both),
-        interval=None if bounds is None else in_percent(bounds, part),
+        interval=bounds,
         allowed=allowed,
         chance=chance,
     )

@@ -118,7 +118,7 @@ def too_few(needed: int, counted: int) -> str:
 
 def too_correlated(steps: int) -> str:
     """Return that the noise is too correlated."""
-    return f"the pace drifts so slowly that {steps} steps weigh like a few"
+    return f"the pace drifts over many steps, {steps} steps are too few to know by how much"
 
 
 def gone(last_step: int) -> str:

@@ -170,6 +170,11 @@ def test_a_difference_as_large_as_the_resolution_is_named() -> None:
     assert found >= 36  # of 40; 95 % are 38
 
 
+def test_a_device_that_is_far_ahead_is_not_slow() -> None:
+    check = check_run(InventedRun(2, slow={1: 0.75}, noise=Noise(own=0.05, stalls=0.0)), count=100)
+    assert words(check) == ["even", "slow"]
+
+
 def test_one_fast_card_among_eight_does_not_make_the_others_slow() -> None:
     others = dict.fromkeys(range(1, 8), 0.1)
     assert named(check_run(InventedRun(8, slow=others, noise=QUIET))) == []
