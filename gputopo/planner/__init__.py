@@ -3,7 +3,8 @@
 `choose` makes a plan; `request` checks what is asked and lists the usable GPUs; `available` leaves out those
 that are hidden or claimed; `subsets` compares all sets of GPUs; `measured_order` orders them by measured
 bandwidth; `how_many` chooses their number; `what_if` compares changed machines; `placement_rule` places the
-variables; `reasons` has the messages.
+variables; `reasons` has the messages; `explained` lays the step of the choice out in time; `impossible` finds
+the best plan without what forbids one; `autotune` decides by short runs.
 """
 
 from gputopo.planner.available import hidden_gpus, plan_here

@@ -155,7 +155,8 @@ class Fastest(Selection):
         if runner_up is not None:
             margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
             if margin < SURE_MARGIN:
-                tie = ", or ".join((*unknown_facts(self.machine, self.paths)[:1], "one short run of each"))
+                facts = unknown_facts(self.machine, self.paths)[:1]
+                tie = ", or ".join((*facts, "one short run of each (--autotune)"))
         return Prediction(
             program=self.basis.program.name,
             batch_size=self.basis.batch,
