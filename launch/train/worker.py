@@ -64,7 +64,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         return _failed(
             "error",
             f"TensorFlow cannot be imported: {error}",
-            "install it into this environment (pip install tensorflow)",
+            _import_remedy(str(error)),
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
@@ -102,6 +102,13 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)
     return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
+
+
+def _import_remedy(message: str) -> str:
+    """Return what to do about TensorFlow that cannot be imported; the loader's words for a lack of memory."""
+    if "failed to map segment" in message or "annot allocate memory" in message:
+        return "its libraries need more address space than there is: see ulimit -v, and the free memory"
+    return "install it into this environment (pip install tensorflow)"
 
 
 def _task_of(spec: RunSpec) -> Callable[..., Any]:

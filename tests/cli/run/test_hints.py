@@ -59,6 +59,7 @@ REFUSED = """
 --forward-only --weight-decay 0.1
 --forward-only --gradient-clip 1
 --forward-only --gradient-clip-norm 1
+--forward-only --on-nan warn
 --forward-only --precision fp16 --loss-scale 8
 --momentum 0.5
 --optimizer adam --nesterov

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from gputopo.launch.spec.run_spec import Data, Lifecycle
+from gputopo.launch.train.worker import _import_remedy
 from gputopo.values import schema
 from gputopo.values.run.events import (
     CheckpointSaved,
@@ -207,3 +208,17 @@ def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_pat
     begin = f"No trace of step 1, for it cannot be written in {tmp_path / 'trace' / 'step-1'}: "
     assert any(one.startswith(begin) and "--output" in one for one in said), said
     assert not any(event.says for event in events if isinstance(event, Traced))
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("libtensorflow_cc.so.2: failed to map segment from shared object", "ulimit -v"),
+        ("libtensorflow_cc.so.2: cannot allocate memory in static TLS block", "free memory"),
+        ("No module named 'tensorflow'", "pip install tensorflow"),
+    ],
+)
+def test_a_tensorflow_that_is_there_but_finds_no_memory_is_not_to_be_installed(
+    message: str, remedy: str
+) -> None:
+    assert remedy in _import_remedy(message)
