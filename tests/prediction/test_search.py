@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputopo.prediction.every import every_candidate
 from gputopo.prediction.exchange import IN_ORDER
 from gputopo.prediction.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.programs import Program
@@ -75,7 +76,7 @@ def measured(draw: st.DrawFn) -> Paths:
 
 
 @given(measured(), models(), programs(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_the_search_is_exact_where_all_gpus_differ(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:
@@ -177,3 +178,56 @@ def test_faster_links_and_faster_gpus_never_make_a_step_slower(
         assert predict(stepper, faster, gpus, 0.1, placing).step_s <= before * (1 + 1e-9)
         assert predict(stepper, paths, gpus, 0.1 / factor, placing).step_s <= before * (1 + 1e-9)
         assert before >= 0.1
+
+
+@given(machines(), models(), programs(), st.floats(1.0, 4.0), st.data())
+@settings(max_examples=40)
+def test_one_faster_link_never_makes_a_step_slower(
+    paths: Paths, model: Model, program: Program, factor: float, data: st.DataObject
+) -> None:
+    """In one direction of one GPU or of one uplink, or of one pair."""
+    gpus = tuple(sorted(paths.hosts))
+    stepper = Stepper(model, program, len(gpus), paths.cpus)
+    gpu, pair = data.draw(st.sampled_from(gpus)), data.draw(st.sampled_from(sorted(paths.pairs)))
+    host, path = paths.hosts[gpu], paths.pairs[pair]
+    faster = [
+        msgspec.structs.replace(paths, hosts={**paths.hosts, gpu: host._replace(up=factor * host.up)}),
+        msgspec.structs.replace(
+            paths, pairs={**paths.pairs, pair: path._replace(gb_per_s=factor * path.gb_per_s)}
+        ),
+        msgspec.structs.replace(
+            paths, uplinks=tuple(one._replace(down=factor * one.down) for one in paths.uplinks[:1])
+        ),
+    ]
+    faster[-1] = msgspec.structs.replace(faster[-1], uplinks=(*faster[-1].uplinks, *paths.uplinks[1:]))
+    for placing in placings(gpus):
+        before = predict(stepper, paths, gpus, 0.1, placing).step_s
+        for one in faster:
+            assert predict(stepper, one, gpus, 0.1, placing).step_s <= before * (1 + 1e-9)
+
+
+@given(machines(), models(), programs(), st.data())
+@settings(max_examples=40)
+def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_candidate(
+    paths: Paths, model: Model, program: Program, data: st.DataObject
+) -> None:
+    """On the first GPU, in a ring or in groups, alone and beside the best ring."""
+    pool = sorted(paths.hosts)
+    size = data.draw(st.integers(1, len(pool)))
+    compute = {gpu: data.draw(st.sampled_from((0.05, 0.1))) for gpu in pool}
+    names = st.sampled_from(("ring", "collective", "one_device", "hierarchical", "tf_hierarchical", "nccl"))
+    drawn = data.draw(st.lists(names, min_size=1, max_size=3, unique=True))
+    places = tuple(Placing("replicated", None, name) for name in drawn)
+    question = Question(paths, model, program, compute, places, size, lambda a, b: 0)
+    stepper = Stepper(model, program, size, paths.cpus)
+
+    everything = sorted(
+        predict(stepper, paths, gpus, max(compute[gpu] for gpu in gpus), placing).step_s
+        for gpus in combinations(pool, size)
+        for placing in places
+    )
+    listed = list(every_candidate(question, pool))
+    for found in (fastest(question, pool, 1), fastest(question, pool, 3), listed):
+        each = [one.prediction.step_s for one in found for _ in range(one.alike)]
+        assert each == pytest.approx(everything[: len(each)], rel=1e-6, abs=2e-9)
+    assert sum(one.alike for one in listed) == len(everything)
