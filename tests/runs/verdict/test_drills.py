@@ -72,6 +72,13 @@ def test_a_card_that_slows_down_is_slow_since_that_step(seed: int) -> None:
     assert found.percent_under == pytest.approx(10, abs=1.5)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_heat_that_bites_little_by_little_is_found_when_it_has(seed: int) -> None:
+    (found,) = judged(Trainer(slow={2: since(300, 10, ramp=100)}, seed=seed), 800).slow
+    assert found.tower == 2
+    assert found.from_step == pytest.approx(350, abs=50)
+
+
 def test_clocks_that_flap_are_found_although_most_steps_are_as_fast_as_the_peers() -> None:
     (found,) = judged(Trainer(slow={3: flapping(30, 10, 15)}), 300).slow
     assert found.tower == 3
