@@ -1,13 +1,14 @@
 """The options of `gputopo run` beside its plan and its training: what is printed and where."""
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from gputopo.cli.plan_options import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
 
 
@@ -22,6 +23,18 @@ def read_stall(flag: str, text: str) -> float | None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"{flag} cannot be {shown(text)}", "give seconds, such as 300, or auto")
     return seconds
+
+
+def read_written_file(flag: str, text: str) -> str:
+    """Return the absolute path of a file that may be written anew. Raises UsageError, InputError."""
+    if not text.strip():
+        raise UsageError(f"{flag} names no file: it is empty", "name a file in a folder that is there")
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise InputError(f"{flag} {shown(text)} is a folder", "name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{flag} {shown(text)} is in no folder", "make the folder first, or name another")
+    return str(path)
 
 
 Shape = Literal["table", "json", "tf-cnn-log"]
@@ -75,6 +88,15 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="SECONDS|auto",
             default="auto: 50 steps of this run, at least 120 s",
             read=read_stall,
+        ),
+    ] = None
+    prometheus: Annotated[
+        str | None,
+        Option(
+            "--prometheus",
+            "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
+            value="FILE",
+            read=read_written_file,
         ),
     ] = None
     fail_on: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import is_lost_terminal, to_stderr, tolerating_stderr_errors, unwritten
+from gputopo.cli.printing import is_lost_terminal, note, to_stderr, tolerating_stderr_errors, unwritten
 from gputopo.cli.run.options import OutputOptions, Shape
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
@@ -25,6 +25,7 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.values.option import shown
 
 if TYPE_CHECKING:
+    from gputopo.cli.run.metrics_file import MetricsFile
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -42,8 +43,18 @@ class RunDisplay:
     Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
     """
 
-    def __init__(self, shape: Shape, display_every: int | None, predicted: Sequence[str] = ()) -> None:
-        """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start."""
+    def __init__(
+        self,
+        shape: Shape,
+        display_every: int | None,
+        predicted: Sequence[str] = (),
+        prometheus: str | None = None,
+    ) -> None:
+        """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start.
+
+        `prometheus`: the file for the metrics of each run.
+        """
+        self._prometheus = prometheus
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._predicted = predicted
@@ -56,15 +67,25 @@ class RunDisplay:
         from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 
         log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
+        metrics = self._metrics_file()
         with Progress(display_every=self._every) as progress:
 
             def on_event(event: "Event") -> None:
                 with tolerating_stderr_errors():
                     progress.event(self._with_prediction(event))
+                if metrics is not None:
+                    metrics.event(event)
                 if log is not None:
                     self._print(log.lines(event))
 
             yield on_event
+
+    def _metrics_file(self) -> "MetricsFile | None":
+        if self._prometheus is None:
+            return None
+        from gputopo.cli.run.metrics_file import MetricsFile
+
+        return MetricsFile(Path(self._prometheus), note)
 
     def require_written(self) -> None:
         """Raise InputError if log lines could not be written."""
@@ -97,7 +118,7 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
     if spec.task == "train":
         _require_files(spec)
-    display = RunDisplay(options.shape, options.display_every, predicted)
+    display = RunDisplay(options.shape, options.display_every, predicted, options.prometheus)
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
