@@ -3,6 +3,8 @@
 import sys
 from typing import Annotated
 
+import msgspec
+
 from gputopo import pages
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
@@ -30,11 +32,53 @@ def explain(
     _show(found)
 
 
-def models() -> None:
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model that can be trained. `batch`: per GPU, where none is given."""
+
+    name: str
+    input_shape: tuple[int, ...]
+    parameters: int
+    parameter_bytes: int
+    multiply_accumulates: int
+    batch: int
+
+
+class ListedModels(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.models/1"):
+    """The built-in models, in the order of the page."""
+
+    models: tuple[ListedModel, ...]
+
+
+def models(
+    *, as_json: Annotated[bool, Option("--json", "Print the built-in models as JSON")] = False
+) -> None:
     """List the models that can be trained, with their sizes.
 
     Exit codes: 0 fine.
     """
+    if as_json:
+        from gputopo.values import schema
+        from gputopo.workload import workloads
+
+        found = (workloads.require(name) for name in workloads.names())
+        emit(
+            schema.encode_pretty(
+                ListedModels(
+                    tuple(
+                        ListedModel(
+                            one.name,
+                            tuple(one.input_shape),
+                            one.parameters,
+                            one.parameter_bytes,
+                            one.multiply_accumulates,
+                            one.gpu_batch,
+                        )
+                        for one in found
+                    )
+                )
+            )
+        )
+        return
     _show(pages.read("models"))
 
 

@@ -85,6 +85,9 @@ module it is built again.
 Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_cnn_benchmarks), 10 for
 `cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs
 stored for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
+
+`densenet*` have the form of tf_cnn_benchmarks, with about a third of the parameters of the paper's networks
+of these names. `gputopo models --json` prints the table as JSON.
 """
 
 

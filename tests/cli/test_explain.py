@@ -5,7 +5,10 @@ import pytest
 from gputopo import pages
 from gputopo.cli import run_command
 from gputopo.cli.commands import list_options
+from gputopo.cli.explain import ListedModels
 from gputopo.findings import catalogue
+from gputopo.values import schema
+from gputopo.workload import workloads
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -41,3 +44,12 @@ def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixt
 def test_the_models_are_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["models"]) == 0
     assert capsys.readouterr().out == pages.read("models")
+
+
+def test_the_models_are_also_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["models", "--json"]) == 0
+    found = schema.decode(capsys.readouterr().out, ListedModels, origin="stdout").models
+    assert [one.name for one in found] == list(workloads.names())
+    (alexnet,) = (one for one in found if one.name == "alexnet")
+    assert (alexnet.parameters, alexnet.batch) == (61_842_345, 512)
+    assert 4 * alexnet.parameters == alexnet.parameter_bytes
