@@ -100,7 +100,7 @@ def _whole(
         why = words.too_few(needed, len(values)) if few else words.too_correlated(len(values))
         return unknown(device, why, fields)
     low = bounds.low - limits.offset
-    high = max(bounds.high + limits.offset, limits.floor, half_width)
+    high = max(bounds.high + limits.offset, limits.floor)
     margin = half_width * (1 + NormalDist().inv_cdf(POWER) / -NormalDist().inv_cdf(found.chance))
     fields = msgspec.structs.replace(
         fields,

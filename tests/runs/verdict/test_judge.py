@@ -171,7 +171,7 @@ def test_a_difference_as_large_as_the_resolution_is_named() -> None:
 
 
 def test_a_device_that_is_far_ahead_is_not_slow() -> None:
-    check = check_run(InventedRun(2, slow={1: 0.75}, noise=Noise(own=0.05, stalls=0.0)), count=100)
+    check = check_run(InventedRun(2, slow={1: 0.75}, noise=Noise(own=0.2, stalls=0.0)), count=100)
     assert words(check) == ["even", "slow"]
 
 
