@@ -17,6 +17,7 @@ def read(line: str) -> str:
     [
         ("--batch_size=64 --num_gpus 2", "--batch-size=64 --num-gpus 2"),
         ("--use_fp16", "--precision fp16"),
+        ("--autotune 5", "--autotune 5"),
         ("--autotune=2", "--autotune=2"),
         ("--use_fp16=true", "--precision fp16"),
         ("--use_fp16=false", ""),

@@ -28,6 +28,7 @@ REFUSED = """
 --method kuza55 --add-work 1:1
 --strategy mirrored --add-work 1:1
 --method kuza55 --print-training-accuracy
+--method kuza55 --num-gpus 2 --batch-size 4,8
 --strategy mirrored:nccl
 --strategy mirrored:hierarchical --num-gpus 3
 --strategy one-device
