@@ -57,7 +57,7 @@ def contenders(
     no other mode.
     """
     choice = plan.choice
-    if plan.prediction is not None:
+    if plan.prediction is not None or (backend == "cpu" and len(plan.candidates) > 1):
         others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
     else:
         placed = (Candidate(gpus=choice.gpus, **place) for place in UNPREDICTED)

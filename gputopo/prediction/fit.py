@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.prediction import cpu_fit
 from gputopo.prediction.calibration import least_squares
 from gputopo.prediction.one_gpu import fit as one_gpu
 from gputopo.prediction.one_gpu.roofline import written as written_roofline
@@ -212,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     roofline, words = one_gpu.report()
     if options.program is None:
         print(words)
+        print(cpu_fit.report(cpu_fit.cpu_runs()))
     if options.write_roofline:
         Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
     if options.write:
@@ -228,7 +230,11 @@ def merged(fitted: Sequence[Program], known: Iterable[Program]) -> list[Program]
 
 def written(programs: Sequence[Program]) -> str:
     """Return the text of `programs.json`."""
-    table = {"schema": "gputopo.programs/1", "programs": msgspec.to_builtins(programs)}
+    table = {
+        "schema": "gputopo.programs/1",
+        "programs": msgspec.to_builtins(programs),
+        "cpu_devices": msgspec.to_builtins(cpu_fit.fitted(cpu_fit.cpu_runs())),
+    }
     return msgspec.json.format(msgspec.json.encode(table), indent=2).decode() + "\n"
 
 

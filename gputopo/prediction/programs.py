@@ -13,6 +13,7 @@ import msgspec
 from gputopo.values.errors import UsageError
 
 DEFAULT = "gputopo"
+FILE = "programs.json"
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
 @functools.cache
 def _programs() -> dict[str, Program]:
-    data = resources.files("gputopo.reference.data").joinpath("programs.json").read_bytes()
+    data = resources.files("gputopo.reference.data").joinpath(FILE).read_bytes()
     return {one.name: one for one in msgspec.json.decode(data, type=_Table).programs}
 
 

@@ -11,7 +11,8 @@ from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules.checks import check
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
-from gputopo.launch.spec.target import CPU_DEVICES, Target, counted_devices
+from gputopo.launch.spec.target import Target
+from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
 from gputopo.planner.request import SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError

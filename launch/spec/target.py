@@ -12,22 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
-from gputopo.planner.request import SPREAD, check_predicting
+from gputopo.planner.cpu_devices import CPU_DEVICES, cpu_plan
+from gputopo.planner.request import check_predicting
 from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu.speeds import given_speeds
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.plan import Candidate, Learned, Plan, VariableUpdate
+from gputopo.values.run.plan import Learned, Plan
+from gputopo.workload import workloads
+from gputopo.workload.workloads import Workload
 
-CPU_DEVICES = 2
-MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
-_UPDATE_OF_AUTO = {"auto": "parameter_server"}
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
@@ -113,83 +111,30 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
                 f"{option} names GPUs, and there is none: {why}",
                 "--num-gpus N uses N CPU devices; --from FILE rehearses the plan of another machine",
             )
-    if request.single_gpu_images_per_sec:
-        raise UsageError(
-            f"--single-gpu-images-per-sec predicts steps of GPUs, and there is none: {why}",
-            "leave it out; --from FILE rehearses the plan of another machine",
-        )
     if request.num_gpus == "auto":
         why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
     devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
+    speeds = set(given_speeds(request.single_gpu_images_per_sec, range(devices)).values())
+    if len(speeds) > 1:
+        raise UsageError(
+            f"--single-gpu-images-per-sec has {len(speeds)} speeds, and CPU devices are all alike: {why}",
+            "write one number",
+        )
     plan = cpu_plan(
         request.model,
         devices=devices,
         ps=request.ps,
         variable_update=request.variable_update,
         all_reduce=request.all_reduce,
+        workload=_workload(request),
+        batch_size=request.batch_size,
+        images_per_sec=next(iter(speeds), None),
     )
     return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices)
 
 
-def cpu_plan(
-    model: str | None,
-    *,
-    devices: int = CPU_DEVICES,
-    ps: str = "auto",
-    variable_update: str = "auto",
-    all_reduce: str | None = None,
-) -> Plan:
-    """Return the plan of a machine without GPUs: no GPU chosen, variables where the options place them.
-
-    `ps` is auto (the same as cpu), cpu, gpu:N, which stands for the device of tower N, or gpu:spread over all
-    of them. `variable_update` is auto (parameter_server, or replicated where `all_reduce` is given) or a
-    VariableUpdate; both were checked before.
-    Raises UsageError for a tower that does not exist, or what cannot be combined with the variable update.
-    """
-    if not 1 <= devices <= MAX_CPU_DEVICES:
-        raise UsageError(
-            f"--num-gpus cannot be {devices} without GPUs", f"ask for 1 to {MAX_CPU_DEVICES} CPU devices"
-        )
-    if variable_update == "auto" and all_reduce is not None:
-        variable_update = "replicated"
-    update = msgspec.convert(_UPDATE_OF_AUTO.get(variable_update, variable_update), VariableUpdate)
-    reasons = (f"no GPU to plan for: {counted_devices(devices)}",)
-    if update == "parameter_server":
-        place = _place(ps, devices)
-        choice = Candidate(gpus=(), variable_update=update, ps_device=place, reasons=reasons)
-    else:
-        if ps != "auto":
-            raise UsageError(
-                f"--ps {ps} cannot be combined with --variable-update {update}: each device has its own copy",
-                "leave --ps out, or use --variable-update parameter_server",
-            )
-        reduction = parse(all_reduce or "copy").written if update == "replicated" else None
-        choice = Candidate(gpus=(), variable_update=update, all_reduce=reduction, reasons=reasons)
-    if all_reduce is not None and choice.all_reduce is None:
-        raise UsageError(
-            f"--all-reduce {all_reduce} cannot be combined with --variable-update {update}: "
-            "nothing is reduced between replicas",
-            "leave --all-reduce out, or use --variable-update replicated",
-        )
-    return Plan(
-        choice=choice,
-        candidates=(choice,),
-        environment={"CUDA_VISIBLE_DEVICES": "-1"},
-        model=model,
-        source="cpu",
-    )
-
-
-def counted_devices(count: int) -> str:
-    """Return `1 logical CPU device` or `2 logical CPU devices`."""
-    return f"{count} logical CPU device{'' if count == 1 else 's'}"
-
-
-def _place(ps: str, devices: int) -> str:
-    place = "cpu" if ps == "auto" else ps
-    if place not in ("cpu", SPREAD) and int(place.removeprefix("gpu:")) >= devices:
-        raise UsageError(
-            f"--ps {place} names a device that does not exist: {counted_devices(devices)}",
-            f"give gpu:0 to gpu:{devices - 1}, or cpu",
-        )
-    return place
+def _workload(request: Request) -> Workload | None:
+    """Return the costs of the model, None where no table has them."""
+    if request.workload is not None or request.model is None or ":" in request.model:
+        return request.workload
+    return workloads.require(request.model)

@@ -10,11 +10,12 @@ import pytest
 
 from gputopo import planner
 from gputopo.cli.source import machine_from
-from gputopo.launch.spec.target import cpu_plan
 from gputopo.planner.autotune import Race, contenders, lead
+from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request
 from gputopo.values.run.autotune import Timed
 from gputopo.values.run.plan import Candidate, Plan, mode_of
+from gputopo.workload import workloads
 
 RUN_S = 20.0
 
@@ -135,15 +136,15 @@ def modes(found: tuple[Candidate, ...]) -> list[str]:
     return [" ".join(filter(None, (one.variable_update, one.ps_device, one.all_reduce))) for one in found]
 
 
-def test_without_a_prediction_placements_come_in_the_documented_order() -> None:
+def test_on_cpu_devices_those_that_do_least_with_the_variables_come_first() -> None:
     def on_cpu(count: int, **options: Any) -> list[str]:
-        plan = cpu_plan("alexnet", **options)
-        return modes(contenders(plan, count, backend="cpu", devices=2, **options))
+        plan = cpu_plan("alexnet", devices=4, workload=workloads.require("alexnet"), **options)
+        return modes(contenders(plan, count, backend="cpu", devices=4, **options))
 
-    assert on_cpu(3) == ["parameter_server cpu", "replicated copy", "replicated pscpu"]
-    assert on_cpu(9) == [*on_cpu(3), "parameter_server gpu:spread"], "NCCL reduces between GPUs only"
-    assert on_cpu(3, variable_update="replicated") == ["replicated copy", "replicated pscpu"]
-    assert on_cpu(3, variable_update="parameter_server") == on_cpu(9)[:1] + on_cpu(9)[3:]
+    assert on_cpu(3) == ["parameter_server cpu", "parameter_server gpu:spread", "replicated copy"]
+    assert on_cpu(99)[-2:] == ["replicated ring", "replicated collective"], "NCCL reduces between GPUs only"
+    assert on_cpu(2, variable_update="replicated") == ["replicated copy", "replicated pscpu"]
+    assert on_cpu(3, variable_update="parameter_server") == on_cpu(2)
     assert on_cpu(3, ps="gpu:1") == ["parameter_server gpu:1"]
     assert on_cpu(3, all_reduce="pscpu") == ["replicated pscpu"]
     assert on_cpu(3, variable_update="independent") == ["independent"]

@@ -30,12 +30,12 @@ from gputopo.launch.jobs.reduction.spec import (
 )
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.target import CPU_DEVICES, MAX_CPU_DEVICES
 from gputopo.launch.supervise.failure import last_words
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
+from gputopo.planner.cpu_devices import CPU_DEVICES, MAX_CPU_DEVICES
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError

@@ -13,7 +13,8 @@ from gputopo.cli.run.command import implied_update, strategy_has_copies
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
-from gputopo.launch.spec.target import Target, cpu_plan
+from gputopo.launch.spec.target import Target
+from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Text, given_of, options_of
 

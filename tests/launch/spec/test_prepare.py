@@ -10,7 +10,8 @@ from gputopo.launch.spec.prepare import (
     spec_of,
 )
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
-from gputopo.launch.spec.target import Target, cpu_plan
+from gputopo.launch.spec.target import Target
+from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.option import Text, given_of

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.target import MAX_CPU_DEVICES, Target, cpu_plan, rehearsal_name, target_of
+from gputopo.launch.spec.target import Target, rehearsal_name, target_of
 from gputopo.planner import Request
+from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
 from tests.launch.specs import machine
