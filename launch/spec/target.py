@@ -11,6 +11,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from gputopo import planner
 from gputopo.findings import driver_broken
@@ -22,6 +23,7 @@ from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.one_gpu.speeds import given_speeds
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
+from gputopo.values.run.batches import AUTO, batches_of
 from gputopo.values.run.plan import Learned, Plan
 from gputopo.workload import workloads
 from gputopo.workload.workloads import Workload
@@ -127,7 +129,7 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
         variable_update=request.variable_update,
         all_reduce=request.all_reduce,
         workload=_workload(request),
-        batch_size=request.batch_size,
+        batch_size=_mean_batch(request, devices),
         images_per_sec=next(iter(speeds), None),
     )
     return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices)
@@ -138,3 +140,11 @@ def _workload(request: Request) -> Workload | None:
     if request.workload is not None or request.model is None or ":" in request.model:
         return request.workload
     return workloads.require(request.model)
+
+
+def _mean_batch(request: Request, devices: int) -> int | None:
+    """Return the mean of the devices' examples, None for what is usual."""
+    asked = request.batch_size
+    if asked is None or asked == AUTO:
+        return None
+    return round(fmean(batches_of(asked, devices)))
