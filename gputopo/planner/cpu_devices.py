@@ -55,6 +55,8 @@ def cpu_plan(
         steps = _steps(workload, placings, devices, batch, images_per_sec)
         order = sorted(range(len(placings)), key=lambda place: steps[place].step_s)
         candidates = tuple(candidates[place] for place in order)
+        if len(candidates) > 1:
+            candidates = (_reasoned(candidates), *candidates[1:])
         if images_per_sec is not None:
             candidates = tuple(
                 _predicted(candidates[rank], steps[place], devices * batch, images_per_sec)
@@ -132,6 +134,13 @@ def _unpredicted(placing: Placing, devices: int) -> Candidate:
         all_reduce=placing.all_reduce,
         reasons=(f"no GPU to plan for: {counted_devices(devices)}",),
     )
+
+
+def _reasoned(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the first one with the reason why it is."""
+    choice = candidates[0]
+    least = f"least work with the variables of {len(candidates)} placements, by prediction"
+    return msgspec.structs.replace(choice, reasons=(*choice.reasons, least))
 
 
 def _predicted(one: Candidate, step: CpuStep, examples: int, images_per_sec: float) -> Candidate:
