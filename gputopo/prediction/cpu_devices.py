@@ -5,8 +5,9 @@ and nothing overlaps: a step is the sum of all work. What a mode adds to it is c
 training core builds it (`gputopo.launch.train`):
 
 - times that a number of the variables is read or written: adding n tensors reads n and writes one, an update
-  reads a variable and its gradient and writes the variable, joining chunks reads and writes them;
-- ops that each variable costs, whatever its size.
+  reads a variable and its gradient and writes the variable, joining chunks reads and writes them. A sum that
+  is added to or joined next is still in a cache, and counts as far as it is stored;
+- ops that each variable costs, whatever its size, and collectives, which wait for one another.
 
 The speed of one device contains one update for every step of a device.
 """
@@ -30,6 +31,8 @@ class CpuDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     - `memory_gb_per_s`: rate at which numbers of the variables are read or written;
     - `us_op`: microseconds of each op of a variable;
+    - `us_collective`: microseconds of TensorFlow's collective of a variable, on whatever number of devices;
+    - `at_once`: time that several devices compute together over what one after another would take;
     - `low`, `high`: range of measured over predicted images/sec.
     """
 
@@ -37,20 +40,27 @@ class CpuDevices(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     memory_gb_per_s: float
     us_op: float
+    us_collective: float
+    at_once: float
     low: float
     high: float
 
 
 class Work(NamedTuple):
-    """What is done with the variables in a step: times that a number is read or written, and ops of each."""
+    """What is done with the variables in a step: times that a number is read or written, and ops of each.
+
+    `collectives`: of each variable, made one after another.
+    """
 
     passes: float
     ops: float
+    collectives: int = 0
 
     def seconds(self, model: Model, constants: CpuDevices) -> float:
         """Return how long it takes for all variables of a model."""
         moved = self.passes * model.bytes / (1e9 * constants.memory_gb_per_s)
-        return moved + 1e-6 * self.ops * len(model.sizes) * constants.us_op
+        each_us = self.ops * constants.us_op + self.collectives * constants.us_collective
+        return moved + 1e-6 * len(model.sizes) * each_us
 
 
 class CpuStep(NamedTuple):
@@ -85,11 +95,14 @@ def added(placing: Placing, towers: int) -> Work:
     if placing.variable_update == "parameter_server":
         return at_once
     reduction = parse(placing.all_reduce or "copy")
-    if reduction.name in ("ring", "collective"):
-        return Work(3 * (towers - 1) + 2 * towers, 2 * towers - 1)
+    if reduction.name == "ring":
+        return Work(2 * towers, 2 * towers - 1)
+    if reduction.name == "collective":
+        # RingReducer: input to output, each chunk received into a buffer before it is added, or taken.
+        return Work(2 * towers + 7 * (towers - 1), 0, collectives=1)
     if reduction.name == "hierarchical":
         groups = min(_GROUPS, towers - 1)
-        return Work(towers + 2 * groups + 1, groups + 1)
+        return Work(towers + groups, groups + 1)
     joined = 2 * towers if reduction.parts > 1 else 0
     return Work(at_once.passes + joined, at_once.ops + joined)
 
@@ -103,8 +116,9 @@ def updated(placing: Placing, towers: int) -> Work:
 def predict(model: Model, placing: Placing, towers: int, step_s: float, constants: CpuDevices) -> CpuStep:
     """Return the step of so many towers. `step_s`: seconds of one device's step alone, with its update."""
     alone = updated(placing, 1).seconds(model, constants)
+    share = 1.0 if towers == 1 else constants.at_once
     return CpuStep(
-        towers * max(0.0, step_s - alone),
+        towers * share * max(0.0, step_s - alone),
         added(placing, towers).seconds(model, constants),
         updated(placing, towers).seconds(model, constants),
     )

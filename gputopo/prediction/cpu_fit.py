@@ -21,7 +21,8 @@ from gputopo.prediction.step import Placing, model_of
 from gputopo.values.run.plan import VariableUpdate
 from gputopo.workload.workloads import require
 
-BOUNDS = ((2.0, 100.0), (1.0, 500.0))  # GB/s, us
+BOUNDS = ((2.0, 100.0), (1.0, 500.0), (10.0, 10000.0))  # GB/s, us, us
+START = (10.0, 20.0, 500.0)
 COVERED = 0.9  # of the runs are inside low to high
 
 
@@ -90,19 +91,30 @@ def fitted(runs: Sequence[CpuRun]) -> CpuDevices:
     alone, jobs, start = alone_seconds(runs), by_job(runs), cpu_devices()
 
     def with_values(values: Sequence[float]) -> CpuDevices:
-        rate, op = map(math.exp, values)
-        return msgspec.structs.replace(start, memory_gb_per_s=rate, us_op=op)
+        rate, op, collective = (math.exp(value) for value in values)
+        return msgspec.structs.replace(start, memory_gb_per_s=rate, us_op=op, us_collective=collective)
 
     def errors(values: Sequence[float]) -> list[float]:
         constants, found = with_values(values), []
-        for job, same in jobs.items():
-            off = [math.log(predicted_s(run, alone[job[:2]], constants) / run.step_s) for run in same]
-            found += [one - fmean(off) for one in off]
+        for same in jobs.values():
+            computing = [run.step_s - predicted_s(run, 0.0, constants) for run in same]
+            found += [(one - fmean(computing)) / fmean(run.step_s for run in same) for one in computing]
         return found
 
     bounds = [(math.log(low), math.log(high)) for low, high in BOUNDS]
-    rate, op = map(math.exp, least_squares(errors, [math.log(10.0), math.log(20.0)], bounds))
-    constants = msgspec.structs.replace(start, memory_gb_per_s=_short(rate), us_op=_short(op))
+    best = with_values(least_squares(errors, list(map(math.log, START)), bounds))
+    constants = msgspec.structs.replace(
+        best,
+        memory_gb_per_s=_short(best.memory_gb_per_s),
+        us_op=_short(best.us_op),
+        us_collective=_short(best.us_collective),
+        at_once=1.0,
+    )
+    shares = []
+    for job, same in jobs.items():
+        beside, whole = (fmean(predicted_s(run, s, constants) for run in same) for s in (0.0, alone[job[:2]]))
+        shares.append((fmean(run.step_s for run in same) - beside) / (whole - beside))
+    constants = msgspec.structs.replace(constants, at_once=_short(median(shares)))
     ratios = sorted(
         predicted_s(run, alone[job[:2]], constants) / run.step_s for job, same in jobs.items() for run in same
     )
@@ -146,6 +158,8 @@ def report(runs: Sequence[CpuRun]) -> str:
         (
             f"{constants.name}: {len(off)} runs of several devices",
             f"  memory_gb_per_s {constants.memory_gb_per_s:g}, us_op {constants.us_op:g}, "
+            f"us_collective {constants.us_collective:g}, "
+            f"at_once {constants.at_once:g}, "
             f"low {constants.low:g}, high {constants.high:g}",
             f"  error of images/sec: median {median(off):.1%}, largest {max(off):.1%}",
             f"  pairs of modes that differ beyond noise: {told}, in the predicted order: {right}; each model "
