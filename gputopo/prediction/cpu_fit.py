@@ -1,5 +1,8 @@
 """Fits the constants of logical CPU devices to runs of gputopo (`gputopo/reference/data/cpu_devices.csv`).
 
+The runs: batches of 4, 1 and 32 examples, medians of one or two, in alternating order on a machine with other
+work, before which they had priority.
+
 Only differences between the modes of one job count: what is common to them is computing, which the runs of
 one device show. `python -m gputopo.prediction.fit` calls it.
 """
@@ -27,7 +30,10 @@ COVERED = 0.9  # of the runs are inside low to high
 
 
 class CpuRun(NamedTuple):
-    """A run, or the median of several. `noise`: half of their range over the median, 0 for one run."""
+    """A run, or the median of several.
+
+    `noise`: half of their range over the median; of one run, two standard errors of its steps.
+    """
 
     model: str
     batch: int
@@ -153,7 +159,7 @@ def report(runs: Sequence[CpuRun]) -> str:
         if run.devices > 1
     ]
     told, right = pairs_in_order(runs, constants)
-    left_out = [_left_out(runs, model) for model in sorted({run.model for run in runs})]
+    others = [left_out(runs, model) for model in sorted({run.model for run in runs})]
     return "\n".join(
         (
             f"{constants.name}: {len(off)} runs of several devices",
@@ -163,12 +169,13 @@ def report(runs: Sequence[CpuRun]) -> str:
             f"low {constants.low:g}, high {constants.high:g}",
             f"  error of images/sec: median {median(off):.1%}, largest {max(off):.1%}",
             f"  pairs of modes that differ beyond noise: {told}, in the predicted order: {right}; each model "
-            f"left out: {sum(found for _, found in left_out)} of {sum(count for count, _ in left_out)}",
+            f"left out: {sum(found for _, found in others)} of {sum(count for count, _ in others)}",
         )
     )
 
 
-def _left_out(runs: Sequence[CpuRun], model: str) -> tuple[int, int]:
+def left_out(runs: Sequence[CpuRun], model: str) -> tuple[int, int]:
+    """Return `pairs_in_order` of a model by constants that were fitted without it."""
     constants = fitted([run for run in runs if run.model != model])
     return pairs_in_order([run for run in runs if run.model == model], constants)
 

@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from gputopo.prediction.cpu_devices import cpu_devices
-from gputopo.prediction.cpu_fit import CpuRun, alone_seconds, cpu_runs, fitted, pairs_in_order, predicted_s
+from gputopo.prediction.cpu_fit import (
+    CpuRun,
+    alone_seconds,
+    cpu_runs,
+    fitted,
+    left_out,
+    pairs_in_order,
+    predicted_s,
+)
 from gputopo.prediction.step import Placing
 
 MODES = (
@@ -43,3 +51,13 @@ def test_the_fit_finds_the_constants_of_runs_that_were_made_with_them() -> None:
     assert (found.memory_gb_per_s, found.us_op) == pytest.approx((7.5, 60.0), rel=0.02)
     told, right = pairs_in_order(runs, found)
     assert told == right > 20
+
+
+def test_nine_of_ten_pairs_that_differ_beyond_noise_were_measured_in_the_predicted_order() -> None:
+    told, right = pairs_in_order(cpu_runs(), cpu_devices())
+    assert right >= 0.9 * told > 90
+
+
+def test_a_model_that_was_left_out_is_ordered_as_well() -> None:
+    found = [left_out(cpu_runs(), model) for model in ("alexnet", "resnet20", "vgg11")]
+    assert sum(right for _, right in found) >= 0.9 * sum(told for told, _ in found)
