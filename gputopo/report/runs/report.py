@@ -82,9 +82,11 @@ def _even_lines(result: Result) -> list[Span]:
     bounds = [row.verdict.percent_under_high or 0.0 for row in rows if row.verdict is not None]
     if not rows:
         return []
+    if len(rows) == len(result.devices):
+        return [(f"All devices are even with their peers to within {at_most(max(bounds))} %.", "")]
     names = ", ".join(short_name_of(row.device) for row in rows)
-    who = "All devices are" if len(rows) == len(result.devices) else f"{names}:"
-    return [(f"{who} even with their peers to within {at_most(max(bounds))} %.", "")]
+    peers = "its peers" if len(rows) == 1 else "their peers"
+    return [(f"{names}: not slower than {peers}, by {at_most(max(bounds))} % at most.", "")]
 
 
 def _unknown_lines(result: Result) -> list[Span]:

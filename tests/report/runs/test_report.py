@@ -102,7 +102,7 @@ def test_what_a_slow_device_costs_stands_below_it() -> None:
     # 16 images in 135 ms, without the slow one in 110 ms.
     assert lines[1:] == [
         "GPU 1 costs 19 % of this run: 145 instead of 119 images/sec.",
-        "GPU 0: even with their peers to within 0.5 %.",
+        "GPU 0: not slower than its peers, by 0.5 % at most.",
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_check_that_left_a_device_out_reports_it() -> None:
     result = summarise(stream(devices, InventedRun(3, noise=QUIET).steps(20)))
     lines = [text for text, _ in verdict_lines(result)]
     assert lines == [
-        "GPU 0, GPU 1: even with their peers to within 3.0 %.",
+        "GPU 0, GPU 1: not slower than their peers, by 3.0 % at most.",
         "Cannot tell for GPU 2: no peer of its kind.",
     ]
 
