@@ -64,6 +64,7 @@ def event_of(verdict: Verdict, time_s: float, rank: int = 0) -> Anomaly:
         confidence=CONFIDENCE,
         says=verdict.says,
         gpu=verdict.gpu,
+        causes=verdict.causes,
     )
 
 

@@ -15,12 +15,13 @@ class Blocks:
     """Rows of a table. `size`: steps in each row but those of the latest, open one, which is not read.
 
     `medians`, `means`: by column, a value per row; NaN where a column has no value in a row. A mean is of
-    values cut to +-`MEAN_LIMIT`, so that it sees what a median of few slow steps does not.
+    values cut to +-`mean_limit`, so that it sees what a median of few slow steps does not.
     `first_steps`: number of the first step of each row.
     """
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, mean_limit: float = MEAN_LIMIT) -> None:
         self.size = 1
+        self._limit = mean_limit
         self.medians: list[list[float]] = [[] for _ in range(columns)]
         self.means: list[list[float]] = [[] for _ in range(columns)]
         self.first_steps: list[int] = []
@@ -37,7 +38,7 @@ class Blocks:
         self.first_steps.append(self._open_first)
         for column, values in enumerate(zip(*self._open, strict=True)):
             self.medians[column].append(_median(values))
-            self.means[column].append(_mean([_cut(value) for value in values]))
+            self.means[column].append(_mean([_cut(value, self._limit) for value in values]))
         self._open = []
         if len(self.first_steps) >= CAPACITY:
             self._fold()
@@ -50,8 +51,8 @@ class Blocks:
         self.size *= FOLD
 
 
-def _cut(value: float) -> float:
-    return value if math.isnan(value) else min(max(value, -MEAN_LIMIT), MEAN_LIMIT)
+def _cut(value: float, limit: float) -> float:
+    return value if math.isnan(value) else min(max(value, -limit), limit)
 
 
 def _median(values: Sequence[float]) -> float:

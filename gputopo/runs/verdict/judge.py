@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
+from gputopo.runs.causes.explain import explained
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.answer import answer, unknown
 from gputopo.runs.verdict.cost import ALONE, cost
@@ -91,10 +92,20 @@ def _on_device(
         worst = max(slow, key=_percent)
         # What the run resolves, it would resolve on an idle host.
         return unknown(device, host.busy, msgspec.structs.replace(worst, resolution_percent=None))
-    for word in (SLOW, CANNOT_TELL):
-        if of_word := [verdict for verdict in by_part if verdict.word == word]:
-            return max(of_word, key=_percent)
+    if slow:
+        return _with_causes(paces, max(slow, key=_percent), found)
+    if unclear := [verdict for verdict in by_part if verdict.word == CANNOT_TELL]:
+        return max(unclear, key=_percent)
     return max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
+
+
+def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[Difference]) -> Verdict:
+    """Return the verdict on a slow device with its causes; a CPU device has none that is sampled."""
+    (difference,) = (one for one in found if one.part == verdict.part)
+    if is_cpu(difference.device):
+        return verdict
+    causes = explained(paces.facts, paces, difference, verdict)
+    return msgspec.structs.replace(verdict, causes=causes, says=f"{verdict.says}. {causes.says}")
 
 
 def _why_not_compared(paces: Paces, device: Device) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
+from gputopo.runs.causes.facts import Facts
 from gputopo.runs.verdict.blocks import Blocks
 from gputopo.runs.verdict.devices import groups, kind_of
 from gputopo.runs.verdict.host import HostRecord
@@ -47,6 +48,7 @@ class Paces:
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept = StepsKept()
         self.host = HostRecord()
+        self.facts = Facts(devices)
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
         count = len(self.devices)
@@ -58,9 +60,11 @@ class Paces:
         """Add the next event of the run."""
         match event:
             case Step():
-                self._add_step(event)
-            case Sample() if event.host is not None:
-                self.host.add(event.host)
+                self.facts.end_step(event, counted=self._add_step(event))
+            case Sample():
+                self.facts.add(event)
+                if event.host is not None:
+                    self.host.add(event.host)
             case WarmupDone():
                 self.host.clear()  # counted is what loads the host from here on
             case PhaseBegun():
@@ -111,20 +115,23 @@ class Paces:
     def _speed(self, tower: int) -> float:
         return self.speeds[tower] if self.scaled else 1.0
 
-    def _add_step(self, step: Step) -> None:
+    def _add_step(self, step: Step) -> bool:
+        """Add a step; return whether it is compared."""
         if step.warmup:
-            return
+            return False
         after_phase, self._after_phase = self._after_phase, False
         if after_phase:
-            return
+            return False
         marks = {mark.tower: mark for mark in step.marks if mark.tower in self._columns and _usable(mark)}
         for tower in self.missing:
             self.missing[tower] = 0 if tower in marks else self.missing[tower] + 1
         self.last_seen.update(dict.fromkeys(marks, step.step))
-        if step.seconds > CLOCK_S and step.images > 0:
-            self.steps += 1
-            self.blocks.add(step.step, self._row(step, marks))
-            self.kept.add(step, marks)
+        if step.seconds <= CLOCK_S or step.images <= 0:
+            return False
+        self.steps += 1
+        self.blocks.add(step.step, self._row(step, marks))
+        self.kept.add(step, marks)
+        return True
 
     def _row(self, step: Step, marks: Mapping[int, TowerMarks]) -> list[float]:
         count = len(self.devices)

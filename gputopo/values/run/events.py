@@ -10,6 +10,7 @@ import msgspec
 
 from gputopo.values.errors import InputError
 from gputopo.values.run.batches import BatchSize
+from gputopo.values.run.verdict import Causes
 
 SCHEMA = "gputopo.events/1"
 
@@ -364,6 +365,7 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
     confidence: float
     says: str
     gpu: int | None = None
+    causes: Causes | None = None
 
 
 class RankFailed(_Event, frozen=True, tag="rank_failed"):

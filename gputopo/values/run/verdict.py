@@ -17,6 +17,38 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     percent: float
 
 
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What explains a part of the gap between a slow device and its peers, in percent of pace.
+
+    `id`: of the rule, see `gputopo.runs.causes.rules`. `percent`: of the gap, with its range
+    `percent_low` to `percent_high`. `how`: "fitted" to how this run's pace varied with it, or "bounded" by
+    the most that it can cost: then `percent` is that most, and the range begins at 0.
+    """
+
+    id: str
+    says: str
+    how: str
+    percent: float
+    percent_low: float
+    percent_high: float
+
+
+class Causes(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a device is slow, as far as the samples of the same seconds show it.
+
+    `found`: what explains most first; their shares add up to the gap at most. `unexplained_percent`: the rest
+    of the gap, in percent of pace. `covered_share`: 0 to 1, of the gap. `checked`: ids of causes with their
+    facts; `not_checked`: ids of causes whose facts are missing, and which: these are not excluded.
+    """
+
+    says: str
+    found: tuple[Cause, ...] = ()
+    unexplained_percent: float = 0.0
+    covered_share: float = 0.0
+    checked: tuple[str, ...] = ()
+    not_checked: dict[str, str] = {}
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one device, or for the whole run where `tower` is None.
 
@@ -29,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     `more_steps`: that would resolve 5 %; None: no number of steps would, or the run resolves it.
     `steps`: compared; `effective_steps`: independent ones that weigh as much (noise is correlated).
     `from_step`, `to_step`: where it was slow in a part of the run only. `share_of_steps`: 0 to 1, where it
-    was slow in single steps all over the run.
+    was slow in single steps all over the run. `causes`: why it is slow, None where it is not.
     """
 
     word: str
@@ -50,6 +82,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     to_step: int | None = None
     share_of_steps: float | None = None
     cost: Cost | None = None
+    causes: Causes | None = None
 
 
 class HostSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,114 @@
+"""What was sampled of the GPUs and the host, as rows beside those of the paces, in bounded memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from gputopo.reference.clock_events import BITS
+from gputopo.reference.expectations import expected_link
+from gputopo.runs.verdict.blocks import Blocks
+from gputopo.runs.verdict.host import CORES_TAKEN_SHARE, OTHER_CPU_SHARE, SWAP_BYTES_PER_S
+from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step
+
+# A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
+# is asked every 4 s. Ours.
+MAX_AGE_S = 15.0
+THERMAL = BITS["sw_thermal_slowdown"] | BITS["hw_thermal_slowdown"]
+POWER = BITS["sw_power_cap"]
+HARDWARE = (
+    BITS["hw_slowdown"]
+    | BITS["hw_power_brake_slowdown"]
+    | BITS["sync_boost"]
+    | BITS["board_limit"]
+    | BITS["reliability"]
+)
+# Facts of a GPU. MHz; 1 where a reason throttles, else 0; GB/s of the link in one direction; processes.
+CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS = range(7)
+OF_GPU = 7
+# Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0.
+HOST_CPU, HOST_SWAP = range(2)
+OF_HOST = 2
+
+
+class Facts:
+    """Means of the facts over the steps of each row of `gputopo.runs.verdict.paces.Paces`; NaN: not known."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._places = {device.tower: place for place, device in enumerate(devices)}
+        self._gpus = [device.gpu for device in devices]
+        self._fresh: dict[tuple[int | None, int], list[float]] = {}  # since the last step; GPU None: host
+        self._last: dict[tuple[int | None, int], tuple[float, float]] = {}  # time and value
+        self._link: dict[int, tuple[int | None, int | None]] = {}
+        self.lost: set[int] = set()  # GPUs that NVML reported as lost
+        self._blocks = Blocks(OF_GPU * len(devices) + OF_HOST, mean_limit=math.inf)
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample: of the step that is not over yet."""
+        for gpu in sample.gpus:
+            if gpu.lost:
+                self.lost.add(gpu.gpu)
+            for fact, value in self._of_gpu(gpu).items():
+                self._note(gpu.gpu, fact, value, sample.time_s)
+        if sample.host is not None:
+            for fact, value in _of_host(sample.host).items():
+                self._note(None, fact, value, sample.time_s)
+
+    def end_step(self, step: Step, *, counted: bool) -> None:
+        """Add the row of a step. `counted`: whether the paces have a row for it."""
+        if counted:
+            row = [self._read(gpu, fact, step.time_s) for gpu in self._gpus for fact in range(OF_GPU)]
+            row += [self._read(None, fact, step.time_s) for fact in range(OF_HOST)]
+            self._blocks.add(step.step, row)
+        self._fresh.clear()
+
+    def of_gpu(self, tower: int, fact: int) -> list[float]:
+        """Return a fact of a tower's GPU, by row."""
+        return self._blocks.means[OF_GPU * self._places[tower] + fact]
+
+    def of_host(self, fact: int) -> list[float]:
+        """Return a fact of the host, by row."""
+        return self._blocks.means[OF_GPU * len(self._gpus) + fact]
+
+    def _note(self, gpu: int | None, fact: int, value: float | None, time_s: float) -> None:
+        if value is not None:
+            self._fresh.setdefault((gpu, fact), []).append(value)
+            self._last[gpu, fact] = (time_s, value)
+
+    def _read(self, gpu: int | None, fact: int, time_s: float) -> float:
+        if fresh := self._fresh.get((gpu, fact)):
+            return fmean(fresh)
+        read_s, value = self._last.get((gpu, fact), (-math.inf, math.nan))
+        return value if abs(time_s - read_s) <= MAX_AGE_S else math.nan
+
+    def _of_gpu(self, gpu: GpuSample) -> Mapping[int, float | None]:
+        known = self._link.get(gpu.gpu, (None, None))
+        link = (gpu.pcie_gen or known[0], gpu.pcie_width or known[1])
+        self._link[gpu.gpu] = link
+        expected = expected_link(*link)
+        mask = gpu.throttle_mask
+        return {
+            CORE: gpu.graphics_mhz,
+            MEMORY: gpu.memory_mhz,
+            THROTTLED_POWER: _flag(mask, POWER),
+            THROTTLED_THERMAL: _flag(mask, THERMAL),
+            THROTTLED_HARDWARE: _flag(mask, HARDWARE),
+            LINK: None if expected is None else expected.data_rate_gb_per_s,
+            OTHERS: gpu.other_processes,
+        }
+
+
+def _flag(mask: int | None, bits: int) -> float | None:
+    return None if mask is None or mask < 0 else float(bool(mask & bits))
+
+
+def _of_host(load: HostLoad) -> Mapping[int, float | None]:
+    other = load.other_cpu_share
+    full = other is not None and (
+        other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE
+        or (load.run_queue is not None and load.cores is not None and load.run_queue > load.cores)
+    )
+    swap = (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
+    return {
+        HOST_CPU: None if other is None else other if full and other >= OTHER_CPU_SHARE else 0.0,
+        HOST_SWAP: None if None in swap else float(sum(one or 0.0 for one in swap) >= SWAP_BYTES_PER_S),
+    }

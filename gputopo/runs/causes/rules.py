@@ -1,0 +1,269 @@
+"""The causes that are known: what each needs, and the most of a gap that it can explain in each row. Pure.
+
+A cost is in the unit of the gap: of computing the logarithm of the time against the peer, of waiting for
+weights the share of the busy time. It is the most that the fact can cost by physics; what it did cost is this
+times a slope from 0 to 1, which `fit` looks for.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gputopo.runs.causes import facts as fact
+from gputopo.runs.causes.facts import Facts
+from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
+
+MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A device and its peer in some rows. `waits`: for weights, shares of the busy time; `gap`: by row."""
+
+    facts: Facts
+    tower: int
+    peer: int
+    part: str
+    rows: Sequence[int]
+    gap: Sequence[float]
+    waits: Sequence[float]
+
+    def own(self, which: int) -> list[float]:
+        """Return a fact of the device's GPU, by row."""
+        values = self.facts.of_gpu(self.tower, which)
+        return [values[row] for row in self.rows]
+
+    def peers(self, which: int) -> list[float]:
+        """Return a fact of the peer's GPU, by row."""
+        values = self.facts.of_gpu(self.peer, which)
+        return [values[row] for row in self.rows]
+
+    def host(self, which: int) -> list[float]:
+        """Return a fact of the host, by row."""
+        values = self.facts.of_host(which)
+        return [values[row] for row in self.rows]
+
+
+Cost = Callable[[View], list[float]]
+Describe = Callable[[View, Sequence[int]], str]
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """The declaration of a cause; its id keeps its meaning from version to version.
+
+    `needs`: fields of the samples. `explains`: the most that it can, in words. `parts`: of a step that it
+    slows. `family`: causes whose costs are fitted with one slope, as they act in the same way. `within`:
+    causes that explain together as much as the largest of them at most. `describe`: what was seen, in
+    the rows of the view at these places.
+    """
+
+    id: str
+    title: str
+    needs: tuple[str, ...]
+    explains: str
+    parts: tuple[str, ...]
+    family: str
+    cost: Cost
+    describe: Describe
+    within: str = ""
+
+
+def _shortfall(which: int) -> Cost:
+    """Return what makes the logarithm of the peer's clock over the own one, where the peer's is higher."""
+
+    def cost(view: View) -> list[float]:
+        return [
+            max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
+            for own, peer in zip(view.own(which), view.peers(which), strict=True)
+        ]
+
+    return cost
+
+
+_core = _shortfall(fact.CORE)
+# A clock can be reduced for several reasons at once: the first counts.
+_ORDER = (fact.THROTTLED_THERMAL, fact.THROTTLED_HARDWARE, fact.THROTTLED_POWER)
+
+
+def _core_by(reason: int | None) -> Cost:
+    """Return what makes the part of the core clock's shortfall for a reason; None: for none of them."""
+
+    def cost(view: View) -> list[float]:
+        flags = [view.own(one) for one in _ORDER]
+        return [
+            short * _share([flag[place] for flag in flags], reason) for place, short in enumerate(_core(view))
+        ]
+
+    return cost
+
+
+def _share(flags: Sequence[float], reason: int | None) -> float:
+    left = 1.0
+    for one, flag in zip(_ORDER, flags, strict=True):
+        if math.isnan(flag):
+            return math.nan if reason is not None else 1.0
+        if one == reason:
+            return min(flag, left)
+        left = max(0.0, left - flag)
+    return left
+
+
+def _link(view: View) -> list[float]:
+    return [
+        wait * max(0.0, 1 - own / peer) if own > 0 and peer > 0 else math.nan
+        for own, peer, wait in zip(view.own(fact.LINK), view.peers(fact.LINK), view.waits, strict=True)
+    ]
+
+
+def _others(view: View) -> list[float]:
+    # One more process on the device than on its peer takes half of the time at most, two take two thirds.
+    counts = zip(view.own(fact.OTHERS), view.peers(fact.OTHERS), strict=True)
+    more = [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in counts]
+    if view.part == COMPUTE:
+        return [math.log(1 + one) for one in more]
+    return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
+
+
+def _host_cpu(view: View) -> list[float]:
+    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact.HOST_CPU)]
+
+
+def _host_swap(view: View) -> list[float]:
+    # How long a thread waits for its pages has no bound but the gap.
+    return [flag * max(0.0, gap) for flag, gap in zip(view.host(fact.HOST_SWAP), view.gap, strict=True)]
+
+
+def _clock_words(which: int, name: str, why: str = "") -> Describe:
+    def describe(view: View, places: Sequence[int]) -> str:
+        own, peer = _at(view.own(which), places), _at(view.peers(which), places)
+        return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f} % below its peers{why}"
+
+    return describe
+
+
+def _link_words(view: View, places: Sequence[int]) -> str:
+    own, peer = _at(view.own(fact.LINK), places), _at(view.peers(fact.LINK), places)
+    return f"a PCIe link of {own:.1f} GB/s, its peers' {peer:.1f} GB/s"
+
+
+def _others_words(view: View, places: Sequence[int]) -> str:
+    count = max(1, round(_at(view.own(fact.OTHERS), places) - _at(view.peers(fact.OTHERS), places)))
+    return "another process on the GPU" if count == 1 else f"{count} other processes on the GPU"
+
+
+def _host_words(view: View, places: Sequence[int]) -> str:
+    shares = view.host(fact.HOST_CPU)
+    share = max(shares[place] for place in places if not math.isnan(shares[place]))
+    return f"other programs took up to {100 * share:.0f} % of the CPU"
+
+
+def _swap_words(view: View, places: Sequence[int]) -> str:
+    return "the host swapped"
+
+
+def _at(values: Sequence[float], places: Sequence[int]) -> float:
+    known = sorted(values[place] for place in places if not math.isnan(values[place]))
+    return known[len(known) // 2] if known else math.nan
+
+
+_CLOCKS = ("graphics_mhz",)
+_REASONS = ("graphics_mhz", "throttle_mask")
+_COMPUTES = "computing in proportion to the clock at most: a 5 % lower clock explains 0 to 5 %"
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        id="thermal",
+        title="core clock below its peers while the GPU is too warm",
+        needs=_REASONS,
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="core clock",
+        within="clocks",
+        cost=_core_by(fact.THROTTLED_THERMAL),
+        describe=_clock_words(fact.CORE, "core clock", " (thermal slowdown)"),
+    ),
+    Cause(
+        id="hardware-slowdown",
+        title="core clock below its peers by the hardware: power brake, supply, board limit, sync boost",
+        needs=_REASONS,
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="core clock",
+        within="clocks",
+        cost=_core_by(fact.THROTTLED_HARDWARE),
+        describe=_clock_words(fact.CORE, "core clock", " (hardware slowdown)"),
+    ),
+    Cause(
+        id="power-cap",
+        title="core clock below its peers while the power limit is reached",
+        needs=_REASONS,
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="core clock",
+        within="clocks",
+        cost=_core_by(fact.THROTTLED_POWER),
+        describe=_clock_words(fact.CORE, "core clock", " (power limit reached)"),
+    ),
+    Cause(
+        id="core-clock",
+        title="core clock below its peers, for no reason of the above",
+        needs=_CLOCKS,
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="core clock",
+        within="clocks",
+        cost=_core_by(None),
+        describe=_clock_words(fact.CORE, "core clock"),
+    ),
+    Cause(
+        id="memory-clock",
+        title="memory clock below its peers",
+        needs=("memory_mhz",),
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="memory clock",
+        within="clocks",
+        cost=_shortfall(fact.MEMORY),
+        describe=_clock_words(fact.MEMORY, "memory clock"),
+    ),
+    Cause(
+        id="pcie-link",
+        title="PCIe link slower than its peers', by generation or width",
+        needs=("pcie_gen", "pcie_width"),
+        explains="the wait for weights beyond that at the peers' rate",
+        parts=(WEIGHTS,),
+        family="PCIe link",
+        cost=_link,
+        describe=_link_words,
+    ),
+    Cause(
+        id="other-process",
+        title="another process on the GPU",
+        needs=("other_processes",),
+        explains="half of the time with one more process than its peers have, two thirds with two",
+        parts=(COMPUTE, WEIGHTS),
+        family="other process",
+        cost=_others,
+        describe=_others_words,
+    ),
+    Cause(
+        id="host-busy",
+        title="no core of the host left beside other programs, in some of the steps",
+        needs=("host.other_cpu_share",),
+        explains="the share of the CPU that others took",
+        parts=(COMPUTE, WEIGHTS),
+        family="host busy",
+        cost=_host_cpu,
+        describe=_host_words,
+    ),
+    Cause(
+        id="host-swapping",
+        title="the host swaps for lack of memory, in some of the steps",
+        needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
+        explains="all of the gap in these steps",
+        parts=(COMPUTE, WEIGHTS),
+        family="host swapping",
+        cost=_host_swap,
+        describe=_swap_words,
+    ),
+)
