@@ -3,7 +3,7 @@
 A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
 ("uplink down", n), the n-th shared one; ("socket", a, b), the link from NUMA node a to node b; ("nvlink",
 a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
-("pair", a, b), a path that is slower than both of its ends; ("host",), the cores that add gradients.
+("pair", a, b), the path between two GPUs; ("host",), the cores that add gradients.
 
 `Flows` counts every copy by itself; `gputopo.prediction.rates` finds the same by looking up.
 """
@@ -15,8 +15,6 @@ from gputopo.prediction.paths import Paths
 
 Resource = tuple[str | int, ...]
 GB = 1e9
-# A pair that reaches this share of its slower end is limited by that end, not by what lies between.
-AS_ITS_ENDS = 0.97
 _REVERSE = {
     "up": "down",
     "down": "up",
@@ -84,8 +82,7 @@ class Flows:
         # Below a switch a direct copy may be faster than one to the host.
         self._add(("up", a), share, max(start.up, path.gb_per_s), start.both)
         self._add(("down", b), share, max(end.down, path.gb_per_s), end.both)
-        if path.gb_per_s < AS_ITS_ENDS * min(start.up, end.down):
-            self._add(("pair", a, b), share, path.gb_per_s, path.both)
+        self._add(("pair", a, b), share, path.gb_per_s, path.both)
         for number, uplink in enumerate(paths.uplinks):
             leaves, enters = a in uplink.gpus, b in uplink.gpus
             if leaves and (not enters or path.through_host):

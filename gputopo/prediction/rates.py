@@ -7,7 +7,7 @@ Every number that depends on one or two GPUs is looked up. Sets are tuples of GP
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.prediction.flows import AS_ITS_ENDS, GB, Resource
+from gputopo.prediction.flows import GB, Resource
 from gputopo.prediction.paths import Paths
 from gputopo.prediction.shared_links import SocketLink, Uplink
 
@@ -118,7 +118,7 @@ class RateTable:
             return
         up, down = paths.hosts[a].up * GB, paths.hosts[b].down * GB
         self.out[a][b], self.into[b][a] = 1 / max(up, rate), 1 / max(down, rate)
-        self.via[a][b] = 1 / rate if rate < AS_ITS_ENDS * min(up, down) else 0.0
+        self.via[a][b] = 1 / rate
         staged = path.through_host
         for uplink, shared in zip(paths.uplinks, self._shared.values(), strict=True):
             leaves, enters = a in uplink.gpus, b in uplink.gpus

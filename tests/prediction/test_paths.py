@@ -112,7 +112,7 @@ def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None
     newest = paths_of(machine("GeForce RTX 5090", widths=(None, None))).pair(0, 1)
     assert newest[:2] == ("staged", STAGED_MAX_GB_PER_S)
     assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
-    assert [key[0] for key in _loaded(direct)] == ["up", "down"]
+    assert [key[0] for key in _loaded(direct)] == ["up", "down", "pair"]
 
 
 def test_copies_that_access_control_redirects_load_the_uplink_of_their_switch() -> None:

@@ -5,18 +5,21 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gputopo.prediction.every import every_candidate
 from gputopo.prediction.exchange import IN_ORDER
 from gputopo.prediction.paths import HostLink, PairPath, PathKind, Paths
-from gputopo.prediction.programs import Program
+from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import Question
 from gputopo.prediction.shared_links import Uplink
-from gputopo.prediction.step import Model, Placing, Stepper, predict
+from gputopo.prediction.step import Model, Placing, Stepper, model_of, predict
+from gputopo.workload.workloads import require
 from tests.prediction.invented import machines, models, placings, programs
+
+VGG16 = model_of(require("vgg16"))
 
 
 def _question(
@@ -204,6 +207,26 @@ def test_one_faster_link_never_makes_a_step_slower(
         before = predict(stepper, paths, gpus, 0.1, placing).step_s
         for one in faster:
             assert predict(stepper, one, gpus, 0.1, placing).step_s <= before * (1 + 1e-9)
+
+
+def _two(host: float, both: float = 0.9) -> Paths:
+    """Return two GPUs whose copies between one another reach 9.8 GB/s."""
+    link = HostLink(host, host, "measured", both)
+    return Paths({0: link, 1: link}, {(0, 1): PairPath("direct", 9.8, "measured", 0.8)}, ())
+
+
+@given(st.one_of(st.just(VGG16), models()), st.floats(9.3, 10.8), st.floats(9.3, 10.8), st.floats(0.5, 1.0))
+@example(VGG16, 10.0, 10.4, 0.9)
+def test_links_that_become_faster_than_the_pair_behind_them_never_make_a_step_slower(
+    model: Model, one: float, other: float, both: float
+) -> None:
+    """What lies between counts at its own rate, whether or not its ends are faster."""
+    stepper = Stepper(model, require_program(DEFAULT), 2)
+    for placing in placings((0, 1)):
+        slower, faster = (
+            predict(stepper, _two(host, both), (0, 1), 0.1, placing).step_s for host in sorted((one, other))
+        )
+        assert faster <= slower * (1 + 1e-9)
 
 
 @given(machines(), models(), programs(), st.data())
