@@ -26,9 +26,9 @@ DOUBTFUL = 0.1
 # A pull of both numbers to 1, which decides where the jobs do not: as much as an error of 8 % for a factor of
 # e. With less, jobs with one placement spoil the predictions of others; with more, two jobs change little.
 PULL = 0.08
-# The range of a program counts as much as so many jobs. After runs of a published box in one mode 90 % of the
+# The range of a program counts as much as so many jobs. After runs of a published box in one mode 89 % of the
 # figures of its other models in that mode are inside the range, which is made for 90 %; of those in other
-# modes 82 %, so that their range stays (`gputopo.prediction.fit` prints both).
+# modes 84 %, so that their range stays (`gputopo.prediction.fit` prints both).
 RANGE_JOBS = 4
 _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 
@@ -74,11 +74,14 @@ def range_share(learned: Learned, placing: Placing) -> float:
     return learned.range_shares.get(mode_name(*placing), 1.0)
 
 
-def learn(program: Program, jobs: Sequence[Run], runs: int | None = None) -> Learned | None:
+def learn(
+    program: Program, jobs: Sequence[Run], runs: int | None = None, *, measured: bool = False
+) -> Learned | None:
     """Return what the jobs of one box say of the program's constants; None without jobs.
 
     Each job counts once, however often it ran; `runs`: of all jobs together. Of fewer than MIN_JOBS that
-    count nothing is learned: both numbers are 1.
+    count nothing is learned: both numbers are 1. `measured`: the box's copies were; its links
+    carry no more then.
     """
     if not jobs:
         return None
@@ -95,7 +98,9 @@ def learn(program: Program, jobs: Sequence[Run], runs: int | None = None) -> Lea
         return [_doubted(_error(own, job)) for job in counted] + [PULL * value for value in logarithms]
 
     bound = math.log(MAX_FACTOR)
-    links, variables = map(math.exp, least_squares(errors, [0.0, 0.0], [(-bound, bound)] * 2))
+    # All of its rate is the most that a measured link carries.
+    most = math.log(math.floor(1000 / program.link_share) / 1000) if measured else bound
+    links, variables = map(math.exp, least_squares(errors, [0.0, 0.0], [(-bound, most), (-bound, bound)]))
     own = adjusted(program, links, variables)
     by_mode: dict[str, list[float]] = {}
     for job in counted:

@@ -122,6 +122,11 @@ class Paths(msgspec.Struct, frozen=True):
         """Return the path between two GPUs."""
         return self.pairs[min(a, b), max(a, b)]
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether copies were measured, with the host or between GPUs."""
+        return any(one.basis == "measured" for one in (*self.hosts.values(), *self.pairs.values()))
+
     def port_both(self, gpu: int) -> float:
         """Return both directions at once of the NVLinks of a GPU to switches, as a share of their sum."""
         return min(

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from gputopo.prediction.calibration import Run, adjusted, calibrated, learn, range_share
@@ -85,6 +86,21 @@ def test_a_box_that_is_slow_in_most_jobs_is_believed() -> None:
     assert found.odd == 0
     assert found.links < 0.7
     assert found.variables > 1.5
+
+
+@pytest.mark.parametrize("links", [1.05, 1.3, 1.9])
+def test_links_that_were_measured_carry_no_more_than_that_whatever_runs_show(links: float) -> None:
+    """So that no step is shorter than its bytes need; links that are slower than that are believed."""
+    fast = [_run(model, links, 1.2) for model in BOTH]
+    found = learn(PROGRAM, fast, measured=True)
+    assert found is not None
+    own = calibrated(PROGRAM, found)
+    assert 0.98 < own.link_share <= 1.0
+
+    stepper = Stepper(MANY_BYTES, msgspec.structs.replace(own, overlap=0.0), 4)
+    assert sum(stepper.predict(ON_CPU, 0.1, 1e-10, 1e-10)) >= MANY_BYTES.bytes * 1e-10
+    slow = [_run(model, 1 / links, 1.2) for model in BOTH]
+    assert learn(PROGRAM, slow, measured=True) == learn(PROGRAM, slow)
 
 
 def test_the_range_stays_in_modes_that_never_ran() -> None:

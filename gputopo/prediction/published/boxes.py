@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.prediction.calibration import Run, calibrated, learn, range_share
 from gputopo.prediction.programs import Program
-from gputopo.prediction.published.cases import NO_OVERLAP, Case, Constants, used
+from gputopo.prediction.published.cases import NO_OVERLAP, Case, Constants, paths_by_name, used
 from gputopo.values.run.plan import MIN_JOBS, Learned, mode_name
 
 # A model of many bytes and one of many variables: each shows one of the two numbers of a box.
@@ -118,7 +118,8 @@ def _program(left_out: Mapping[str, Program], case: Case) -> Program:
 
 
 def _learned(program: Program, runs: Sequence[Case]) -> Learned:
-    found = learn(program, [_run(case) for case in runs])
+    measured = paths_by_name(runs[0].row.machine).is_measured
+    found = learn(program, [_run(case) for case in runs], measured=measured)
     assert found is not None
     return found
 

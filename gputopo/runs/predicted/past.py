@@ -19,7 +19,7 @@ import msgspec
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
-from gputopo.prediction.paths import paths_of
+from gputopo.prediction.paths import Paths, paths_of
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words
@@ -116,8 +116,12 @@ def learned(
     None: not known.
     """
     program, jobs = require_program(DEFAULT), by_job(past)
-    runs = _runs(machine, program, jobs, figures, workload_of) if jobs else {}
-    return learn(program, list(runs.values()), sum(len(jobs[job]) for job in runs))
+    if not jobs:
+        return None
+    paths = paths_of(machine)
+    runs = _runs(machine, paths, program, jobs, figures, workload_of)
+    number = sum(len(jobs[job]) for job in runs)
+    return learn(program, list(runs.values()), number, measured=paths.is_measured)
 
 
 def past_run(result: Result) -> PastRun | None:
@@ -195,13 +199,13 @@ def by_job(runs: Iterable[PastRun]) -> dict[Job, list[PastRun]]:
 
 def _runs(
     machine: Machine,
+    paths: Paths,
     program: Program,
     jobs: Mapping[Job, Sequence[PastRun]],
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
 ) -> dict[Job, Run]:
     """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
-    paths = paths_of(machine)
     found: dict[Job, Run] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)

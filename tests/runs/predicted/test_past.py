@@ -30,6 +30,16 @@ def some(**numbers: Any) -> list[Result]:
     return [run(MACHINE, model, **numbers) for model in ("vgg16", "resnet152")]
 
 
+@pytest.mark.parametrize(("machine", "faster"), [("7gforce", False), ("dgx1-p100", True)])
+def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str, faster: bool) -> None:
+    box = read_bundled(machine)
+    past = [past_run(run(box, name, links=1.4)) for name in ("vgg16", "resnet152")]
+    found = learned(box, filter(None, past), (), require)
+    assert found is not None
+    assert (found.links > 1.2) == faster
+    assert found.links <= 1.01 or faster
+
+
 @pytest.mark.parametrize("machine", ["7gforce", "dgx1-p100"])
 @pytest.mark.parametrize(
     "placing",
