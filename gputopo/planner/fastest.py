@@ -117,8 +117,9 @@ class Fastest(Selection):
             return tuple(self.every_candidate())
         listed = LISTED if keep is None else max(keep, 1)
         wanted = LISTED if keep is None else listed * _FOUND_PER_LISTED
-        found = self._listed(self._search(self.pool, wanted, self.troubles), listed)
-        return tuple(self._listed_candidate(one, rank, found) for rank, one in enumerate(found))
+        searched = self._search(self.pool, wanted, self.troubles)
+        found = self._listed(searched, listed)
+        return tuple(self._listed_candidate(one, rank, searched) for rank, one in enumerate(found))
 
     def every_candidate(self) -> Iterator[Candidate]:
         """Iterate over all candidates, the best first, then those that are never chosen unasked.
@@ -126,7 +127,7 @@ class Fastest(Selection):
         Of many only the first have the links that limit them, and reasons.
         """
         last, after = set(self.troubles) - {self.required}, self._unchosen()
-        if self._has_own_batches:
+        if self._has_own_batches or self.exact:
             listed = self._search(self.pool, ALL, self.troubles)
             listed += self._search(self.pool, ALL, self.troubles, after)
             return (self._listed_candidate(one, rank, listed) for rank, one in enumerate(listed))
@@ -136,8 +137,6 @@ class Fastest(Selection):
         found = each[0]
         if len(each) > 1:
             found = heapq.merge(*each, key=lambda one: (one.placing in after, *self._order(one, last)))
-        if self.exact:
-            found = (one._replace(gpus=self.pool) for one in found)
         first = list(islice(found, DETAILED))
         detailed = (self._listed_candidate(one, rank, first) for rank, one in enumerate(first))
         return chain(detailed, map(self._candidate, found))
@@ -194,7 +193,7 @@ class Fastest(Selection):
         placings: Sequence[Placing] | None,
     ) -> tuple[Found, ...]:
         parts = self._parts(pool, last)
-        of_own = self._has_own_batches
+        of_own, as_named = self._has_own_batches, self.exact and set(pool) == set(self.pool)
         if of_own:
             # Found with equal batches, then predicted with their own: enough to have each place of the best.
             keep_equal = max(
@@ -204,8 +203,9 @@ class Fastest(Selection):
         found: list[Found] = []
         for part in parts:
             question = self._question(part, last, placings)
-            found += fastest(question, part, keep_equal if of_own else keep)
-        if self.exact and set(pool) == set(self.pool):
+            # In the order that was named another candidate may be the fastest.
+            found += fastest(question, part, ALL if as_named else keep_equal if of_own else keep)
+        if as_named:
             found = [self._as_named(one) for one in found]
         if of_own:
             found = list({(one.gpus, one.placing): self._with_own_batches(one) for one in found}.values())
@@ -255,7 +255,7 @@ class Fastest(Selection):
         """Return a candidate that was found with equal batches with the batches of its GPUs."""
         own = zip(found.gpus, self.batches(found.gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
-        gpus = sorted(found.gpus)  # as the search predicts a set
+        gpus = found.gpus if found.placing.traffic in IN_ORDER else sorted(found.gpus)
         step = predict(self.stepper, self.paths, gpus, compute_s, found.placing, self._groups(gpus))
         return found._replace(prediction=step)
 
@@ -329,9 +329,9 @@ class Fastest(Selection):
             listed.setdefault((one.gpus, mode, round(one.prediction.step_s, DIGITS)), one)
         return tuple(sorted(list(listed.values())[:keep], key=lambda one: self._order(one, self.troubles)))
 
-    def _listed_candidate(self, found: Found, rank: int, others: Sequence[Found]) -> Candidate:
+    def _listed_candidate(self, found: Found, rank: int, searched: Sequence[Found]) -> Candidate:
         """Return a found candidate; the first one with all its reasons, the others in short."""
-        reasons = self._reasons(found, others) if rank == 0 else self._short_reasons(found)
+        reasons = self._reasons(found, searched) if rank == 0 else self._short_reasons(found)
         return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
 
     def _candidate(self, found: Found) -> Candidate:
@@ -401,10 +401,12 @@ class Fastest(Selection):
             by, largest = step.gradients_by, "gradients"
         return largest if by is None else in_words(by, found.placing, self.paths)
 
-    def _reasons(self, found: Found, others: Sequence[Found]) -> list[str]:
+    def _reasons(self, found: Found, searched: Sequence[Found]) -> list[str]:
         gpus = found.gpus
         reasons = self.distance_reasons(gpus, self.pool)
-        reasons.append("the GPUs were named by --gpus" if self.exact else self._search_reason(found, others))
+        reasons.append(
+            "the GPUs were named by --gpus" if self.exact else self._search_reason(found, searched)
+        )
         if len(gpus) > 1:
             unknown = unknown_facts(self.machine, self.paths)
             reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
@@ -412,14 +414,18 @@ class Fastest(Selection):
         reduction = reduction_reasons(self.machine, gpus, found.placing.all_reduce)
         return [*reasons, *self.reasons_of_request(gpus), *reduction]
 
-    def _search_reason(self, found: Found, others: Sequence[Found]) -> str:
-        step_s = round(found.prediction.step_s, DIGITS)
-        same = {one.gpus: one.alike for one in others if round(one.prediction.step_s, DIGITS) == step_s}
+    def _search_reason(self, found: Found, searched: Sequence[Found]) -> str:
+        """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
+        first = self._order(found, self.troubles)[:2]
+        same = {one.gpus: one.alike for one in searched if self._order(one, self.troubles)[:2] == first}
         equal = sum(same.values())
+        # Sets that are as fast may follow a list that ends with one.
+        at_least = self._order(searched[-1], self.troubles)[:2] == first and equal < self.sets
         if self.size == 1 < self.sets:
-            more = f"; {equal} are as fast, the lowest index was chosen" if equal > 1 else ""
-            first = "of those with the least use and errors " if self.troubles else ""
-            return f"one GPU of {self.sets} to choose from: {first}the fastest by prediction{more}"
+            count = f"at least {equal}" if at_least else f"{equal}"
+            more = f"; {count} are as fast, the lowest index was chosen" if equal > 1 else ""
+            idle = "of those with the least use and errors " if self.troubles else ""
+            return f"one GPU of {self.sets} to choose from: {idle}the fastest by prediction{more}"
         return search_reason(
             self.sets,
             equal,
@@ -428,6 +434,7 @@ class Fastest(Selection):
             good="fast",
             chosen="the nearest with the lowest indices was chosen",
             troubled=bool(self.troubles),
+            at_least=at_least,
         )
 
     def _short_reasons(self, found: Found) -> Iterator[str]:
@@ -453,6 +460,7 @@ class Fastest(Selection):
                 share=round(share, 4) if share > _NO_SHARE else 0.0,
                 images_per_sec=round(speed, 2),
                 instead=best.gpus,
+                mode=" ".join(filter(None, best.placing)),
             )
 
     def _without_options(self, choice: Candidate) -> dict[str, Request]:

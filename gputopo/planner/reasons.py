@@ -59,11 +59,20 @@ def farthest_class(links: Links, gpus: Sequence[int]) -> str:
 
 
 def search_reason(
-    looked_at: int, equal: int, size: int, *, by: str, good: str, chosen: str, troubled: bool = False
+    looked_at: int,
+    equal: int,
+    size: int,
+    *,
+    by: str,
+    good: str,
+    chosen: str,
+    troubled: bool = False,
+    at_least: bool = False,
 ) -> str:
     """Return among how many sets the choice is the best, `by` what, and how many are exactly as `good`.
 
-    `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error.
+    `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error. `at_least`:
+    there may be more that are as good than the `equal` ones that were found.
     """
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
@@ -74,9 +83,10 @@ def search_reason(
         return f"the only set of {size} there is to choose from"
     order = f"fewest GPUs in use or in error, then {by}" if troubled else by
     best = f"best of all {looked_at} sets of {size} by {order}"
+    good = "good" if troubled else good
     if equal == 1:
-        return f"{best}; no other set is as {'good' if troubled else good}"
-    return f"{best}; {equal} sets are equal, {chosen}"
+        return f"{best}; {f'others may be as {good}, {chosen}' if at_least else f'no other set is as {good}'}"
+    return f"{best}; {'at least ' if at_least else ''}{equal} sets are equal, {chosen}"
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:

@@ -112,7 +112,7 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     if prediction is not None:
         rows.append(("Limited by", choice.limited_by or "compute"))
         rows.append(("Margin", _sureness(plan, prediction)))
-        rows += [("Option", _price(price, choice)) for price in prediction.prices]
+        rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
         if prediction.learned is not None:
             rows.append(("Own runs", learned_words(prediction.learned, choice)))
@@ -142,11 +142,13 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
     return f"a tie with {other} ({prediction.margin:.1%} apart); to settle it: {prediction.tie}"
 
 
-def _price(price: Price, choice: Candidate) -> str:
+def _price(price: Price) -> str:
     if not price.share:
         return f"{price.option} costs no speed"
-    where = "" if price.instead == choice.gpus else f", on {_named(price.instead)}"
-    return f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec without it{where}"
+    return (
+        f"{price.option} costs {price.share:.0%}: {price.images_per_sec:.0f} images/sec "
+        f"with {price.mode} on {_named(price.instead)}"
+    )
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:

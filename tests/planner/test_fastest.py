@@ -1,5 +1,6 @@
 """Choices by predicted seconds: what they are the best of, what options cost, how sure they are."""
 
+import re
 from itertools import combinations
 from typing import Any
 
@@ -15,6 +16,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import NAMES
+from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Plan, runners_up
 from tests.matrices import DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
@@ -139,9 +141,41 @@ def test_a_ring_goes_round_the_named_gpus_in_the_order_in_which_they_were_named(
     assert speeds[0] > speeds[1]
 
 
+@pytest.mark.parametrize("batch", [None, 32, (32, 32, 32, 40)])
+@pytest.mark.parametrize("order", [(0, 1, 5, 4), (4, 0, 1, 5), (5, 2, 0, 4)])
+def test_every_candidate_of_named_gpus_is_predicted_in_their_order(
+    order: tuple[int, ...], batch: int | tuple[int, ...] | None
+) -> None:
+    """As where its reduction was asked for; also among all candidates, and with batches of their own."""
+    asked = request(gpus=order, batch_size=batch)
+    every = {one.all_reduce: one.step_ms for one in plan(machine_of(DGX1_V100), asked, keep=ALL).candidates}
+    for name in ("ring", "collective", "hierarchical", "one_device"):
+        alone = plan(machine_of(DGX1_V100), msgspec.structs.replace(asked, all_reduce=name))
+        assert alone.choice.step_ms == every[name]
+
+
 def test_named_gpus_keep_their_order() -> None:
     found = plan(machine_of(SEVEN), request(gpus=(4, 0, 2)))
     assert {one.gpus for one in found.candidates} == {(4, 0, 2)}
+
+
+@given(machines(), st.data())
+@settings(max_examples=30)
+def test_as_many_sets_are_equal_as_the_reason_states(machine: Machine, data: st.DataObject) -> None:
+    """Or more where it states how many there are at least; a list of one candidate shows less."""
+    asked = request(num_gpus=data.draw(st.integers(2, max(2, len(machine.gpus) - 1))), model="resnet50")
+    every = plan(machine, asked, keep=ALL)
+    steps = {one.gpus: one for one in every.candidates if one.step_ms == every.choice.step_ms}
+    equal = sum(one.alike for one in steps.values())
+    for keep in (1, None, ALL):
+        found = re.search(r"(at least )?(\d+) sets are equal", why(plan(machine, asked, keep=keep)))
+        if found is None:
+            alone = "no other set is as fast" in why(plan(machine, asked, keep=keep))
+            assert equal == 1 or not alone
+        elif found[1]:
+            assert int(found[2]) <= equal
+        else:
+            assert int(found[2]) == equal
 
 
 def test_the_slow_gpu_of_unequal_ones_is_left_out() -> None:
@@ -195,6 +229,7 @@ def test_each_option_that_leaves_fewer_candidates_has_its_price(options: dict[st
     assert found.prediction is not None
     (price,) = found.prediction.prices
     assert price.option == option
+    assert price.mode == mode_words(best.choice)
     assert price.images_per_sec == pytest.approx(speed(best))
     assert price.share == pytest.approx(max(0, 1 - speed(found) / speed(best)), abs=0.005)
 

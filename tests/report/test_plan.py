@@ -177,15 +177,21 @@ def test_a_bar_has_a_colour_for_each_part() -> None:
 
 def test_a_tie_and_what_options_cost_are_shown() -> None:
     prices = (
-        Price(option="--ps cpu", share=0.081, images_per_sec=2000.0, instead=(2, 3)),
-        Price(option="--prefer-pix", share=0.0, images_per_sec=1250.0, instead=(0, 1)),
+        Price(option="--ps cpu", share=0.081, images_per_sec=2000.0, instead=(2, 3), mode="replicated nccl"),
+        Price(
+            option="--prefer-pix",
+            share=0.0,
+            images_per_sec=1250.0,
+            instead=(0, 1),
+            mode="parameter_server cpu",
+        ),
     )
     plan = msgspec.structs.replace(
         PREDICTED, prediction=prediction(margin=0.012, tie="one run", prices=prices)
     )
     text = " ".join(shown(plan).split())
     assert "a tie with parameter_server cpu (1.2% apart); to settle it: one run" in text
-    assert "--ps cpu costs 8%: 2000 images/sec without it, on GPUs 2,3" in text
+    assert "--ps cpu costs 8%: 2000 images/sec with replicated nccl on GPUs 2,3" in text
     assert "--prefer-pix costs no speed" in text
 
 

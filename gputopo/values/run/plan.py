@@ -47,13 +47,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What an option costs: the share of images/sec that the best plan without it has more, or 0.
 
-    `instead`: the GPUs of that plan; `images_per_sec`: its speed.
+    `instead`: the GPUs of that plan; `mode`: its placement (`mode_words`); `images_per_sec`: its speed.
     """
 
     option: str
     share: float
     images_per_sec: float
     instead: tuple[int, ...]
+    mode: str
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
