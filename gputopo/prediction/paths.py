@@ -125,7 +125,8 @@ class Paths(msgspec.Struct, frozen=True):
     @property
     def is_measured(self) -> bool:
         """Whether copies were measured, with the host or between GPUs."""
-        return any(one.basis == "measured" for one in (*self.hosts.values(), *self.pairs.values()))
+        found = {host.basis for host in self.hosts.values()} | {path.basis for path in self.pairs.values()}
+        return "measured" in found
 
     def port_both(self, gpu: int) -> float:
         """Return both directions at once of the NVLinks of a GPU to switches, as a share of their sum."""
