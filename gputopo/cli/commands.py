@@ -51,6 +51,12 @@ COMMANDS: Mapping[str, CommandPlace] = {
         aliases=True,
         moved={"--program": "it is for plan; run trains with the built-in core, or your program after --"},
     ),
+    "screen": CommandPlace(
+        "gputopo.cli.screen",
+        "screen",
+        "Train on each GPU alone and on all at once: which is slow, and why.",
+        moved={"--from": "runs here do not screen that machine; run it there"},
+    ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
         "bench_reduction",

@@ -15,6 +15,7 @@ PAGES = (
     "bandwidth",
     "plan",
     "run",
+    "screen",
     "findings",
     "models",
     "reductions",

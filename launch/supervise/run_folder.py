@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,8 @@ _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.lo
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 # Errors of the disk, not of the name that the user gave.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-TRIALS = "autotune"  # folder of the short runs of `--autotune`, within that of their run
+# Folders of short runs, within that of the run or the screen that they belong to.
+AUTOTUNE, SCREEN = "autotune", "screen"
 MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
@@ -169,9 +170,10 @@ def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str
 
 
 def past_results(home: Path) -> Iterator["PastResult"]:
-    """Iterate over the latest runs, latest first, each followed by the short runs of its `--autotune`."""
+    """Iterate over the latest runs, latest first, each followed by its short runs."""
     for path in _latest(home):
-        for folder in (path, *sorted((path / TRIALS).glob("*"))):
+        short = (sorted((path / name).glob("*")) for name in (AUTOTUNE, SCREEN))
+        for folder in (path, *chain.from_iterable(short)):
             result = _result_in(folder)
             if result is not None:
                 yield PastResult(RunFolder(folder), result)
@@ -236,6 +238,13 @@ class EventLog:
     def close(self) -> None:
         """Close the file; an error that comes only now (a network disk) raises OSError."""
         os.close(self._handle)
+
+
+def latest_folders(home: Path, file: str) -> Iterator[Path]:
+    """Iterate over the files of this name in the folders of the latest runs, latest first."""
+    for path in _latest(home):
+        if (path / file).is_file():
+            yield path / file
 
 
 def new_folder(home: Path, now: datetime, model: str) -> Path:

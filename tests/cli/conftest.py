@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli import run_command
+from gputopo.cli import run_command, screen
 from gputopo.cli.run import autotune, training
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere
@@ -63,7 +63,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        for module in (autotune, training):
+        for module in (autotune, screen, training):
             monkeypatch.setattr(module, "worker_command", command)
 
     return behaves

@@ -17,7 +17,7 @@ from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.jobs.autotune import Trial
+    from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.values.run.autotune import Autotune, Timed
@@ -135,7 +135,7 @@ def _trials(
 
     Raises UsageError where there is only one.
     """
-    from gputopo.launch.jobs.autotune import Trial, trial_of
+    from gputopo.launch.jobs.trials import Trial, trial_of
     from gputopo.launch.spec import env
     from gputopo.planner.autotune import contenders
     from gputopo.planner.choose import plan_environment

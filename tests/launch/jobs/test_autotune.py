@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.launch.jobs.autotune import FILE, Trial, trial_of, tune
+from gputopo.launch.jobs.autotune import FILE, tune
+from gputopo.launch.jobs.trials import Trial, trial_of
 from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema

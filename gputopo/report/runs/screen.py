@@ -1,0 +1,110 @@
+"""The devices of a screen as a table, the sentences on each, and the runs of several of them."""
+
+from collections.abc import Sequence
+
+from gputopo.report import units
+from gputopo.report.layout import Column, Line, aligned, blocks, line, paragraph, plain
+from gputopo.report.runs.facts import ANOMALY_STYLE
+from gputopo.runs.screen import outliers
+from gputopo.runs.verdict.words import at_most, percent
+from gputopo.values.run.batches import batch_words
+from gputopo.values.run.screen import Screen, ScreenDevice
+from gputopo.values.run.verdict import EVEN, SLOW
+
+
+def screen_lines(found: Screen, width: int = 80) -> list[Line]:
+    """Return the whole report."""
+    noun = "GPU" if found.backend == "gpu" else "CPU"
+    lines = [line(f"Screen of {plain(found.model)}, batch {batch_words(found.batch_size)}", "bold")]
+    lines += [one for text in found.says for one in paragraph(plain(text), width)]
+    named = {row.number for row in outliers(found.devices)}
+    styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
+    names = [f"{row.number} {_short(row.name)}".strip() for row in found.devices]
+    heads = Column(noun, tuple(names), styles=styles)
+    for block in blocks([[column] for column in _columns(found, styles)], width - heads.width):
+        lines += [line(), *aligned(heads, block)]
+    lines.append(line())
+    for row in found.devices:
+        style = ANOMALY_STYLE if row.number in named else ""
+        lines += paragraph(plain(f"{row.says[0].upper()}{row.says[1:]}."), width, style)
+    lines += _several(found, noun)
+    if found.last is not None:
+        lines += paragraph(f"Compared with the screen in {plain(found.last)}.", width)
+    if not found.complete:
+        lines.append(line("Not complete: runs were left out."))
+    return lines
+
+
+def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
+    """Return `GPU 1 alone`, `GPUs 0, 1: nothing exchanged`."""
+    listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    return f"{listed} alone" if kind == "alone" else listed
+
+
+def _several(found: Screen, noun: str) -> list[Line]:
+    """Return a row for each run of several devices."""
+    runs = [run for run in found.runs if run.kind != "alone"]
+    if not runs:
+        return []
+    heads = Column("Run", tuple(run_words(r.kind, [d.number for d in r.devices], noun) for r in runs))
+    mode = Column("mode", tuple(run.mode for run in runs))
+    speed = Column("images/sec", tuple(units.images_per_sec(run.images_per_sec) for run in runs), "right")
+    notes = Column(
+        "", tuple(f"failed: {plain(run.failure)}" if run.failure else "" for run in runs), max_width=50
+    )
+    return [line(), *aligned(heads, [mode, speed, notes]), line()]
+
+
+def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
+    rows = found.devices
+
+    def right(head: str, cells: Sequence[str]) -> Column:
+        return Column(head, tuple(cells), "right", styles=styles)
+
+    columns = [
+        right("alone\nimages/s", [units.images_per_sec(row.alone) for row in rows]),
+        right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
+        right("at once\nimages/s", [units.images_per_sec(row.at_once) for row in rows]),
+        right("together\nimages/s", [units.images_per_sec(row.together) for row in rows]),
+    ]
+    if found.backend == "gpu":
+        read = [row.reading for row in rows]
+        columns += [
+            right("core MHz\n(% max)", [_clock(one.graphics_mhz, one.graphics_percent) for one in read]),
+            right("mem. MHz\n(% max)", [_clock(one.memory_mhz, one.memory_percent) for one in read]),
+            right("\N{DEGREE SIGN}C", [_number(one.temperature_c) for one in read]),
+            right("W", [_number(one.power_w) for one in read]),
+            right("link", [_link(one.pcie_gen, one.pcie_width) for one in read]),
+        ]
+    columns.append(Column("verdict", tuple(_verdict(row) for row in rows), "left", styles=styles))
+    if any(row.explained_percent is not None for row in rows):
+        columns += [
+            right("explained\n%", [units.percent(row.explained_percent) for row in rows]),
+            right("unexplained\n%", [units.percent(row.unexplained_percent) for row in rows]),
+        ]
+    return columns
+
+
+def _verdict(row: ScreenDevice) -> str:
+    """Return `! slow 15 %`, `even < 1.2 %`, `cannot tell`."""
+    if row.word == SLOW and row.under is not None:
+        return f"! slow {percent(row.under.percent)} %"
+    if row.word == EVEN and row.under is not None and row.under.high is not None and row.under.high > 0:
+        return f"even < {at_most(row.under.high)} %"
+    return row.word
+
+
+def _clock(mhz: float | None, of_max: float | None) -> str:
+    return units.clock(None if mhz is None else round(mhz), of_max)
+
+
+def _number(value: float | None) -> str:
+    return units.UNKNOWN if value is None else f"{value:.0f}"
+
+
+def _link(gen: float | None, width: float | None) -> str:
+    return units.UNKNOWN if gen is None or width is None else f"gen{gen:g} x{width:g}"
+
+
+def _short(name: str | None) -> str:
+    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")

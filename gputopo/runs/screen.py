@@ -1,0 +1,245 @@
+"""What the short runs of a screen say of each device: slow, even, or cannot tell, and why. Pure.
+
+A device alone is compared with the middle one of the others of its kind, round by round (see
+`gputopo.planner.autotune.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
+
+    slow         the lower bound of the difference is above SLOW_PERCENT
+    even         its upper bound is not above EVEN_PERCENT
+    cannot tell  neither
+
+Where fewer than two rounds leave that open, the verdict of the run of all at once counts, which compares
+step by step.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median, median_high, stdev
+
+import msgspec
+
+from gputopo.planner.autotune import lead
+from gputopo.runs.median_bound import students_t
+from gputopo.runs.verdict.thresholds import EVEN_PERCENT, SLOW_PERCENT
+from gputopo.runs.verdict.words import at_most, percent
+from gputopo.values.run.autotune import Timed
+from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
+
+# Each bound of a change since the last screen is passed by chance as often, as in `lead`.
+CHANCE = 0.025
+# From this share of the difference on the clock is the cause, below it a part of it.
+COVERED = 0.8
+
+
+def device_rows(
+    names: Mapping[int, str | None],
+    runs: Sequence[ScreenRun],
+    last: Screen | None = None,
+    *,
+    noun: str = "GPU",
+) -> tuple[ScreenDevice, ...]:
+    """Return a row for each device. `names`: of the models, by number. `last`: the screen before."""
+    speeds = {number: _alone(runs, number) for number in names}
+    best = max((_speed(one) for one in speeds.values() if one), default=None)
+    return tuple(_row(number, names, runs, speeds, best, last, noun) for number in names)
+
+
+def outliers(rows: Sequence[ScreenDevice]) -> list[ScreenDevice]:
+    """Return the devices that are slow, or slower than in the last screen."""
+    return [row for row in rows if row.word == SLOW or row.slower]
+
+
+def _row(
+    number: int,
+    names: Mapping[int, str | None],
+    runs: Sequence[ScreenRun],
+    speeds: Mapping[int, Mapping[int, Timed]],
+    best: float | None,
+    last: Screen | None,
+    noun: str,
+) -> ScreenDevice:
+    own = speeds[number]
+    readings = {other: _reading(runs, other) for other in names}
+    peers = [one for one in names if one != number and names[one] == names[number] and speeds[one]]
+    peer = _middle(peers, speeds)
+    under = None if peer is None or not own else _under(speeds[peer], own)
+    word = _word(under)
+    at_once = _in(runs, "independent", number)
+    if word == CANNOT_TELL and at_once is not None and at_once.verdict is not None:
+        word = at_once.verdict.word
+    by, explained = _explained(readings[number], readings[peer]) if peer is not None else (None, 0.0)
+    gap = under.percent if under is not None and word == SLOW else None
+    share = None if gap is None else min(max(0.0, gap), explained)
+    since = _since(last, number, own) if own else None
+    slower = since is not None and since.low is not None and since.low > SLOW_PERCENT
+    failure = next(
+        (run.failure for run in runs if run.kind == "alone" and _has(run, number) and run.failure), None
+    )
+    together = _in(runs, "together", number)
+    row = ScreenDevice(
+        number=number,
+        name=names[number],
+        alone=_speed(own) if own else None,
+        rounds=len(own),
+        percent_of_best=100 * _speed(own) / best if own and best else None,
+        at_once=None if at_once is None else at_once.images_per_sec,
+        together=None if together is None else together.images_per_sec,
+        reading=readings[number],
+        word=word,
+        says="",
+        peer=peer,
+        under=under,
+        explained_by=by if share else None,
+        explained_percent=share,
+        unexplained_percent=None if gap is None or share is None else max(0.0, gap) - share,
+        since=since,
+        slower=slower,
+        failure=failure,
+    )
+    return _with_words(row, noun)
+
+
+def _with_words(row: ScreenDevice, noun: str) -> ScreenDevice:
+    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
+
+
+def _sentence(row: ScreenDevice, noun: str) -> str:
+    more = ""
+    if row.slower and row.since is not None and row.since.low is not None:
+        more = (
+            f"; {percent(row.since.percent)} % slower than in the last screen"
+            f" (at least {percent(row.since.low)} %)"
+        )
+    if row.alone is None:
+        return f"could not be run alone: {row.failure or 'not run'}"
+    if row.under is None or row.peer is None:
+        return f"cannot be compared: no other {noun} of its kind was run{more}"
+    gap = f"{percent(abs(row.under.percent))} %"
+    if row.word == SLOW:
+        least = "" if row.under.low is None else f" (at least {percent(max(0.0, row.under.low))} %)"
+        return f"is {gap} slower than {noun} {row.peer}{least}: {_why(row)}{more}"
+    if row.word == EVEN and row.under.high is not None and row.under.high <= EVEN_PERCENT:
+        if row.under.high <= 0:
+            return f"is not slower than {noun} {row.peer}{more}"
+        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)} %{more}"
+    if row.word == EVEN:
+        return f"is even with its peers in the run of all at once{more}"
+    if row.under.high is None or row.under.low is None:
+        return f"cannot be judged: one round; it was {gap} {_side(row.under)} {noun} {row.peer}{more}"
+    between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
+    return f"cannot be judged: below {noun} {row.peer} by {between}; more rounds would tell{more}"
+
+
+def _side(under: Under) -> str:
+    return "below" if under.percent >= 0 else "above"
+
+
+def _why(row: ScreenDevice) -> str:
+    if not row.explained_percent or row.unexplained_percent is None or row.under is None:
+        return "unexplained by the clocks" if row.reading.graphics_mhz else "clocks are not known"
+    part = f"the {row.explained_by} clock explains up to {percent(row.explained_percent)} %"
+    if row.explained_percent >= COVERED * row.under.percent:
+        return part
+    return f"{part}, {percent(row.unexplained_percent)} % are unexplained"
+
+
+def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, Timed]:
+    """Return the speeds of a device alone, by round."""
+    return {
+        run.round: Timed(run.images_per_sec, run.noise or 0.0)
+        for run in runs
+        if run.kind == "alone" and _has(run, number) and run.images_per_sec is not None
+    }
+
+
+def _speed(rounds: Mapping[int, Timed]) -> float:
+    return median(one.images_per_sec for one in rounds.values())
+
+
+def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, Timed]]) -> int | None:
+    """Return the device of the middle speed, of an even number the faster one of the two; None of none."""
+    if not peers:
+        return None
+    middle = median_high(_speed(speeds[one]) for one in peers)
+    return next(one for one in peers if _speed(speeds[one]) == middle)
+
+
+def _under(faster: Mapping[int, Timed], slower: Mapping[int, Timed]) -> Under | None:
+    rounds = sorted(faster.keys() & slower.keys())
+    if not rounds:
+        return None
+    found, noise = lead([faster[one] for one in rounds], [slower[one] for one in rounds])
+    return _in_percent(found, noise)
+
+
+def _in_percent(found: float, noise: float) -> Under:
+    if not math.isfinite(noise):
+        return Under(percent=_lost(found))
+    return Under(percent=_lost(found), low=_lost(found - noise), high=_lost(found + noise))
+
+
+def _lost(logarithm: float) -> float:
+    return 100 * (1 - math.exp(-logarithm))
+
+
+def _word(under: Under | None) -> str:
+    if under is None or under.low is None or under.high is None:
+        return CANNOT_TELL
+    if under.low > SLOW_PERCENT:
+        return SLOW
+    return EVEN if under.high <= EVEN_PERCENT else CANNOT_TELL
+
+
+def _has(run: ScreenRun, number: int) -> bool:
+    return any(one.number == number for one in run.devices)
+
+
+def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
+    return next(
+        (one for run in runs if run.kind == kind for one in run.devices if one.number == number), None
+    )
+
+
+def _reading(runs: Sequence[ScreenRun], number: int) -> Reading:
+    """Return the medians over the runs of a device alone."""
+    found = [
+        one.reading for run in runs if run.kind == "alone" for one in run.devices if one.number == number
+    ]
+    values = {
+        field: [value for one in found if (value := getattr(one, field)) is not None]
+        for field in Reading.__struct_fields__
+    }
+    return Reading(**{field: median_high(known) for field, known in values.items() if known})
+
+
+def _explained(own: Reading, peer: Reading) -> tuple[str | None, float]:
+    """Return the clock that is lower than the peer's by most, and by how many percent; 0 of none."""
+    by = {
+        "core": _lower(own.graphics_mhz, peer.graphics_mhz),
+        "memory": _lower(own.memory_mhz, peer.memory_mhz),
+    }
+    name = max(by, key=lambda one: by[one])
+    return name, by[name]
+
+
+def _lower(own: float | None, peer: float | None) -> float:
+    return max(0.0, 100 * (1 - own / peer)) if own is not None and peer else 0.0
+
+
+def _since(last: Screen | None, number: int, now: Mapping[int, Timed]) -> Under | None:
+    """Return how far a device is below the last screen; None where that has no such runs.
+
+    By Student's t of the runs of both, which no round pairs.
+    """
+    then = {} if last is None else _alone(last.runs, number)
+    if not then:
+        return None
+    both = [[math.log(one.images_per_sec) for one in runs.values()] for runs in (then, now)]
+    found = median(both[0]) - median(both[1])
+    freedom = len(then) + len(now) - 2
+    if min(map(len, both)) < 2:
+        return Under(percent=_lost(found))
+    within = median(one.noise for one in (*then.values(), *now.values()))
+    pooled = math.sqrt(sum((len(one) - 1) * stdev(one) ** 2 for one in both) / freedom)
+    error = max(pooled, within) * math.sqrt(sum(1 / len(one) for one in both))
+    return _in_percent(found, students_t(freedom, CHANCE) * error)

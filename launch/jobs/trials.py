@@ -1,0 +1,129 @@
+"""Short runs, each in a worker and a folder of its own: what `--autotune` and `screen` measure with."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from gputopo.launch.jobs.batch_search import WorkerCommand
+from gputopo.launch.jobs.run import supervise, worker_command
+from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
+from gputopo.launch.supervise import run_folder, signals
+from gputopo.launch.supervise.sampling import Sampler
+from gputopo.runs.predicted.compare import with_prediction
+from gputopo.values.machine import Machine
+from gputopo.values.run.autotune import Timed
+from gputopo.values.run.events import Event
+from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.result import Result
+
+COUNTED_S = 5.0  # of one run
+MAX_STEPS = 200  # of one run
+MAX_WARMUP = 10  # steps: kernels are chosen and buffers allocated in the first few
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate as a run: its plan, its spec, and the environment of its worker, as a whole."""
+
+    plan: Plan
+    spec: RunSpec
+    environment: Mapping[str, str]
+
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate."""
+        return self.plan.choice
+
+
+class StoppedError(Exception):
+    """A signal ended a run. `exit_code`: 128 and its number."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+class Ending:
+    """How a series of short runs ended. `code`: 0, or 128 and the number of the signal that ended it."""
+
+    code = 0
+
+
+def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | None = None) -> RunSpec:
+    """Return a run of `counted_s` seconds after the warm-up, at most MAX_STEPS steps, which saves nothing.
+
+    `num_batches`: counted steps instead, however long they take.
+    """
+    return msgspec.structs.replace(
+        spec,
+        num_batches=num_batches,
+        time_budget_s=None if num_batches else counted_s,
+        max_batches=num_batches or MAX_STEPS,
+        num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
+        detect_warmup=False,
+        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
+    )
+
+
+@contextlib.contextmanager
+def until_stopped() -> Iterator[Ending]:
+    """Run what is within until it ends or a signal ends it; the value of the `with` block has the code."""
+    ending = Ending()
+    try:
+        with signals.raised():
+            yield ending
+    except StoppedError as stopped:
+        ending.code = stopped.exit_code
+    except KeyboardInterrupt:
+        ending.code = 130
+    except signals.EndedError as ended:
+        ending.code = 128 + ended.number
+
+
+def run_trial(
+    trial: Trial,
+    path: Path,
+    machine: Machine | None,
+    command: WorkerCommand = worker_command,
+    *,
+    sampler: Sampler | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Result:
+    """Run one trial in the folder `path`; return its result. Raises StoppedError where a signal ended it."""
+    folder = run_folder.create(
+        path,
+        home=path.parent,
+        now=datetime.now(),
+        spec=trial.spec,
+        plan=trial.plan,
+        machine=machine,
+    )
+    outcome = supervise(
+        trial.spec,
+        folder,
+        on_event,
+        environment=trial.environment,
+        command=command,
+        sampler=sampler,
+        finds_batch=False,
+    )
+    if outcome.stopped:
+        raise StoppedError(outcome.exit_code)
+    result = with_prediction(outcome.result, trial.plan)
+    return run_folder.save_result(folder, result, time_s=time.time())
+
+
+def timed(result: Result) -> Timed | str:
+    """Return the speed of a run, or why it failed."""
+    speed = result.throughput
+    if result.failure is not None:
+        return result.failure.cause
+    if speed is None or not speed.median > 0:
+        return "no counted step"
+    return Timed(speed.median, speed.jitter / speed.median / result.steps**0.5)

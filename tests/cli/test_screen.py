@@ -1,0 +1,133 @@
+"""`gputopo screen`: with a worker that only pretends, and once with the real core."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputopo.values import schema
+from gputopo.values.run.plan import Plan
+from gputopo.values.run.screen import Screen
+from tests.cli.conftest import Call
+
+
+def stored(folder: Path) -> Screen:
+    return schema.decode((folder / "screen.json").read_bytes(), Screen, origin="screen.json")
+
+
+def test_each_gpu_runs_alone_in_alternating_order_and_then_all_at_once(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
+) -> None:
+    on_scenario("four")
+    worker("works")
+    done = call("screen", "--model", "alexnet", "--json")
+    assert done.code == 0, done.err
+    found = schema.decode(done.out, Screen, origin="stdout")
+    order = [run.devices[0].number for run in found.runs if run.kind == "alone"]
+    assert order == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+    assert [(run.kind, len(run.devices)) for run in found.runs[12:]] == [("independent", 4), ("together", 4)]
+    assert [row.word for row in found.devices] == ["even"] * 4
+    (file,) = (own_home / "runs").glob("*/screen.json")
+    assert stored(file.parent) == found
+    assert found.complete
+    assert all((file.parent / run.folder / "result.json").is_file() for run in found.runs)
+
+
+def test_plan_predicts_from_the_runs_of_a_screen(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")
+    worker("works")
+    assert call("screen", "--model", "alexnet").code == 0
+    plan = schema.decode(call("plan", "--model", "alexnet", "--json").out, Plan, origin="stdout")
+    assert plan.prediction is not None
+    assert "measured here" in call("plan", "--model", "alexnet").out
+
+
+def test_pairs_run_in_the_mode_of_two(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")
+    worker("works")
+    done = call("screen", "--model", "alexnet", "--exclude", "3", "--pairs", "--json")
+    found = schema.decode(done.out, Screen, origin="stdout")
+    pairs = [[one.number for one in run.devices] for run in found.runs if run.kind == "pair"]
+    assert pairs == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_a_second_screen_is_compared_with_the_first(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+) -> None:
+    on_scenario("four")
+    worker("works")
+    for _ in range(2):
+        done = call("screen", "--model", "alexnet", "--json", "--gpus", "0,1")
+    found = schema.decode(done.out, Screen, origin="stdout")
+    assert found.last is not None
+    assert [row.since is not None and row.slower for row in found.devices] == [False, False]
+
+
+def test_without_gpus_cpu_devices_are_screened_as_is_stated(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    done = call("screen", "--model", "alexnet", "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "No NVIDIA device: 2 logical CPU devices" in done.out
+    assert "screen round 1: CPU device 0 alone" in done.err
+    assert len(stored(tmp_path / "out").devices) == 2
+    again = call("screen", "--model", "alexnet", "--output", tmp_path / "out")
+    assert (again.code, len(again.err.splitlines())) == (2, 2)
+
+
+def test_where_nothing_could_be_run_the_cause_and_the_logs_are_named(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("traceback")
+    done = call("screen", "--model", "alexnet", "--output", tmp_path / "out")
+    assert done.code == 3
+    what, hint = done.err.splitlines()[-2:]
+    assert what.startswith("gputopo: no device could be run: ")
+    assert hint.startswith("  see the logs of the runs in ")
+    assert all(run.failure for run in stored(tmp_path / "out").runs)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--from", "7gforce"), "--from"),
+        (("--gpus", "0"), "--gpus"),
+        (("--batch-size", "0"), "--batch-size"),
+        (("--seconds", "0"), "--seconds"),
+    ],
+)
+def test_what_cannot_be_screened_is_refused_in_two_lines(
+    call: Call, without_gpu: None, worker: Callable[[str], None], options: tuple[str, ...], what: str
+) -> None:
+    worker("works")
+    done = call("screen", "--model", "alexnet", *options)
+    assert (done.code, len(done.err.splitlines())) == (2, 2)
+    assert what in done.err.splitlines()[0]
+
+
+@pytest.mark.tensorflow
+def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    line = [sys.executable, "-m", "gputopo", "screen", "--cpu", "--model", "trivial", "--num-batches", "3"]
+    done = subprocess.run(
+        [*line, "--batch-size", "4", "--output", str(out), "--json"],
+        env={**os.environ, "GPUTOPO_HOME": str(tmp_path / "home")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = schema.decode(done.stdout, Screen, origin="stdout")
+    assert found.complete
+    assert [row.rounds for row in found.devices] == [3, 3]
+    assert all(run.failure is None and run.images_per_sec for run in found.runs)
