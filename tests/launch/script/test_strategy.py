@@ -1,0 +1,105 @@
+"""The strategy for the user's script: what it plans for, without TensorFlow, and how Keras trains under it."""
+
+import json
+
+import pytest
+
+from gputopo.launch.script.nearest import nearest
+from gputopo.launch.script.strategy import lines_of, planned
+from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.machine import Driver, Machine
+from tests.launch.forks import run_program
+from tests.launch.specs import machine
+
+NOTHING = Machine(source="live", driver=Driver(status="no_device"))
+
+
+def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order() -> None:
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-33-aa,GPU-11-aa"}
+    target = planned(machine(), environ, claimed={})
+    assert target.plan.choice.gpus == (3, 1)
+    assert target.plan.environment["CUDA_VISIBLE_DEVICES"] == environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_number_is_chosen_among_those_that_are_visible() -> None:
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,2,3"}
+    assert planned(machine(), environ, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
+
+
+def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> None:
+    assert planned(machine(), {}, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
+    taken = {3: "in use by another run"}
+    assert planned(machine(), {}, num_gpus=2, claimed=taken).plan.choice.gpus == (0, 1)
+    with pytest.raises(HardwareError):
+        planned(machine(), {}, gpus=[3], claimed=taken)
+
+
+def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None:
+    target = planned(NOTHING, {}, num_gpus=3, claimed={})
+    what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
+    assert what == "gputopo: CentralStorageStrategy on 3 logical CPU devices (No NVIDIA device)."
+    assert why == "gputopo: why: no GPU to plan for: 3 logical CPU devices."
+
+
+def test_gpus_that_are_not_there_are_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError) as error:
+        planned(NOTHING, {}, gpus=[0], claimed={})
+    assert "--num-gpus" in error.value.hint
+
+
+FITS = """
+import json, sys
+import gputopo.launch
+from gputopo.launch.script import strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+chosen = gputopo.launch.strategy("alexnet", num_gpus=int(sys.argv[1]))
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(1)
+x = np.random.rand(16, 4).astype("float32")
+y = x.sum(1, keepdims=True)
+with chosen.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+losses = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+@tf.function
+def step(ones):
+    chosen.run(lambda one: weight.assign_add(one), (ones,))
+step(chosen.experimental_distribute_values_from_function(lambda context: tf.constant(1.0)))
+print(json.dumps([type(chosen).__name__, chosen.num_replicas_in_sync, losses, float(weight.numpy())]))
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope(devices: int) -> None:
+    done = run_program("-c", FITS, str(devices))
+    assert done.returncode == 0, done.stderr
+    name, replicas, losses, weight = json.loads(done.stdout)
+    assert (replicas, weight) == (devices, float(devices))
+    assert "OneDevice" in name if devices == 1 else "CentralStorage" in name or "Mirrored" in name
+    assert losses[1] < losses[0]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
+    assert len(lines) == 2
+    assert "logical CPU device" in lines[0]
+
+
+LATE = """
+import tensorflow as tf
+tf.constant(1)
+from gputopo.launch.script import strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+try:
+    door.strategy(num_gpus=2)
+except door.UsageError as error:
+    print(error.what, "|", error.hint)
+"""
+
+
+@pytest.mark.tensorflow
+def test_too_late_a_call_says_what_to_do() -> None:
+    done = run_program("-c", LATE)
+    assert done.stdout.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
