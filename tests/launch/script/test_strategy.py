@@ -1,4 +1,4 @@
-"""The strategy for the user's script: what it plans for, without TensorFlow, and how Keras trains under it."""
+"""The strategy for the user's script: what it plans for without TensorFlow, and how Keras trains in it."""
 
 import json
 
