@@ -10,6 +10,7 @@ from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.prediction.programs import Program, program_names, require_program
+from gputopo.runs.causes.rules import CAUSES
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
 
@@ -124,10 +125,23 @@ def plan() -> str:
     return f"{above}{_table(_HEADER, rows)}\n{sources}\n{rest}"
 
 
+def run() -> str:
+    """Return the page of runs, with the causes as they are declared; its other text as it is."""
+    page = Path(__file__).with_name("run.md").read_text(encoding="utf-8")
+    above, _, below = page.partition(_CAUSES)
+    rows = [
+        (f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs), one.explains)
+        for one in CAUSES
+    ]
+    return above + _table(_CAUSES_HEADER, rows) + "\n" + below.partition("\n\n")[2]
+
+
 def _constant(value: float | bool) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
 
 
+_CAUSES_HEADER = ("cause", "meaning", "fields of the samples", "explains at most")
+_CAUSES = f"| {' | '.join(_CAUSES_HEADER)} |\n"
 _INPUTS = "| input | facts read |\n"
 _HEADER = ("constants", "meaning", *(f"`{name}`" for name in program_names()))
 _CONSTANTS = f"| {' | '.join(_HEADER)} |\n"
@@ -138,6 +152,7 @@ GENERATED = {
     "reductions": reductions,
     "options": options,
     "plan": plan,
+    "run": run,
 }
 
 

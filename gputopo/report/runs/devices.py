@@ -64,6 +64,8 @@ def _columns(result: Result) -> list[Column]:
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
     if any(row.verdict for row in rows):
         columns.append(left("verdict", [_verdict(row) for row in rows]))
+        if any(row.verdict and row.verdict.causes for row in rows):
+            columns.append(left("cause", [_cause(row) for row in rows]))
     elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
         columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
     if gpu_run:
@@ -98,6 +100,18 @@ def _verdict(row: DeviceResult) -> str:
     bound = found.percent_under_high if found.word == EVEN else found.resolution_percent
     sign = "<" if found.word == EVEN else ">"
     return found.word if bound is None else f"{found.word} {sign} {at_most(bound)} %"
+
+
+def _cause(row: DeviceResult) -> str:
+    """Return "power-cap 13 %", or "memory-clock < 5.0 %" where that is the most that it explains."""
+    causes = row.verdict.causes if row.verdict is not None else None
+    if causes is None:
+        return ""
+    if not causes.found:
+        return "not explained" if causes.checked else "not checked"
+    largest, *others = causes.found
+    sign = "" if largest.how == "fitted" else "< "
+    return f"{largest.id} {sign}{percent(largest.percent)} %" + (f" +{len(others)}" if others else "")
 
 
 def _name(row: DeviceResult) -> str:

@@ -31,6 +31,7 @@ def run_facts(result: Result) -> Iterator[Fact]:
     yield from _times(result)
     yield from _placement(result)
     yield from _files(result)
+    yield from _ops(result)
     if result.versions:
         yield Fact("versions", versions_words(result.versions))
 
@@ -170,12 +171,15 @@ def _placement(result: Result) -> Iterator[Fact]:
     if result.variables_on:
         sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
         yield Fact("variables", ", ".join(sizes))
+    if (difference := result.replica_difference) is not None:
+        yield _copies(difference, result.spec.get("variable_update"))
+
+
+def _ops(result: Result) -> Iterator[Fact]:
     if result.ops_on:
         yield Fact("ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on)))
     elif result.variables_on:
         yield Fact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
-    if (difference := result.replica_difference) is not None:
-        yield _copies(difference, result.spec.get("variable_update"))
 
 
 def _files(result: Result) -> Iterator[Fact]:

@@ -19,19 +19,19 @@ _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the
 def run_report(result: Result, width: int = 80) -> list[Line]:
     """Return the report of a run, complete or not, in lines of at most `width` columns.
 
-    The title, the run's messages, the tables, the figures, the slow devices, the failure. What was not
+    The title, the failure, the run's messages, the slow devices, the tables, the figures. What was not
     measured is stated in words.
     """
-    lines = [*_folded([(title(result), "bold"), *((text, "") for text in result.says)], width), line()]
+    lines = _folded([(title(result), "bold")], width)
+    if result.failure is not None:
+        lines += [*_folded(((text, "") for text in failure_lines(result)), width), line()]
+    lines += [*_folded([*((text, "") for text in result.says), *verdict_lines(result)], width), line()]
     if result.devices:
         for table in device_tables(result, width):
             lines += [*table, line()]
     facts = list(run_facts(result))
     space = body_width((fact.name for fact in facts), width)
     lines += labelled(((fact.name, paragraph(fact.text, space, fact.style)) for fact in facts), width)
-    lines += [line(), *_folded(verdict_lines(result), width)]
-    if result.failure is not None:
-        lines += [line(), *_folded(((text, "") for text in failure_lines(result)), width)]
     return printable(lines)
 
 

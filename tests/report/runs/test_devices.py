@@ -37,5 +37,5 @@ def test_no_screen_is_too_narrow_for_whole_numbers_and_names(width: int, *, gpus
 
 
 def test_a_screen_that_is_wide_enough_has_one_table() -> None:
-    assert sum(line.startswith("device ") for line in rows_of(100, gpus=True)[0]) == 1
+    assert sum(line.startswith("device ") for line in rows_of(120, gpus=True)[0]) == 1
     assert sum(line.startswith("device ") for line in rows_of(40, gpus=True)[0]) > 1

@@ -18,8 +18,14 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from tests.runs.causes.cards import always as readings
+from tests.runs.causes.cards import events
+from tests.runs.verdict.drills import Trainer, always
 
 QUIET = Noise(own=0.01, stalls=0.0)
+FAILURE = RankFailed(
+    time_s=1.0, kind="killed", cause="the worker was killed by SIGKILL", remedy="look at dmesg", exit_code=137
+)
 
 
 def shown(result: Result, width: int = 80) -> str:
@@ -67,6 +73,21 @@ def test_a_slow_device_is_marked_in_its_row_and_named_below() -> None:
     text = " ".join(shown(gpu_result(4, {2: 0.4})).split())
     assert re.search(r"! GPU 2 \(NVIDIA GeForce GTX 1070\) computes \d+ % slower than its peers", text)
     assert "No device is more than 5 %" not in text
+
+
+def test_a_cause_stands_in_the_row_and_in_the_sentence_above_the_table() -> None:
+    trainer = Trainer(slow={2: always(20)})
+    text = text_of(run_report(summarise(events(trainer, 100, {2: readings(memory_mhz=3800)})), 120))
+    assert re.search(r"^/GPU:2 .* ! slow 20 % +memory-clock < 4\.\d %", text, re.MULTILINE)
+    assert text.index("Partly: memory") < text.index("\n/GPU:2")
+
+
+def test_the_failure_and_the_verdict_come_first_and_the_versions_last() -> None:
+    failed = msgspec.structs.replace(gpu_result(4, {2: 0.4}), failure=FAILURE, status="failed")
+    text = shown(failed)
+    places = [text.index(one) for one in ("Failed: ", "! GPU 2", "\n/GPU:0", "\nops ", "\nversions ")]
+    assert places == sorted(places)
+    assert text.rstrip().splitlines()[-1].startswith("versions")
 
 
 def test_only_what_is_slow_is_red() -> None:
