@@ -44,6 +44,8 @@ NUMBERS: dict[str, dict[str, float]] = {
     "launch.jobs.leftovers": {"TERM_S": 5.0, "KILL_S": 10.0},
     "launch.jobs.program": {"ONE_REQUEST_S": 0.05},
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
+    "launch.jobs.screen": {"ROUNDS": 3, "QUICK_S": 120.0, "QUICK_COUNTED_S": 2.0},
+    "launch.jobs.trials": {"COUNTED_S": 5.0, "MAX_STEPS": 200, "MAX_WARMUP": 10},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
         "CPU_MAX_BATCHES": 50,
@@ -125,6 +127,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "values.run.plan": {"SURE_MARGIN": 0.05, "MIN_JOBS": 2},
     "values.history": {"BUSY_PERCENT": 50, "MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "MAX_KINDS": 64},
     "runs.predicted.past": {"MAX_JOBS": 12, "MAX_UNCERTAINTY": 0.02, "MAX_UNSTEADY": 0.25},
+    "runs.screen": {"CHANCE": 0.025, "COVERED": 0.8},
     "runs.steadiness": {
         "LEVEL_SHARE": 0.05,
         "MIN_STEPS": 20,

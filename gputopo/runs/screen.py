@@ -20,7 +20,7 @@ import msgspec
 from gputopo.planner.autotune import lead
 from gputopo.runs.median_bound import students_t
 from gputopo.runs.verdict.thresholds import EVEN_PERCENT, SLOW_PERCENT
-from gputopo.runs.verdict.words import at_most, percent
+from gputopo.runs.verdict.words import at_least, at_most, percent
 from gputopo.values.run.autotune import Timed
 from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
@@ -108,7 +108,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.slower and row.since is not None and row.since.low is not None:
         more = (
             f"; {percent(row.since.percent)} % slower than in the last screen"
-            f" (at least {percent(row.since.low)} %)"
+            f" (at least {at_least(row.since.low)} %)"
         )
     if row.alone is None:
         return f"could not be run alone: {row.failure or 'not run'}"
@@ -116,7 +116,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
         return f"cannot be compared: no other {noun} of its kind was run{more}"
     gap = f"{percent(abs(row.under.percent))} %"
     if row.word == SLOW:
-        least = "" if row.under.low is None else f" (at least {percent(max(0.0, row.under.low))} %)"
+        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
         return f"is {gap} slower than {noun} {row.peer}{least}: {_why(row)}{more}"
     if row.word == EVEN and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:

@@ -53,38 +53,39 @@ def measure(
     that fails is not run again.
     """
     runs: list[ScreenRun] = []
-    complete = False
-    with until_stopped() as ending:
+    began, longest, complete = clock(), 0.0, False
+
+    def fits(count: int) -> bool:
+        return budget_s is None or clock() + count * longest <= began + budget_s
+
+    def make(cell: Cell, number: int) -> ScreenRun:
+        nonlocal longest
+        before = clock()
+        run = _run(cell, number, folder, machine, open_sampler, command)
+        runs.append(run)
+        on_run(run)
+        longest = max(longest, clock() - before)
+        return run
+
+    def make_all() -> bool:
         alone = [cell for cell in cells if cell.kind == "alone"]
         several = [cell for cell in cells if cell.kind != "alone"]
-        began, longest = clock(), 0.0
-        late = False
-
-        def fits(count: int) -> bool:
-            return budget_s is None or clock() + count * longest <= began + budget_s
-
+        all_rounds = True
         for number in range(1, ROUNDS + 1):
             if number > 1 and not fits(len(alone) + len(several)):
-                late = True
+                all_rounds = False
                 break
-            for cell in alone[:: 1 if number % 2 else -1]:
-                before = clock()
-                run = _run(cell, number, folder, machine, open_sampler, command)
-                runs.append(run)
-                on_run(run)
-                longest = max(longest, clock() - before)
-                if run.failure is not None:
-                    alone = [one for one in alone if one is not cell]
+            ordered = alone[:: 1 if number % 2 else -1]
+            failed = [cell for cell in ordered if make(cell, number).failure is not None]
+            alone = [cell for cell in alone if cell not in failed]
         for cell in several:
             if not fits(1):
-                late = True
-                break
-            before = clock()
-            run = _run(cell, 1, folder, machine, open_sampler, command)
-            runs.append(run)
-            on_run(run)
-            longest = max(longest, clock() - before)
-        complete = not late
+                return False
+            make(cell, 1)
+        return all_rounds
+
+    with until_stopped() as ending:
+        complete = make_all()
     return tuple(runs), ending.code, complete and not ending.code
 
 
@@ -111,16 +112,16 @@ def _run(
     with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler:
         result = run_trial(cell.trial, path, machine, command, sampler=sampler, on_event=on_event)
     found = timed(result)
-    failed = isinstance(found, str)
+    speed, failure = (None, found) if isinstance(found, str) else (found, None)
     return ScreenRun(
         kind=cell.kind,
         round=number,
         mode=mode_words(cell.trial.candidate),
         folder=f"{run_folder.SCREEN}/{name}",
         devices=tuple(_devices(cell, result, samples)),
-        images_per_sec=None if isinstance(found, str) else found.images_per_sec,
-        noise=None if isinstance(found, str) else found.noise,
-        failure=found if failed and isinstance(found, str) else None,
+        images_per_sec=None if speed is None else speed.images_per_sec,
+        noise=None if speed is None else speed.noise,
+        failure=failure,
     )
 
 

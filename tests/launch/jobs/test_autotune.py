@@ -11,7 +11,6 @@ import pytest
 
 from gputopo.launch.jobs.autotune import FILE, tune
 from gputopo.launch.jobs.trials import Trial, trial_of
-from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.run.autotune import Autotune, Timed
@@ -51,12 +50,6 @@ def test_the_faster_is_found_and_stored_with_its_runs(tmp_path: Path, ends_in_ti
     for name in ("1-1", "1-2", "2-2", "2-1"):
         result = RunFolder(tmp_path / "autotune" / name).result.read_bytes()
         assert schema.decode(result, Result, origin=name).status == "complete"
-
-
-def test_a_trial_counts_seconds_and_saves_nothing() -> None:
-    spec = trial_of(cpu_spec(lifecycle=Lifecycle(checkpoints="/c", resume=True, trace_steps=(5,))))
-    assert (spec.lifecycle, spec.num_batches) == (Lifecycle(), None)
-    assert spec.time_budget_s is not None
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.jobs.screen import QUICK_S, Cell, measure
-from gputopo.launch.jobs.trials import trial_of
 from tests.launch.jobs.test_autotune import PS, pretends
-from tests.launch.specs import cpu_spec
 
 CELLS = (
     Cell("alone", (0,), PS),
@@ -88,8 +86,3 @@ def test_what_failed_is_not_run_again_and_has_its_reason(tmp_path: Path, ends_in
     assert [one.folder for one in found if one.failure] == ["screen/alone-0-1"]
     assert sum(one.kind == "alone" for one in found) == 4
     assert code == 0
-
-
-def test_a_run_counts_steps_where_they_are_asked_for() -> None:
-    spec = trial_of(cpu_spec(), num_batches=7)
-    assert (spec.num_batches, spec.time_budget_s, spec.max_batches) == (7, None, 7)
