@@ -3,15 +3,25 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from gputopo.cli import screen
 from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.screen import Screen
 from tests.cli.conftest import Call
+
+# Steps of 0.2 s, on GPU 1 of 0.25 s.
+SLOW_ONE = """
+import json, os, sys
+slow = any(device["gpu"] == 1 for device in json.load(open(sys.argv[1]))["devices"])
+for step in range(1, 4):
+    event = {"event": "step", "time_s": 1.0, "step": step, "seconds": 0.25 if slow else 0.2, "images": 8}
+    os.write(int(sys.argv[2]), json.dumps({**event, "loss": 1.0, "marks": []}).encode() + b"\\n")
+"""
 
 
 def stored(folder: Path) -> Screen:
@@ -68,6 +78,27 @@ def test_a_second_screen_is_compared_with_the_first(
     found = schema.decode(done.out, Screen, origin="stdout")
     assert found.last is not None
     assert [row.since is not None and row.slower for row in found.devices] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [((), 0), (("--fail-on", "warning"), 1), (("--fail-on", "error"), 0)]
+)
+def test_a_slow_gpu_is_named_and_fails_on_request(
+    call: Call,
+    on_scenario: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    code: int,
+) -> None:
+    def pretends(spec: Path, events_fd: int) -> Sequence[str]:
+        return (sys.executable, "-I", "-c", SLOW_ONE, str(spec), str(events_fd))
+
+    on_scenario("four")
+    monkeypatch.setattr(screen, "worker_command", pretends)
+    done = call("screen", "--model", "alexnet", "--gpus", "0,1", *options)
+    assert done.code == code, done.err
+    assert "! slow 20 %" in done.out
+    assert "GPU 1 is 20 % slower than GPU 0" in done.out
 
 
 def test_without_gpus_cpu_devices_are_screened_as_is_stated(

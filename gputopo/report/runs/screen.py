@@ -36,7 +36,7 @@ def screen_lines(found: Screen, width: int = 80) -> list[Line]:
 
 
 def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
-    """Return `GPU 1 alone`, `GPUs 0, 1: nothing exchanged`."""
+    """Return `GPU 1 alone`, `GPUs 0, 1`."""
     listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return f"{listed} alone" if kind == "alone" else listed
 
