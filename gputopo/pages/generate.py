@@ -11,6 +11,7 @@ from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.prediction.programs import Program, program_names, require_program
 from gputopo.runs.causes.rules import CAUSES
+from gputopo.runs.causes.run_parts import PARTS
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
 
@@ -132,6 +133,15 @@ def run() -> str:
     rows = [
         (f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs), one.explains)
         for one in CAUSES
+    ]
+    rows += [
+        (
+            f"`{one.id}`",
+            f"the run became slower: {one.title} takes longer",
+            f"`{one.needs}` of steps",
+            "all of it",
+        )
+        for one in PARTS
     ]
     return above + _table(_CAUSES_HEADER, rows) + "\n" + below.partition("\n\n")[2]
 

@@ -28,6 +28,10 @@ OF_GPU = 7
 # Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0.
 HOST_CPU, HOST_SWAP = range(2)
 OF_HOST = 2
+# Parts of a step in seconds: waiting for the input, for weights, computing (of the slowest device), the rest,
+# and all of them.
+INPUT, WEIGHTS, COMPUTE, REST, STEP = range(5)
+OF_STEP = 5
 
 
 class Facts:
@@ -40,7 +44,7 @@ class Facts:
         self._last: dict[tuple[int | None, int], tuple[float, float]] = {}  # time and value
         self._link: dict[int, tuple[int | None, int | None]] = {}
         self.lost: set[int] = set()  # GPUs that NVML reported as lost
-        self._blocks = Blocks(OF_GPU * len(devices) + OF_HOST, mean_limit=math.inf)
+        self._blocks = Blocks(OF_GPU * len(devices) + OF_HOST + OF_STEP, mean_limit=math.inf)
 
     def add(self, sample: Sample) -> None:
         """Add a sample: of the step that is not over yet."""
@@ -58,6 +62,7 @@ class Facts:
         if counted:
             row = [self._read(gpu, fact, step.time_s) for gpu in self._gpus for fact in range(OF_GPU)]
             row += [self._read(None, fact, step.time_s) for fact in range(OF_HOST)]
+            row += _of_step(step)
             self._blocks.add(step.step, row)
         self._fresh.clear()
 
@@ -68,6 +73,14 @@ class Facts:
     def of_host(self, fact: int) -> list[float]:
         """Return a fact of the host, by row."""
         return self._blocks.means[OF_GPU * len(self._gpus) + fact]
+
+    def of_step(self, part: int) -> list[float]:
+        """Return the seconds of a part of the step, by row."""
+        return self._blocks.medians[OF_GPU * len(self._gpus) + OF_HOST + part]
+
+    def first_steps(self) -> list[int]:
+        """Return the number of the first step of each row."""
+        return self._blocks.first_steps
 
     def _note(self, gpu: int | None, fact: int, value: float | None, time_s: float) -> None:
         if value is not None:
@@ -95,6 +108,16 @@ class Facts:
             LINK: None if expected is None else expected.data_rate_gb_per_s,
             OTHERS: gpu.other_processes,
         }
+
+
+def _of_step(step: Step) -> list[float]:
+    slowest = max(step.marks, key=lambda mark: mark.weights_s + mark.compute_s, default=None)
+    waited_s = math.nan if step.waited_s is None else step.waited_s
+    if slowest is None:
+        return [waited_s, math.nan, math.nan, math.nan, step.seconds]
+    busy_s = slowest.weights_s + slowest.compute_s
+    rest_s = max(0.0, step.seconds - busy_s - (step.waited_s or 0.0))
+    return [waited_s, slowest.weights_s, slowest.compute_s, rest_s, step.seconds]
 
 
 def _flag(mask: int | None, bits: int) -> float | None:

@@ -18,7 +18,7 @@ def _sentence(found: Causes, percent: float, covered: bool) -> str:
     causes = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found.found)
     of = f"{causes} of {_number(percent)} %"
     if covered:
-        sure = all(one.how == "fitted" for one in found.found)
+        sure = all(one.how != "bounded" for one in found.found)
         return f"{'Cause' if sure else 'Possible cause'}: {of}"
     return f"Partly: {of}; {_number(found.unexplained_percent)} % unexplained{_not_checked(found)}"
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 import msgspec
 
 from gputopo.runs.causes.explain import explained
+from gputopo.runs.causes.run_parts import run_explained
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.answer import answer, unknown
 from gputopo.runs.verdict.cost import ALONE, cost
@@ -76,7 +77,12 @@ def _on_run(
         return msgspec.structs.replace(
             found, word=CANNOT_TELL, why=host.busy, says=words.busy(found.says, host.busy)
         )
-    return found
+    if found is None or found.word != SLOW or found.against != "past":
+        return found
+    causes = run_explained(paces.facts, found)
+    if causes is None:
+        return found
+    return msgspec.structs.replace(found, causes=causes, says=f"{found.says}. {causes.says}")
 
 
 def _on_device(
@@ -85,7 +91,8 @@ def _on_device(
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
-        return unknown(device, words.gone(paces.last_seen[device.tower]))
+        lost = not is_cpu(device) and device.gpu in paces.facts.lost
+        return unknown(device, words.gone(paces.last_seen[device.tower], lost=lost))
     by_part = [answer(paces, one) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow and host is not None and host.busy is not None:
