@@ -225,18 +225,33 @@ class _Search:
         self._allowed, self._start, self._tight, self._crossing = allowed, start, tight, crossing
         self._steps = 0
         self._order = [start]
+        self._last = 0  # the neighbours of the start from which the path may come home, as bits
 
     def path(self, mask: int) -> tuple[int, ...] | None:
-        """Return the path, None where there is none, or none was found in time."""
-        found = self._extend(self._start, mask & ~(1 << self._start), [0] * len(self._tight))
-        return tuple(self._order) if found else None
+        """Return the path, None where there is none, or none was found in time.
+
+        Edges are the same in both directions, so a path that comes home from a neighbour was looked for
+        when it left to that one.
+        """
+        start, left = self._start, mask & ~(1 << self._start)
+        self._last = sum(1 << there for there in self._allowed[start])
+        for there in self._allowed[start]:
+            bit = 1 << there
+            self._last &= ~bit
+            now = self._after(start, there, [0] * len(self._tight), left & ~bit)
+            self._order = [start, there]
+            if now is not None and self._extend(there, left & ~bit, now):
+                return tuple(self._order)
+        return None
 
     def _extend(self, here: int, left: int, used: Sequence[int]) -> bool:
         self._steps += 1
         if self._steps > MAX_STEPS:
             return False
         if not left:
-            return self._start in self._allowed[here] and self._after(here, self._start, used, 0) is not None
+            return bool(self._last >> here & 1) and self._after(here, self._start, used, 0) is not None
+        if not self._last & left:
+            return False
         crossing = self._crossing[here]
         for there in self._allowed[here]:
             bit = 1 << there

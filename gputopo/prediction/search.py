@@ -83,6 +83,7 @@ class _Search(Sets):
         self.a_ring = next(
             (placing for _, placing, _, traffic, _ in self.placings if traffic == "ring"), None
         )
+        self._owned = next((one for _, one, owner, *_ in self.placings if owner is not None), None)
         self._most: dict[tuple[float, float], float] = {}
         self._bounds: dict[tuple[float, ...], float] = {}
         self.floor = {gpu: self._floor(gpu) for gpu in pool}
@@ -141,8 +142,9 @@ class _Search(Sets):
         }
         shared: dict[RatesKind, Rates] = {"none": Rates(0.0, 0.0)}
         tie = None
+        no_owner = self._owned is not None and below < inf and self._owned_step(compute, gpus) > below
         for rank, placing, owner, traffic, kind in self.placings:
-            if owner is not None and not mask >> owner & 1:
+            if owner is not None and (no_owner or not mask >> owner & 1):
                 continue
             if below < inf and (owner is not None or kind not in shared):
                 low = self.owner_floor[owner] if owner is not None else least.get(traffic, _NOTHING)
@@ -166,6 +168,12 @@ class _Search(Sets):
                 best.sort()
                 del best[keep:]
                 below = best[-1].step_s
+
+    def _owned_step(self, compute: float, gpus: tuple[int, ...]) -> float:
+        """Return the seconds that no step of a set is below where one of its GPUs has the variables."""
+        assert self._owned is not None
+        least = map(min, zip(*map(self.owner_floor.__getitem__, gpus), strict=True))
+        return compute + sum(self.stepper.predict(self._owned, compute, *least)) - _SLACK
 
     def _sets(self, last: int, limit: float) -> list[tuple[float, tuple[int, ...]]]:
         """Return the sets that may be as fast as `limit`, with bounds of their steps."""
