@@ -13,6 +13,7 @@ from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
 # is asked every 4 s. Ours.
 MAX_AGE_S = 15.0
+REUSED_S = 1.0  # short steps without a sample have the facts of the step before for so long. Ours.
 THERMAL = BITS["sw_thermal_slowdown"] | BITS["hw_thermal_slowdown"]
 POWER = BITS["sw_power_cap"]
 HARDWARE = (
@@ -42,6 +43,8 @@ class Facts:
         self._gpus = [device.gpu for device in devices]
         self._fresh: dict[tuple[int | None, int], list[float]] = {}  # since the last step; GPU None: host
         self._last: dict[tuple[int | None, int], tuple[float, float]] = {}  # time and value
+        self._sampled: list[float] = []
+        self._read_s = -math.inf  # when that row was made
         self._link: dict[int, tuple[int | None, int | None]] = {}
         self.lost: set[int] = set()  # GPUs that NVML reported as lost
         self._blocks = Blocks(OF_GPU * len(devices) + OF_HOST + OF_STEP, mean_limit=math.inf)
@@ -60,10 +63,10 @@ class Facts:
     def end_step(self, step: Step, *, counted: bool) -> None:
         """Add the row of a step. `counted`: whether the paces have a row for it."""
         if counted:
-            row = [self._read(gpu, fact, step.time_s) for gpu in self._gpus for fact in range(OF_GPU)]
-            row += [self._read(None, fact, step.time_s) for fact in range(OF_HOST)]
-            row += _of_step(step)
-            self._blocks.add(step.step, row)
+            if self._fresh or abs(step.time_s - self._read_s) > REUSED_S:
+                self._sampled = self._read_all(step.time_s)
+                self._read_s = step.time_s
+            self._blocks.add(step.step, [*self._sampled, *_of_step(step)])
         self._fresh.clear()
 
     def of_gpu(self, tower: int, fact: int) -> list[float]:
@@ -86,6 +89,10 @@ class Facts:
         if value is not None:
             self._fresh.setdefault((gpu, fact), []).append(value)
             self._last[gpu, fact] = (time_s, value)
+
+    def _read_all(self, time_s: float) -> list[float]:
+        row = [self._read(gpu, fact, time_s) for gpu in self._gpus for fact in range(OF_GPU)]
+        return row + [self._read(None, fact, time_s) for fact in range(OF_HOST)]
 
     def _read(self, gpu: int | None, fact: int, time_s: float) -> float:
         if fresh := self._fresh.get((gpu, fact)):
