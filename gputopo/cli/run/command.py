@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -253,6 +253,7 @@ def _refuse_for_program(
 def _run_program(program: tuple[str, ...], chosen: "Target", options: OutputOptions) -> int:
     from gputopo.launch.jobs.program import check_program, run_program
     from gputopo.launch.spec import env
+    from gputopo.launch.throughput import STEPS_FILE, summary
     from gputopo.report.plan import summary_lines
 
     has_gpus = chosen.backend == "gpu" or chosen.rehearsal_of is not None
@@ -272,4 +273,32 @@ def _run_program(program: tuple[str, ...], chosen: "Target", options: OutputOpti
     to_stderr(f"gputopo: {message}.\n")
     for line in summary_lines(chosen.plan):
         note(line)
-    return run_program(program, environment, report=note, leave_children=options.leave_children)
+    with _steps_file() as steps:
+        named = {} if steps is None else {STEPS_FILE: str(steps)}
+        code = run_program(
+            program, {**environment, **named}, report=note, leave_children=options.leave_children
+        )
+        if steps is not None:
+            with contextlib.suppress(OSError), steps.open("rb") as lines:
+                reported = summary(lines)
+                if reported is not None:
+                    note(reported)
+    return code
+
+
+@contextlib.contextmanager
+def _steps_file() -> Iterator[Path | None]:
+    """Make the file that a program reports its steps to; None where none can be made: it runs without."""
+    import tempfile
+
+    try:
+        handle, name = tempfile.mkstemp(prefix="gputopo-steps-")
+    except OSError:
+        yield None
+        return
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
