@@ -71,7 +71,7 @@ def other_batches(root: Path) -> Any:
     from gputopo.launch.train.inputs import feeds
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
-    lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume=True)
+    lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)
     taken: list[int] = []
     plain = feeds.FedSource.feed
 
