@@ -1,7 +1,7 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
 Where the speed of one GPU is known, all sets of GPUs with all places for the variables are compared by
-the predicted seconds of a step (`gputopo.planner.fastest`), else by distance (`gputopo.planner.nearest`).
+the predicted seconds of a step (`gputopo.planner.fastest`), else by distance (`gputopo.planner.by_distance`).
 Sets with the fewest GPUs in use or in error come first; of equal sets the nearest, then the one with the
 lowest indices wins.
 """
@@ -14,11 +14,11 @@ import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds
 from gputopo.planner.batches import batch_reasons, mean_batch
+from gputopo.planner.by_distance.nearest import Nearest
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.impossible import with_best
-from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
 from gputopo.planner.selection import ALL, Selection
 from gputopo.prediction.calibration import calibrated

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from gputopo.planner.fastest import Fastest
 from gputopo.planner.reasons import in_words
-from gputopo.prediction.flows import Resource
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.flows import Resource
+from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 from gputopo.prediction.timeline import timeline
 from gputopo.topology.reduction_groups import reduction_groups

@@ -19,8 +19,8 @@ from gputopo.planner.selection import ALL, LISTED, Selection
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.every import DETAILED, every_candidate
 from gputopo.prediction.exchange import IN_ORDER
+from gputopo.prediction.links.paths import paths_of, unknown_facts
 from gputopo.prediction.one_gpu.published import Speed
-from gputopo.prediction.paths import paths_of, unknown_facts
 from gputopo.prediction.programs import Program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import DIGITS, Found, Question

@@ -10,10 +10,10 @@ from itertools import combinations, pairwise
 import msgspec
 
 from gputopo.planner.batches import speed_classes
+from gputopo.planner.by_distance.nearest import Nearest
 from gputopo.planner.fastest import Basis, Fastest
-from gputopo.planner.nearest import Nearest
 from gputopo.planner.request import Request
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.paths import Paths
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, plain

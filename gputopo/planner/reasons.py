@@ -6,8 +6,8 @@ from itertools import combinations
 
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.flows import Resource
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.flows import Resource
+from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, nearness
@@ -148,7 +148,7 @@ def named_reason(links: Links, closest: Sequence[int] | None) -> str:
 
 
 def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
-    """Return a resource of `gputopo.prediction.flows` in words: `GPU 3 to the host`."""
+    """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
     by_host = placing.traffic == "host"
     if kind in ("uplink up", "uplink down"):

@@ -1,7 +1,7 @@
 """The GPUs that a job may take, how many of them, and what stands against some. Pure.
 
 The order of their sets is that of a subclass: by predicted seconds (`gputopo.planner.fastest`), or by
-distance (`gputopo.planner.nearest`).
+distance (`gputopo.planner.by_distance.nearest`).
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from math import comb
 from typing import Protocol
 
 from gputopo.copies.pair_speeds import pair_speeds, unmeasured
-from gputopo.planner.measured_order import MeasuredOrder, not_used, when_measured
+from gputopo.planner.by_distance.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.reasons import (
     Links,
     avoided_reason,

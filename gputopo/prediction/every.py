@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gputopo.prediction.rates import Rates
+from gputopo.prediction.links.rates import Rates
 from gputopo.prediction.sets import DIGITS, Found, Question, Sets, mask_of, rates_kind
 from gputopo.prediction.step import Placing, Prediction
 from gputopo.values.errors import NoPlanError

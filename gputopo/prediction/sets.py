@@ -11,11 +11,11 @@ from math import comb, inf, prod
 from typing import Any, NamedTuple
 
 from gputopo.prediction.exchange import IN_ORDER, Stage, Traffic
-from gputopo.prediction.flows import FlowTable, Resource
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.flows import FlowTable, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rates import Rates, RateTable
+from gputopo.prediction.links.rings import Rings, once_round
 from gputopo.prediction.programs import Program
-from gputopo.prediction.rates import Rates, RateTable
-from gputopo.prediction.rings import Rings, once_round
 from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, stage_limits
 from gputopo.topology.reduction_groups import Groups
 

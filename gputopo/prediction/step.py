@@ -11,11 +11,11 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.prediction.exchange import TRAFFIC, Stage, Stages, Traffic, parts_of, spread_parts, stages_of
-from gputopo.prediction.flows import GB, Flows, Resource
 from gputopo.prediction.line import Block, Line, line_of
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.flows import GB, Flows, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rings import order_rate, ring_rate
 from gputopo.prediction.programs import Program
-from gputopo.prediction.rings import order_rate, ring_rate
 from gputopo.topology.reduction_groups import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate

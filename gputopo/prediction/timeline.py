@@ -11,9 +11,9 @@ from math import isclose
 from typing import NamedTuple
 
 from gputopo.prediction.exchange import Stages
-from gputopo.prediction.flows import Flows, Load, Resource
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.rings import order_loads, ring_loads
+from gputopo.prediction.links.flows import Flows, Load, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rings import order_loads, ring_loads
 from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
 from gputopo.topology.reduction_groups import Groups
 

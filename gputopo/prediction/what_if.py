@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.copies.expected import links_for, observed_link
-from gputopo.prediction.paths import paths_of
-from gputopo.prediction.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
+from gputopo.prediction.links.paths import paths_of
+from gputopo.prediction.links.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,

@@ -6,9 +6,9 @@ import pytest
 from gputopo.planner import Request, plan
 from gputopo.planner.explained import words
 from gputopo.planner.reasons import in_words
-from gputopo.prediction.flows import Resource
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.links.flows import Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.step import Placing
 from gputopo.values.run.step_line import StepLine
 from tests.matrices import FOUR_AND_FOUR, machine_of

@@ -6,9 +6,9 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from gputopo.prediction.line import Block
-from gputopo.prediction.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.shared_links import SocketLink, Uplink
 from gputopo.prediction.programs import Program
-from gputopo.prediction.shared_links import SocketLink, Uplink
 from gputopo.prediction.step import Model, Placing
 
 REDUCTIONS = (

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.flows import GB, Flows, Resource
 from gputopo.prediction.line import Block
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.flows import GB, Flows, Resource
+from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 
 _DONE = 1e-9  # of a byte

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.prediction.every import DETAILED, MAX_SETS, every_candidate
 from gputopo.prediction.line import Block
-from gputopo.prediction.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import DIGITS, Found, Question

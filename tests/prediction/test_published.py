@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.prediction.fit import BOUNDS, fit_all, merged, our_own
-from gputopo.prediction.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.programs import Program, require_program
 from gputopo.prediction.published.boxes import covered_of_all, two_runs_of_all
 from gputopo.prediction.published.cases import Case, Constants, cases, paths_by_name, score

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gputopo.prediction.every import every_candidate
 from gputopo.prediction.exchange import IN_ORDER
-from gputopo.prediction.paths import HostLink, PairPath, PathKind, Paths
+from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
+from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import Question
-from gputopo.prediction.shared_links import Uplink
 from gputopo.prediction.step import Model, Placing, Stepper, model_of, predict
 from gputopo.workload.workloads import require
 from tests.prediction.invented import machines, models, placings, programs

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.prediction.flows import GB, Flows
 from gputopo.prediction.line import line_of
-from gputopo.prediction.paths import HostLink, PairPath, Paths
-from gputopo.prediction.shared_links import Uplink
+from gputopo.prediction.links.flows import GB, Flows
+from gputopo.prediction.links.paths import HostLink, PairPath, Paths
+from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.step import Model, Placing
 from tests.prediction.invented import models
 from tests.prediction.simulation import ends_of, flows_of

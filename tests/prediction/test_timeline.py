@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Stepper, predict
 from gputopo.prediction.timeline import timeline

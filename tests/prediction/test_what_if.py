@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.planner import Request, plan
 from gputopo.planner.what_if import best_change, what_if
-from gputopo.prediction.paths import paths_of
+from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.what_if import changed, changes_of, full_links, single_changes
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.paths import Paths, paths_of
+from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Placing, Stepper, limits, model_of
 from gputopo.reference.published import Published, published, published_machines

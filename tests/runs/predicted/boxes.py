@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from gputopo.prediction.calibration import adjusted
-from gputopo.prediction.paths import paths_of
+from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import Placing, Stepper, model_of, predict
 from gputopo.values.machine import Machine

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.prediction.flows import Flows
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.rates import Rates, RateTable
+from gputopo.prediction.links.flows import Flows
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rates import Rates, RateTable
 from tests.prediction.invented import machines
 
 

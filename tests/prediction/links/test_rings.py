@@ -5,9 +5,9 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.rates import RateTable
-from gputopo.prediction.rings import Rings
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rates import RateTable
+from gputopo.prediction.links.rings import Rings
 from tests.prediction.invented import machines
 
 

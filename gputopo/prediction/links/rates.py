@@ -7,9 +7,9 @@ Every number that depends on one or two GPUs is looked up. Sets are tuples of GP
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.prediction.flows import GB, Resource
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.shared_links import SocketLink, Uplink
+from gputopo.prediction.links.flows import GB, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.shared_links import SocketLink, Uplink
 
 Load = tuple[float, Resource]
 _EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.planner.subsets import TooManySetsError, closest_sets
+from gputopo.planner.by_distance.subsets import TooManySetsError, closest_sets
 
 Distances = dict[tuple[int, int], int]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.flows import GB, Load, Resource
-from gputopo.prediction.paths import Paths
-from gputopo.prediction.rates import RateTable, Shared
+from gputopo.prediction.links.flows import GB, Load, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rates import RateTable, Shared
 
 # What each link of a ring of GPUs without P2P carries through host memory, whatever copies reach: kernels
 # write and read it there. Rings of NCCL in the published figures of 2020, most with 16 lanes of generation 3

@@ -24,7 +24,7 @@ from gputopo.copies.numbers import (
 from gputopo.copies.nvlinks import NvLinks, is_uniform
 from gputopo.copies.pair_speeds import PairSpeed, both_at_once, pair_speeds
 from gputopo.copies.physics import over_nvlink
-from gputopo.prediction.shared_links import (
+from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     BOTH_SHARE,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.flows import Flows
-from gputopo.prediction.paths import STAGED_MAX_GB_PER_S, STAGED_SHARE, Paths, paths_of, unknown_facts
+from gputopo.prediction.links.flows import Flows
+from gputopo.prediction.links.paths import STAGED_MAX_GB_PER_S, STAGED_SHARE, Paths, paths_of, unknown_facts
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie

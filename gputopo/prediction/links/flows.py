@@ -5,13 +5,13 @@ A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from t
 a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
 ("pair", a, b), the path between two GPUs; ("host",), the cores that add gradients.
 
-`Flows` counts every copy by itself; `gputopo.prediction.rates` finds the same by looking up.
+`Flows` counts every copy by itself; `gputopo.prediction.links.rates` finds the same by looking up.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gputopo.prediction.paths import Paths
+from gputopo.prediction.links.paths import Paths
 
 Resource = tuple[str | int, ...]
 GB = 1e9

@@ -1,9 +1,8 @@
 """The order of sets of GPUs where nothing is predicted: by distance, or by measured bandwidth. Pure.
 
-The set with the closest farthest pair wins, then the next farthest decides (`gputopo.planner.subsets`,
+The set with the closest farthest pair wins, then the next farthest decides (`subsets`,
 `gputopo.topology.hops.nearness`). Where the bandwidth of all pairs to choose from was measured, classes of
-measured speed come before those of topology (`gputopo.planner.measured_order`). The variables are placed by
-`gputopo.planner.placement_rule`.
+measured speed come before those of topology (`measured_order`). The variables are placed by `placement_rule`.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +10,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from gputopo.copies.pair_speeds import unmeasured
-from gputopo.planner.placement_rule import place_variables
+from gputopo.planner.by_distance.placement_rule import place_variables
+from gputopo.planner.by_distance.subsets import FoundSet, TooManySetsError, closest_sets
 from gputopo.planner.reasons import (
     farthest_class,
     farthest_words,
@@ -22,7 +22,6 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import gpus_in_words, troubles, usable
 from gputopo.planner.selection import LISTED, Selection
-from gputopo.planner.subsets import FoundSet, TooManySetsError, closest_sets
 from gputopo.values.errors import NoPlanError
 from gputopo.values.run.plan import Candidate
 

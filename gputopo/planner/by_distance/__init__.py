@@ -1,0 +1,1 @@
+"""Sets of GPUs by distance or measured bandwidth, where no step is predicted. Pure."""
