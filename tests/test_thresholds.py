@@ -67,8 +67,8 @@ NUMBERS: dict[str, dict[str, float]] = {
         "BUSY_CPUS": 0.1,
     },
     "launch.supervise.worker_life": {"CPU_S": 1.0},
-    "planner.placement_rule": {"MAX_GPUS_ON_GPU_PS": 2},
-    "planner.subsets": {"MAX_STEPS": 2_000_000},
+    "planner.by_distance.placement_rule": {"MAX_GPUS_ON_GPU_PS": 2},
+    "planner.by_distance.subsets": {"MAX_STEPS": 2_000_000},
     "prediction.calibration": {
         "MAX_FACTOR": 2.0,
         "ODD_FACTOR": 1.5,

@@ -54,7 +54,7 @@ from gputopo.launch.script import strategy as door
 from gputopo.values.machine import Driver, Machine
 door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 chosen = gputopo.launch.strategy("alexnet", num_gpus=int(sys.argv[1]))
-import keras, numpy as np, tensorflow as tf
+import numpy as np, keras, tensorflow as tf
 keras.utils.set_random_seed(1)
 x = np.random.rand(16, 4).astype("float32")
 y = x.sum(1, keepdims=True)
@@ -87,7 +87,7 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope(devices: int) 
 
 
 LATE = """
-import tensorflow as tf
+import sys, tensorflow as tf
 tf.constant(1)
 from gputopo.launch.script import strategy as door
 from gputopo.values.machine import Driver, Machine
