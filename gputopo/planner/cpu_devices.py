@@ -13,6 +13,7 @@ from gputopo.prediction.cpu_devices import CpuStep, cpu_devices, predict
 from gputopo.prediction.step import Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
+from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, runners_up
 from gputopo.workload.workloads import Workload
 
@@ -139,7 +140,8 @@ def _unpredicted(placing: Placing, devices: int) -> Candidate:
 def _reasoned(candidates: Sequence[Candidate]) -> Candidate:
     """Return the first one with the reason why it is."""
     choice = candidates[0]
-    least = f"least work with the variables of {len(candidates)} placements, by prediction"
+    count = len(candidates)
+    least = f"{mode_words(choice)}: the least work with the variables of {count} placements, by prediction"
     return msgspec.structs.replace(choice, reasons=(*choice.reasons, least))
 
 

@@ -22,7 +22,7 @@ def test_the_variables_are_where_they_take_least_work() -> None:
         "cpu",
         None,
     )
-    assert choice.reasons[1].startswith("least work with the variables of ")
+    assert choice.reasons[1].startswith("parameter_server cpu: the least work with the variables of ")
 
 
 @given(st.sampled_from(names()), st.integers(2, 8), st.floats(0.5, 1e4))
