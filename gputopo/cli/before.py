@@ -1,16 +1,19 @@
-"""What earlier runs of this machine say of the next one."""
+"""What is known before a plan is made: the costs of the model, and what earlier runs of this machine say."""
 
 import contextlib
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from gputopo.values.errors import GputopoError
+import msgspec
+
+from gputopo.cli.printing import note
+from gputopo.values.errors import GputopoError, InputError
 
 if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu.published import Figure
     from gputopo.values.machine import Machine
-    from gputopo.values.run.plan import Learned
+    from gputopo.values.run.plan import Learned, Plan
     from gputopo.workload.workloads import Workload
 
 
@@ -47,3 +50,28 @@ def _workload_of(model: str) -> "Workload | None":
     with contextlib.suppress(GputopoError):
         return known_workload(model)
     return None
+
+
+def with_costs(request: "Request") -> "Request":
+    """Return the request with the costs of a model that no table has, which is built if none are stored.
+
+    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
+    """
+    if request.model is None or ":" not in request.model or not request.predicts:
+        return request
+    from gputopo.launch.jobs.model_costs import known_workload, workload_of
+
+    workload = known_workload(request.model)
+    if workload is None:
+        note(f"building {request.model} once to count what it costs")
+        try:
+            workload = workload_of(request.model)
+        except InputError as error:
+            note(error.what)
+    return msgspec.structs.replace(request, workload=workload)
+
+
+def warn(chosen: "Plan") -> None:
+    """Print to stderr which GPUs were passed over, or taken nevertheless, and why."""
+    for line in chosen.warnings:
+        note(line)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.before import Before, measured_before
+from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
-from gputopo.cli.printing import emit, emit_each, note, show
+from gputopo.cli.printing import emit, emit_each, show
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.prediction.programs import DEFAULT
-from gputopo.values.errors import HardwareError, InputError, UsageError
+from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
 
@@ -249,31 +249,6 @@ def require_gpus(machine: "Machine") -> None:
             "there is no GPU to plan for",
             "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
-
-
-def with_costs(request: "Request") -> "Request":
-    """Return the request with the costs of a model that no table has, which is built if none are stored.
-
-    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
-    """
-    if request.model is None or ":" not in request.model or not request.predicts:
-        return request
-    from gputopo.launch.jobs.model_costs import known_workload, workload_of
-
-    workload = known_workload(request.model)
-    if workload is None:
-        note(f"building {request.model} once to count what it costs")
-        try:
-            workload = workload_of(request.model)
-        except InputError as error:
-            note(error.what)
-    return msgspec.structs.replace(request, workload=workload)
-
-
-def warn(chosen: "Plan") -> None:
-    """Print to stderr which GPUs were passed over, or taken nevertheless, and why."""
-    for line in chosen.warnings:
-        note(line)
 
 
 def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:

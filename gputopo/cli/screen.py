@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.before import Before, measured_before
-from gputopo.cli.plan import warn, with_costs
+from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import parse_gpu_list, parse_model
 from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.source import planned_machine

@@ -54,8 +54,9 @@ def test_the_first_step_does_not_count_and_processes_are_added_up() -> None:
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_whatever_a_program_writes_there_is_no_error(lines: list[bytes]) -> None:
-    summary(lines)
+def test_whatever_else_a_program_writes_there_its_steps_count_alike(lines: list[bytes]) -> None:
+    steps = [line(1, 1, 9.0, 10), line(1, 2, 0.5, 10)]
+    assert summary([steps[0], *lines, steps[1], *lines]) == summary(steps)
 
 
 SCRIPT = """

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gputopo.cli.before import Before, measured_before
-from gputopo.cli.plan import warn, with_costs
+from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
