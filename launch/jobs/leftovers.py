@@ -72,6 +72,7 @@ def end(ours: Collection[int], *, term_s: float = TERM_S, kill_s: float = KILL_S
             if got is None or (got.si_signo in _STOPS_WAITING and signum == signal.SIGTERM):
                 break
         if not left:
+            _reap_all(ours)  # those that ended without being waited for; init may take its time
             return ()
     return find(ours)
 
