@@ -21,6 +21,8 @@ TRACEBACK = "GPUTOPO_TRACEBACK"
 def main() -> NoReturn:
     """Run the command line of this process and end it with its exit code."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by the entry point while it loaded this
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run_command(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C does not change the code
     sys.exit(code)

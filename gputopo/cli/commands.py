@@ -4,13 +4,16 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from gputopo.values.option import Declared
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ COMMANDS: Mapping[str, CommandPlace] = {
     "explain": CommandPlace(
         "gputopo.cli.explain", "explain", "Show reference pages; explain a finding, a model, an option."
     ),
+    "completion": CommandPlace(
+        "gputopo.cli.completion", "completion", "Complete commands and options by the Tab key."
+    ),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 
@@ -87,15 +93,20 @@ class OptionInfo:
 
 def list_options() -> tuple[OptionInfo, ...]:
     """Return every option and argument of every command, in the order of the help."""
-    from gputopo.values.option import parameters_of
-
     return tuple(
         OptionInfo(
             name, (one.option.flag,), one.placeholder, f"{one.option.help}.", one.default_text, one.theme
         )
-        for name, place in COMMANDS.items()
-        for one in parameters_of(_function(place))
+        for name in COMMANDS
+        for one in options_of_command(name)
     )
+
+
+def options_of_command(name: str) -> "tuple[Declared, ...]":
+    """Return what a command takes, as it is declared."""
+    from gputopo.values.option import parameters_of
+
+    return parameters_of(_function(COMMANDS[name]))
 
 
 def invoke(arguments: list[str]) -> int:

@@ -33,7 +33,10 @@ def explain(
 
 
 class ListedModel(msgspec.Struct, frozen=True):
-    """A model that can be trained. `batch`: per GPU, where none is given."""
+    """A model that can be trained. `batch`: per GPU, where none is given.
+
+    `source`: the program whose network of this name it is; `note`: how it differs from the paper's.
+    """
 
     name: str
     input_shape: tuple[int, ...]
@@ -41,6 +44,8 @@ class ListedModel(msgspec.Struct, frozen=True):
     parameter_bytes: int
     multiply_accumulates: int
     batch: int
+    source: str = ""
+    note: str = ""
 
 
 class ListedModels(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.models/1"):
@@ -72,6 +77,8 @@ def models(
                             one.parameter_bytes,
                             one.multiply_accumulates,
                             one.gpu_batch,
+                            one.source,
+                            one.note,
                         )
                         for one in found
                     )

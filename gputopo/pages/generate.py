@@ -73,10 +73,11 @@ def models() -> str:
             _macs(one.multiply_accumulates),
             f"{one.feature_bytes / 2**20:.1f}",
             str(one.gpu_batch),
+            f"{one.source}; {one.note}" if one.note else one.source,
         )
         for one in map(workload.require, workload.names())
     ]
-    header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
+    header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch", "from")
     return f"""# models: what --model takes
 
 Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
@@ -88,8 +89,8 @@ Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_c
 `cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs
 stored for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
 
-`densenet*` have the form of tf_cnn_benchmarks, with about a third of the parameters of the paper's networks
-of these names. `gputopo models --json` prints the table as JSON.
+From: the program whose network of this name it is; that of tensorpack's ResNet benchmark is `resnet50`.
+`gputopo models --json` prints the table as JSON.
 """
 
 

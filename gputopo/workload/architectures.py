@@ -33,7 +33,8 @@ class Architecture:
 
     `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks (of the Keras example that a
     network comes from); `cpu_batch` keeps a step of two CPU devices near a second on two cores. `gain`:
-    variance of kernels' first values times fan-in; networks without norms start calmer with 1.
+    variance of kernels' first values times fan-in; networks without norms start calmer with 1. `source`: the
+    program whose network of this name it is; `note`: how it differs from the paper's.
     """
 
     name: str
@@ -46,6 +47,8 @@ class Architecture:
     learning_rate: float
     gain: float = 2.0
     loss: Loss = "softmax"
+    source: str = "tf_cnn_benchmarks"
+    note: str = ""
 
     def sketch(self) -> Sketch:
         """Count the network by its shapes."""
@@ -74,10 +77,18 @@ def _cifar10(
     batches: tuple[int, int],
     gain: float = 2.0,
     learning_rate: float = 0.1,
+    note: str = "",
 ) -> Architecture:
-    shape = (32, 32, 3)
     return Architecture(
-        name, build, shape, CIFAR10_CLASSES, "cifar10", *batches, learning_rate=learning_rate, gain=gain
+        name,
+        build,
+        (32, 32, 3),
+        CIFAR10_CLASSES,
+        "cifar10",
+        *batches,
+        learning_rate=learning_rate,
+        gain=gain,
+        note=note,
     )
 
 
@@ -86,7 +97,13 @@ _RESNET_RATE = 0.128
 _RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 _CIFAR_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 _VGGS = {"vgg11": (1, 1, 2, 2, 2), "vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
-_DENSENETS = {"densenet40_k12": (12, 12), "densenet100_k12": (32, 12), "densenet100_k24": (32, 24)}
+# Layers of a block, growth, and the parameters of the paper's network of that name in millions (table 2 of
+# G. Huang et al., 2016); tf_cnn_benchmarks' transitions keep fewer channels.
+_DENSENETS = {
+    "densenet40_k12": (12, 12, 1.0),
+    "densenet100_k12": (32, 12, 7.0),
+    "densenet100_k24": (32, 24, 27.2),
+}
 
 
 def _all() -> list[Architecture]:
@@ -113,8 +130,9 @@ def _all() -> list[Architecture]:
     for name, depth in _CIFAR_RESNETS.items():
         for ending, version in (versions[0], versions[2]):
             found.append(_cifar10(name + ending, resnet.cifar10(depth, version), (128, 64)))
-    for name, (layers, growth) in _DENSENETS.items():
-        found.append(_cifar10(name, resnet.densenet(layers, growth), (64, 8)))
+    for name, (layers, growth, millions) in _DENSENETS.items():
+        note = f"about a third of the paper's {millions} M parameters: transitions keep 2 x growth channels"
+        found.append(_cifar10(name, resnet.densenet(layers, growth), (64, 8), note=note))
     found.append(
         Architecture(
             "cifar10-cnn",
@@ -126,6 +144,7 @@ def _all() -> list[Architecture]:
             32,
             learning_rate=1e-4,
             gain=1.0,
+            source="Keras example cifar10_cnn",
         )
     )
     found.append(
@@ -140,6 +159,7 @@ def _all() -> list[Architecture]:
             learning_rate=1e-4,
             gain=1.0,
             loss="sigmoid",
+            source="kuza55/keras-extras example",
         )
     )
     return found
@@ -162,6 +182,8 @@ def workload_of(architecture: Architecture) -> Workload:
         gpu_batch=architecture.gpu_batch,
         cpu_batch=architecture.cpu_batch,
         learning_rate=architecture.learning_rate,
+        source=architecture.source,
+        note=architecture.note,
         blocks=tuple(
             BlockCost(
                 name=block.name,

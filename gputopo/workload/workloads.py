@@ -38,7 +38,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch` and
     `learning_rate` are the defaults of tf_cnn_benchmarks, or of the Keras example that a model comes from;
-    `cpu_batch` keeps a step of two CPU devices near a second on two cores.
+    `cpu_batch` keeps a step of two CPU devices near a second on two cores. `source`, `note`: as of
+    `gputopo.workload.architectures.Architecture`.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     gpu_batch: int
     cpu_batch: int
     learning_rate: float
+    source: str = ""
+    note: str = ""
     blocks: tuple[BlockCost, ...] = ()
 
     @property

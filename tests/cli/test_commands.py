@@ -1,3 +1,4 @@
+import ast
 import os
 import subprocess
 import sys
@@ -92,3 +93,23 @@ def test_a_ctrl_c_while_the_process_ends_does_not_change_its_exit_code() -> None
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_ctrl_c_while_the_command_line_is_loaded_ends_it_without_a_traceback() -> None:
+    interrupts = (
+        "import sys, gputopo.__main__ as entry\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'gputopo.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "entry.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", interrupts], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_the_entry_point_imports_nothing_before_it_handles_a_ctrl_c() -> None:
+    entry = ast.parse((ROOT / "gputopo" / "__main__.py").read_text())
+    assert not [one for one in entry.body if isinstance(one, ast.Import | ast.ImportFrom)]

@@ -53,3 +53,14 @@ def test_the_models_are_also_json(capsys: pytest.CaptureFixture[str]) -> None:
     (alexnet,) = (one for one in found if one.name == "alexnet")
     assert (alexnet.parameters, alexnet.batch) == (61_842_345, 512)
     assert 4 * alexnet.parameters == alexnet.parameter_bytes
+    assert alexnet.source == "tf_cnn_benchmarks"
+    assert all(one.source for one in found)
+
+
+def test_a_densenet_says_that_it_is_smaller_than_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
+    papers = {"densenet40_k12": 1.0e6, "densenet100_k12": 7.0e6, "densenet100_k24": 27.2e6}
+    for name, parameters in papers.items():
+        note = workloads.require(name).note
+        assert f"a third of the paper's {parameters / 1e6} M" in note
+        assert note in shown(capsys, name)
+        assert workloads.require(name).parameters == pytest.approx(parameters / 3, rel=0.1)
