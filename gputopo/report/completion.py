@@ -1,4 +1,4 @@
-"""Scripts that complete a command line of gputopo in bash, zsh and fish: tables of words, no process at a key.
+"""Scripts that complete a command line of gputopo in bash, zsh and fish: tables of words.
 
 Pure: texts out of `Completed` values. A script is as old as the gputopo that wrote it.
 """
