@@ -24,11 +24,15 @@ _Device = TypeVar("_Device", Gpu, Nic)
 
 
 class Branch(msgspec.Struct):
-    """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
+    """A line of the tree: its name, details that may fold to further lines, and the branches below it.
+
+    `gpu`: the index of the GPU that it is, None for anything else.
+    """
 
     name: str
     details: list[Span] = []
     children: list["Branch"] = []
+    gpu: int | None = None
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
@@ -119,6 +123,7 @@ class _Tree:
                 path += self.children[path[-1]]
             end = path.pop()
             branch.name, branch.details = self._words(end, path)
+            branch.gpu = self.gpus[end].index if end in self.gpus else None
             children = [(child, Branch("")) for child in self.children.get(end, [])]
             branch.children = [one for _, one in children]
             open_ += children

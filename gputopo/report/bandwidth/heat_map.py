@@ -1,6 +1,6 @@
 """The heat map of a machine's links: each pair by its faster path, shaded by its share of the fastest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gputopo.copies.numbers import by_copy_engine, pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
@@ -20,7 +20,7 @@ SHADES = (
 STAGED_MARK = "s"
 _HOST = "host"
 
-_Pair = tuple[int | str, int | str]  # source, destination
+LinkEnds = tuple[int | str, int | str]  # source, destination
 
 
 def heat_part(numbers: Numbers) -> Part | None:
@@ -28,13 +28,11 @@ def heat_part(numbers: Numbers) -> Part | None:
 
     Where no pair was measured in one direction alone, it is of the sums of both directions.
     """
-    speeds, both = _speeds(numbers), False
-    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
-        speeds, both = sums, True
+    speeds, both = link_speeds(numbers)
     if len(speeds) < 2:
         return None
     fastest = max(speed for speed, _ in speeds.values())
-    ends: list[int | str] = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+    ends = ends_of(numbers, speeds)
     columns = tuple(_column(to, ends, speeds, fastest) for to in ends)
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
     notes = [f"Shade: share of the fastest link here; {shares}, {SHADES[-1][1]} below."]
@@ -47,10 +45,28 @@ def heat_part(numbers: Numbers) -> Part | None:
         notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
     return Part(
         f"Heat map, GB/s ({'both directions at once, their sum' if both else 'row to column'})",
-        head=Column("", tuple(map(_name, ends))),
+        head=Column("", tuple(map(end_name, ends))),
         groups=(columns,),
         notes=tuple(notes),
     )
+
+
+def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
+    """Return GB/s by (source, destination) and whether it goes through the host; whether they are sums."""
+    speeds = _speeds(numbers)
+    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
+        return sums, True
+    return speeds, False
+
+
+def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
+    """Return the rows and columns of the map: the GPUs, and the host where a copy was to or from it."""
+    return [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+
+
+def end_name(end: int | str) -> str:
+    """Return the name of a row or column: GPU3, host."""
+    return f"GPU{end}" if isinstance(end, int) else end
 
 
 def _are_by_kernels(numbers: Numbers) -> bool:
@@ -62,18 +78,18 @@ def _are_by_kernels(numbers: Numbers) -> bool:
     return bool(samples) and not any(map(by_copy_engine, samples))
 
 
-def _sums(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
+def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
     """Return the sum of both directions at once of each pair, and whether it goes through the host."""
-    found: dict[_Pair, tuple[float, bool]] = {}
+    found: dict[LinkEnds, tuple[float, bool]] = {}
     for (a, b), speed in pair_speeds(numbers.bandwidth).items():
         if speed.both is not None:
             found[a, b] = found[b, a] = (speed.both, speed.path == "staged")
     return found
 
 
-def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
+def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
     """Return GB/s by (source, destination), and whether it goes through the host."""
-    found: dict[_Pair, tuple[float, bool]] = {}
+    found: dict[LinkEnds, tuple[float, bool]] = {}
     speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
     for a, b, _ in speeds:
         direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
@@ -91,7 +107,7 @@ def _speeds(numbers: Numbers) -> dict[_Pair, tuple[float, bool]]:
 
 
 def _column(
-    to: int | str, ends: Sequence[int | str], speeds: Mapping[_Pair, tuple[float, bool]], fastest: float
+    to: int | str, ends: Sequence[int | str], speeds: Mapping[LinkEnds, tuple[float, bool]], fastest: float
 ) -> Column:
     cells, styles = [], []
     for source in ends:
@@ -104,8 +120,4 @@ def _column(
         shade, style = next(shares, SHADES[-1][1:])
         cells.append(f"{shade * 2}{number(speed):>5}{STAGED_MARK if staged else ' '}")
         styles.append(style)
-    return Column(_name(to), tuple(cells), styles=tuple(styles))
-
-
-def _name(end: int | str) -> str:
-    return f"GPU{end}" if isinstance(end, int) else end
+    return Column(end_name(to), tuple(cells), styles=tuple(styles))

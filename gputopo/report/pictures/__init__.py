@@ -1,0 +1,1 @@
+"""Pictures of machines, links, runs and comparisons as SVG, for pages and for Markdown. Loads matplotlib."""

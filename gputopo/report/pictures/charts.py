@@ -1,0 +1,119 @@
+"""Charts over a number: a quantity by GPUs with its spread, and a run over time."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+
+from gputopo.report.document import Picture
+from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Drawing, number
+from gputopo.runs.over_time import Curve, Happening, OverTime
+
+_MARKERS = "osD^vP*X"
+_MAX_LABELLED = 12  # happenings with words; the others are lines
+
+
+class Point(NamedTuple):
+    """A value at x, with the range of its repeats or its noise."""
+
+    x: float
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(NamedTuple):
+    """Points under one label."""
+
+    label: str
+    points: tuple[Point, ...]
+
+
+def scaling_picture(
+    name: str, title: str, unit: str, series: Sequence[Series], *, ideal: bool = False
+) -> Picture | None:
+    """Return a quantity over the number of GPUs; `ideal`: with the line of equal speedup. None if empty."""
+    series = [one for one in series if one.points]
+    if not series:
+        return None
+    counts = sorted({point.x for one in series for point in one.points})
+    with Drawing(7.2, 3.8 + 0.16 * max(len(series) - 6, 0)) as drawing:
+        (axes,) = drawing.axes()
+        if ideal and len(counts) > 1:
+            axes.plot(counts, counts, color=FAINT, linestyle=":", linewidth=1, label="ideal")
+        for place, one in enumerate(series):
+            _line(axes, one, place)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(counts))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="GPUs", ylabel=unit)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+        last = (f"{one.label} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in series[:8])
+        more = f", and {len(series) - 8} more" if len(series) > 8 else ""
+        return drawing.picture(name, title, f"{unit} by number of GPUs: {'; '.join(last)}{more}.")
+
+
+def _line(axes: Axes, one: Series, place: int) -> None:
+    points = sorted(one.points)
+    errors = [
+        [point.value - (point.value if point.low is None else point.low) for point in points],
+        [(point.value if point.high is None else point.high) - point.value for point in points],
+    ]
+    axes.errorbar(
+        [point.x for point in points], [point.value for point in points], yerr=errors,
+        marker=_MARKERS[place % len(_MARKERS)], markersize=4, linewidth=1.5, capsize=2.5, label=one.label,
+        **_looks(place),
+    )  # fmt: skip
+
+
+def _looks(place: int) -> dict[str, Any]:
+    """Return colour and dashes of a series by its place in the legend."""
+    return {
+        "color": SERIES[place % len(SERIES)],
+        "linestyle": DASHES[place // len(SERIES) % len(DASHES)],
+    }
+
+
+def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
+    """Return a run over time: paces above, then each fact, on one axis; None where no device has a pace."""
+    if not run.paces:
+        return None
+    panels = [("images/sec", run.paces), *run.facts.items()]
+    labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
+    with Drawing(9, 0.9 + 1.9 * len(panels)) as drawing:
+        every = drawing.axes(len(panels))
+        for axes, (unit, curves) in zip(every, panels, strict=True):
+            for curve in curves:
+                place = labels.index(curve.label)
+                axes.plot(curve.seconds, curve.values, linewidth=1.2, label=curve.label, **_looks(place))
+            axes.set_ylabel(unit)
+            _happenings(axes, run.happenings, words=axes is every[0])
+        every[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
+        every[-1].set_xlabel("seconds since the start of the run")
+        return drawing.picture(name, title, _in_words(run))
+
+
+def _happenings(axes: Axes, happenings: Sequence[Happening], *, words: bool) -> None:
+    """Mark what happened with a line through every panel, and its words above the first."""
+    for place, one in enumerate(happenings):
+        colour = BAD if one.is_fault else FAINT
+        axes.axvline(one.seconds, color=colour, linewidth=1.5 if one.is_fault else 0.8, linestyle=":")
+        if words and (one.is_fault or place < _MAX_LABELLED):
+            axes.annotate(one.says, (one.seconds, 1.02), xycoords=("data", "axes fraction"), rotation=35,
+                          fontsize=7.5, color=colour if one.is_fault else INK)  # fmt: skip
+
+
+def _in_words(run: OverTime) -> str:
+    def ends(curve: Curve) -> str:
+        middle = sorted(curve.values)[len(curve.values) // 2]
+        return f"{curve.label} {number(middle)} ({number(min(curve.values))} to {number(max(curve.values))})"
+
+    words = [f"{math.ceil(run.duration_s)} s; median images/sec and range: {', '.join(map(ends, run.paces))}"]
+    words += [f"{fact}: {', '.join(map(ends, curves))}" for fact, curves in run.facts.items()]
+    faults = [f"{one.says} after {one.seconds:.0f} s" for one in run.happenings if one.is_fault]
+    return "; ".join([*words, *faults]) + "."

@@ -1,0 +1,284 @@
+"""A machine as a picture: NUMA nodes, bridges and switches over the GPUs, NVLinks below, coloured by rate."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Arc, FancyBboxPatch
+
+from gputopo.copies.numbers import host_copies, rates
+from gputopo.copies.pair_speeds import gb, pair_speeds
+from gputopo.findings.rule import Finding
+from gputopo.report.bandwidth.heat_map import SHADES
+from gputopo.report.document import Picture
+from gputopo.report.layout import plain
+from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Drawing
+from gputopo.report.tree import Branch, pci_branches
+from gputopo.topology.hops import links_by_pair
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Hop, Machine
+
+_LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
+_LETTERS = 22  # of a line in a box
+_MAX_ARCS = 40  # NVLinks between more pairs are one fabric to the eye
+# From the shade of the heat map to a colour, the fastest first.
+_RATE_COLOURS = dict(zip((share for share, _, _ in SHADES), (GOOD, INK, WARN, BAD), strict=True))
+_SEVERITY_COLOURS = {"error": BAD, "warning": WARN}
+_NEAR = ((Hop.PIX, "PCIe switch"), (Hop.PXB, "PCIe switches"), (Hop.PHB, "host bridge"), (Hop.NODE, ""))
+
+
+def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Picture | None:
+    """Return the machine with the GPUs that findings are about marked; None without GPUs.
+
+    Connections are coloured by measured rates where the machine has them, as shares of the fastest of their
+    kind. Without a PCI tree it is drawn from the classes of the pairs.
+    """
+    if not machine.gpus:
+        return None
+    tops = pci_branches(machine) if any(gpu for gpu in machine.pci if gpu.kind == "gpu") else []
+    tops = [top for top in tops if top.children] or _by_hops(machine)
+    nodes = _placed(tops)
+    leaves = [node for node in nodes if not node.children]
+    nvlinks = {pair: link.nvlinks for pair, link in links_by_pair(machine).items() if link.nvlinks}
+    below = 1.0 if nvlinks else 0.0
+    levels = max(node.level for node in nodes) + 1
+    width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
+    height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
+    marked = _marked(findings)
+    host = rates(host_copies(machine.bandwidth.samples, "h2d", machine)) if machine.bandwidth else {}
+    with Drawing(width, height) as drawing:
+        sheet = drawing.sheet()
+        for node in nodes:
+            for child in node.children:
+                _connection(sheet, node, child, host)
+        for node in nodes:
+            _box(sheet, node, marked, machine)
+        if nvlinks:
+            _nvlinks(sheet, {node.gpu: node.x for node in nodes if node.gpu is not None}, nvlinks, machine)
+        _legend(sheet, height, measured=bool(host) or bool(pair_speeds(machine.bandwidth)))
+        return drawing.picture("topology", "Topology", _in_words(machine, marked, nvlinks))
+
+
+@dataclass
+class _Node:
+    """A box with its place in levels and inches."""
+
+    lines: list[str]
+    gpu: int | None
+    level: int
+    is_limited: bool
+    children: list["_Node"] = field(default_factory=list)
+    x: float = 0.0
+
+    @property
+    def y(self) -> float:
+        return _MARGIN + _BOX_HEIGHT / 2 + self.level * _LEVEL
+
+
+def _placed(tops: Sequence[Branch]) -> list[_Node]:
+    """Return all boxes with their places: leaves in a row at the bottom, each above the middle of its own."""
+    everyone: list[_Node] = []
+    roots = [_node(top, 0) for top in tops]
+    open_ = list(zip(tops, roots, strict=True))
+    while open_:  # no recursion: a damaged recording may be deeper than Python's stack
+        branch, node = open_.pop(0)
+        everyone.append(node)
+        node.children = [_node(child, node.level + 1) for child in branch.children]
+        open_ += zip(branch.children, node.children, strict=True)
+    lowest = max(node.level for node in everyone)
+    ordered: list[_Node] = []
+    stack = list(reversed(roots))
+    while stack:
+        node = stack.pop()
+        ordered.append(node)
+        stack += reversed(node.children)
+    leaves = [node for node in ordered if not node.children]
+    for position, leaf in enumerate(leaves):
+        leaf.x = _MARGIN + (position + 0.5) * _LEAF
+        leaf.level = lowest if leaf.gpu is not None or leaf.level else leaf.level
+    for node in reversed(ordered):
+        if node.children:
+            node.x = (node.children[0].x + node.children[-1].x) / 2
+    return ordered
+
+
+def _node(branch: Branch, level: int) -> _Node:
+    details = [plain(text) for text, _ in branch.details]
+    links = [text for text in details if text.startswith(("gen ", "x"))]
+    return _Node([*_folded(plain(branch.name)), *(_cut(link) for link in links[:1])], branch.gpu, level,
+                 any(text.startswith("<-") for text in details))  # fmt: skip
+
+
+def _by_hops(machine: Machine) -> list[Branch]:
+    """Return a tree from the classes of the pairs: GPUs that are near one another under one box."""
+    links = links_by_pair(machine)
+    groups: list[tuple[set[int], Branch]] = [({gpu.index}, _leaf(gpu)) for gpu in machine.gpus]
+    for farthest, name in _NEAR:
+        near = [pair for pair, link in links.items() if link.hop is not None and link.hop <= farthest]
+        groups = _joined(groups, near, name)
+    nodes = {gpu.index: gpu.numa_node for gpu in machine.gpus}
+    if any(link.hop is None for link in links.values()):
+        return [Branch("Host, PCIe unknown", [], [branch for _, branch in groups])]
+    tops = []
+    for members, branch in groups:
+        known = {nodes[gpu] for gpu in members}
+        number = known.pop() if len(known) == 1 else None
+        name = f"NUMA {number}" if number is not None and number >= 0 else "CPU"
+        tops.append(Branch(name, [], branch.children if branch.gpu is None and not branch.name else [branch]))
+    return tops
+
+
+def _leaf(gpu: Gpu) -> Branch:
+    return Branch(f"GPU {gpu.index} {(gpu.name or '').removeprefix('NVIDIA ')}".rstrip(), gpu=gpu.index)
+
+
+def _joined(
+    groups: list[tuple[set[int], Branch]], near: Sequence[tuple[int, int]], name: str
+) -> list[tuple[set[int], Branch]]:
+    """Return the groups, those joined by near pairs under one branch."""
+    sets: list[list[tuple[set[int], Branch]]] = [[group] for group in groups]
+    for a, b in near:
+        touched = [one for one in sets if any(a in members or b in members for members, _ in one)]
+        if len(touched) > 1:
+            sets = [one for one in sets if one not in touched]
+            sets.append(list(chain.from_iterable(touched)))
+    found = []
+    for parts in sets:
+        parts.sort(key=lambda part: min(part[0]))
+        together = set().union(*(members for members, _ in parts))
+        found.append((together, parts[0][1] if len(parts) == 1 else Branch(name, [], [b for _, b in parts])))
+    return sorted(found, key=lambda part: min(part[0]))
+
+
+def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
+    """Return the findings of warning or error by GPU; those about a pair count for both."""
+    found: dict[int, list[Finding]] = {}
+    for finding in findings:
+        for gpu in finding.subject.gpus if finding.severity in _SEVERITY_COLOURS else ():
+            found.setdefault(gpu, []).append(finding)
+    return found
+
+
+def _connection(sheet: Axes, node: _Node, child: _Node, host: Mapping[int, float]) -> None:
+    rate = None if child.gpu is None else host.get(child.gpu)
+    colour, wide = (FAINT, 1.0) if rate is None else (_rate_colour(rate / max(host.values())), 2.5)
+    top, bottom = node.y + _BOX_HEIGHT / 2, child.y - _BOX_HEIGHT / 2
+    middle = top + 0.15
+    sheet.plot([node.x, node.x, child.x, child.x], [top, middle, middle, bottom], color=colour,
+               linewidth=wide, linestyle="--" if child.is_limited else "-", zorder=1)  # fmt: skip
+    if rate is not None:
+        sheet.text(child.x + 0.06, bottom - 0.05, f"{gb(rate)} GB/s", fontsize=7, color=INK)
+    if child.is_limited:
+        sheet.text(child.x - 0.06, bottom - 0.05, "limits", fontsize=7, color=BAD, ha="right")
+
+
+def _box(sheet: Axes, node: _Node, marked: Mapping[int, Sequence[Finding]], machine: Machine) -> None:
+    found = marked.get(node.gpu, ()) if node.gpu is not None else ()
+    lost = any(gpu.index == node.gpu and gpu.lost for gpu in machine.gpus)
+    severity = "error" if lost or any(one.severity == "error" for one in found) else "warning"
+    colour = _SEVERITY_COLOURS[severity] if found or lost else LINE
+    half = (_LEAF - 0.15) / 2
+    sheet.add_patch(
+        FancyBboxPatch((node.x - half, node.y - _BOX_HEIGHT / 2), 2 * half, _BOX_HEIGHT, facecolor=BOX,
+                       boxstyle="round,pad=0,rounding_size=0.06", edgecolor=colour,
+                       linewidth=2.5 if found or lost else 1.0, zorder=2)
+    )  # fmt: skip
+    lines = [*node.lines, *(["LOST"] if lost else [])][:3]
+    for number, text in enumerate(lines):
+        height = node.y + (number - (len(lines) - 1) / 2) * 0.145
+        size, weight = (8.5, "bold") if number == 0 and node.gpu is not None else (7.5, "normal")
+        sheet.text(node.x, height, text, fontsize=size, ha="center", va="center", color=INK, weight=weight,
+                   zorder=3)  # fmt: skip
+    if found:
+        mark = "!" if len(found) == 1 else f"! {len(found)}"
+        sheet.text(node.x + half - 0.05, node.y - _BOX_HEIGHT / 2 + 0.1, mark, color=colour, fontsize=8,
+                   ha="right", va="center", weight="bold", zorder=3)  # fmt: skip
+
+
+def _nvlinks(
+    sheet: Axes, places: Mapping[int, float], nvlinks: Mapping[tuple[int, int], int], machine: Machine
+) -> None:
+    """Draw NVLinks below the GPUs: an arc for each pair, or one bar where every pair has as many."""
+    shown = {pair: count for pair, count in nvlinks.items() if pair[0] in places and pair[1] in places}
+    if not shown:
+        return
+    bottom = max(place for place in _bottoms(sheet))
+    speeds = pair_speeds(machine.bandwidth)
+    fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
+    pairs = len(places) * (len(places) - 1) // 2
+    if len(shown) > _MAX_ARCS or (len(shown) == pairs > 3 and len(set(shown.values())) == 1):
+        counts = index_ranges(sorted(set(shown.values())))
+        y = bottom + 0.45
+        for gpu, x in places.items():
+            mine = [speeds[pair].gb_per_s for pair in shown if gpu in pair and pair in speeds]
+            colour = _rate_colour(min(mine) / fastest) if mine else FAINT
+            sheet.plot([x, x], [bottom, y], color=colour, linewidth=2.5, zorder=1)
+        sheet.plot([min(places.values()), max(places.values())], [y, y], color=INK, linewidth=5, zorder=2)
+        words = f"NVLink: {counts} to every peer" if len(shown) == pairs else f"NVLink: {counts} a pair"
+        slowest = min((speeds[pair].gb_per_s for pair in shown if pair in speeds), default=0.0)
+        measured = f", {gb(slowest)} to {gb(fastest)} GB/s measured" if fastest else ""
+        sheet.text(sum(places.values()) / len(places), y + 0.22, words + measured, fontsize=8, ha="center",
+                   color=INK)  # fmt: skip
+        return
+    deepest = max(abs(places[a] - places[b]) for a, b in shown)
+    for (a, b), count in shown.items():
+        left, right = sorted((places[a], places[b]))
+        depth = 0.25 + 0.5 * (right - left) / deepest
+        colour = _rate_colour(speeds[a, b].gb_per_s / fastest) if (a, b) in speeds else FAINT
+        middle = (left + right) / 2
+        sheet.add_patch(Arc((middle, bottom), right - left, 2 * depth, theta1=0, theta2=180,
+                            color=colour, linewidth=0.8 + 0.6 * count, zorder=1))  # fmt: skip
+        sheet.text(middle, bottom + depth, f"{count}", fontsize=7.5, ha="center", va="center", color=INK,
+                   bbox={"facecolor": BOX, "edgecolor": colour, "pad": 1.5}, zorder=3)  # fmt: skip
+
+
+def _bottoms(sheet: Axes) -> Iterable[float]:
+    return (
+        patch.get_y() + patch.get_height() for patch in sheet.patches if isinstance(patch, FancyBboxPatch)
+    )
+
+
+def _legend(sheet: Axes, height: float, *, measured: bool) -> None:
+    if not measured:
+        return
+    names = [f"from {share:.0%}" if share else "below" for share in _RATE_COLOURS]
+    sheet.text(_MARGIN, height - 0.12, "Rate, of the fastest of its kind:", fontsize=7.5, color=INK)
+    for number, (colour, name) in enumerate(zip(_RATE_COLOURS.values(), names, strict=True)):
+        x = _MARGIN + 2.1 + number * 0.85
+        sheet.plot([x - 0.2, x - 0.06], [height - 0.15] * 2, color=colour, linewidth=3)
+        sheet.text(x, height - 0.12, name, fontsize=7.5, color=INK)
+
+
+def _rate_colour(share: float) -> str:
+    return next(colour for least, colour in _RATE_COLOURS.items() if share >= least)
+
+
+def _in_words(
+    machine: Machine, marked: Mapping[int, Sequence[Finding]], nvlinks: Mapping[tuple[int, int], int]
+) -> str:
+    names = Counter(plain(gpu.name or "GPU") for gpu in machine.gpus)
+    words = [", ".join(f"{count} x {name}" for name, count in names.items())]
+    hops = Counter(link.hop.value for link in machine.links if link.hop is not None)
+    if hops:
+        words.append("pairs of GPUs: " + ", ".join(f"{count} {hop}" for hop, count in hops.items()))
+    if nvlinks:
+        words.append(f"NVLinks between {len(nvlinks)} pairs")
+    words += [
+        f"GPU {gpu}: {', '.join(sorted({one.id for one in found}))}" for gpu, found in sorted(marked.items())
+    ]
+    return ". ".join(words) + "."
+
+
+def _folded(text: str) -> list[str]:
+    """Return a name in at most two lines; the number of a GPU stands on the first."""
+    if text.startswith("GPU ") and " " in text[4:]:
+        number, _, name = text[4:].partition(" ")
+        return [f"GPU {number}", _cut(name)]
+    first, _, rest = text.partition(", ")
+    return [_cut(first), *([_cut(rest)] if rest else [])]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"

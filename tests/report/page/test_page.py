@@ -1,0 +1,174 @@
+"""A document as one HTML file: complete without network or script, and nothing in it is markup of a log."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo import captures
+from gputopo.report.document import Bullets, Document, Picture, Section, Table
+from gputopo.report.page import page
+from gputopo.report.pictures.charts import Point, Series, scaling_picture
+from gputopo.report.pictures.heat_map import heat_map_picture
+from gputopo.report.pictures.topology import topology_picture
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
+
+
+def small(text: str) -> Document:
+    """A document with one text at every place that a log can fill."""
+    table = Table((text, "b"), ((text, text),), (), (text,))
+    picture = Picture("p", text, text, "<svg></svg>")
+    return Document(text, text, (Section(text, (text, Bullets((text,)), table, picture)),))
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
+    """All start tags with their attributes."""
+    parser = _Tags()
+    parser.feed(html)
+    return parser.found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(max_size=40) | st.just(HOSTILE))
+def test_a_text_adds_no_tag_and_no_attribute_wherever_it_stands(text: str) -> None:
+    def shape(html: str) -> list[tuple[str, list[str]]]:
+        return [(tag, sorted(attributes)) for tag, attributes in tags(html)]
+
+    assert shape(page(small(text))) == shape(page(small("plain")))
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    html = page(whole())
+    assert not [tag for tag, _ in tags(html) if tag in ("script", "link", "iframe", "img")]
+    references = [value for _, attributes in tags(html) for name, value in attributes.items()
+                  if name in ("src", "href", "xlink:href")]  # fmt: skip
+    assert references
+    assert all(value is not None and value.startswith("#") for value in references)
+    assert "url(http" not in html
+    assert "@import" not in html
+
+
+def test_no_two_things_of_a_page_share_an_id() -> None:
+    ids = [attributes["id"] for _, attributes in tags(page(whole())) if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def whole() -> Document:
+    """A document with every kind of block, of a bundled machine."""
+    machine = captures.load(["7gforce"])
+    assert machine.bandwidth is not None
+    topology, heat = topology_picture(machine), heat_map_picture(machine, machine.bandwidth)
+    points = tuple(Point(count, count**0.9, count**0.88, count**0.92) for count in (1, 2, 4))
+    speedup = scaling_picture("speedup", "Speedup", "speedup", [Series(HOSTILE, points)], ideal=True)
+    assert topology is not None
+    assert heat is not None
+    assert speedup is not None
+    rows = tuple((f"model {number}", "1,234", "3.4", "a longer remark on this row") for number in range(20))
+    table = Table(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
+    return Document(
+        "A report",
+        HOSTILE,
+        (
+            Section("Observations", ("Text.", Bullets(("one", HOSTILE)))),
+            Section("Scaling", (table, speedup)),
+            Section("Machine", (topology, heat)),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        one = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield one
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole document on the disk."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page(whole()))
+    return path
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it_whole_without_script_request_or_error(
+    browser: Any, file: Path, width: int, scheme: str
+) -> None:
+    problems: list[str] = []
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=True
+    )
+    view = context.new_page()
+    view.on("console", lambda message: problems.append(message.text))
+    view.on("pageerror", lambda error: problems.append(str(error)))
+    view.on("request", lambda request: problems.append(request.url))
+    view.goto(file.as_uri())
+    assert [url for url in problems if url != file.as_uri()] == []
+    assert view.title() == "A report"
+    figures = view.locator("figure svg")
+    assert figures.count() == 3
+    for number in range(3):
+        box = figures.nth(number).bounding_box()
+        assert box is not None
+        assert box["width"] > 200
+        assert box["height"] > 200
+    assert view.locator("tbody tr").count() == 20
+    # The page itself never scrolls sideways; what is wider scrolls in its own box.
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    names = view.evaluate("[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))")
+    assert all(names)
+    assert contrasts(view) >= 4.5
+    context.close()
+
+
+def contrasts(view: Any) -> float:
+    """The least contrast ratio of text and its background, by WCAG 2.1, of the page's own text colours."""
+    colours = view.evaluate(
+        """() => {
+            const style = getComputedStyle(document.documentElement);
+            const names = ["--ink", "--paper", "--box", "--faint", "--warn", "--bad", "--good", "--s1"];
+            return Object.fromEntries(names.map(name => [name, style.getPropertyValue(name).trim()]));
+        }"""
+    )
+    texts = [colours[name] for name in ("--ink", "--faint", "--warn", "--bad", "--good", "--s1")]
+    return min(
+        [_ratio(text, colours["--paper"]) for text in texts] + [_ratio(colours["--ink"], colours["--box"])]
+    )
+
+
+def _ratio(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    assert re.fullmatch("#[0-9a-f]{6}", colour)
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

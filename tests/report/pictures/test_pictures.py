@@ -1,0 +1,176 @@
+"""Pictures: well-formed SVG with names, with every device and number in it, for machines of every form."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from gputopo import captures
+from gputopo.findings.rule import Finding
+from gputopo.report.document import Picture
+from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
+from gputopo.report.pictures.heat_map import heat_map_picture
+from gputopo.report.pictures.step_picture import step_picture
+from gputopo.report.pictures.topology import topology_picture
+from gputopo.runs.over_time import Curve, Happening, OverTime
+from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.run.events import Device
+from gputopo.values.run.result import DeviceResult
+from gputopo.values.run.step_line import ResourceLoad, StepLine
+from gputopo.values.subject import Subject
+from tests.kit.faults import selected
+from tests.kit.machines import read
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(picture: Picture | None) -> list[str]:
+    """All text in a picture, which must be well-formed."""
+    assert picture is not None
+    root = ElementTree.fromstring(picture.svg)
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == picture.title
+    assert picture.alt in root.get("aria-label", "")
+    assert not re.search(r"#(?:01|02|03|04|05|06|07|08|11)[01]\d0[1-8]", picture.svg)  # no placeholder
+    return ["".join(one.itertext()) for one in root.iter(f"{SVG}text")]
+
+
+def gpu_machine(
+    count: int, hops: Mapping[tuple[int, int], Hop | None], nvlinks: int | None = None
+) -> Machine:
+    """A machine that is known by its matrix alone."""
+    gpus = tuple(Gpu(index=number, name=f"NVIDIA Test {number}") for number in range(count))
+    links = tuple(Link(a=a, b=b, hop=hop, nvlinks=nvlinks) for (a, b), hop in hops.items())
+    return Machine(source="test", gpus=gpus, links=links)
+
+
+@pytest.mark.parametrize("name", ["7gforce", "az-2x-m60", "az-4x-m60", "dgx1-p100", "dgx1-v100"])
+def test_every_gpu_of_a_bundled_machine_is_in_its_topology(name: str) -> None:
+    machine = captures.load([name])
+    shown = texts(topology_picture(machine))
+    assert {f"GPU {gpu.index}" for gpu in machine.gpus} <= set(shown)
+
+
+def test_gpus_of_one_switch_stand_under_one_box() -> None:
+    near, far = Hop.PIX, Hop.PHB
+    machine = gpu_machine(4, {(0, 1): near, (2, 3): near, (0, 2): far, (0, 3): far, (1, 2): far, (1, 3): far})
+    shown = texts(topology_picture(machine))
+    assert shown.count("PCIe switch") == 2
+    assert shown.count("host bridge") == 1
+    assert shown.count("CPU") == 1
+
+
+def test_hops_that_are_not_known_are_not_drawn_as_separate_hosts() -> None:
+    machine = gpu_machine(3, {(0, 1): None, (0, 2): None, (1, 2): Hop.SYS}, nvlinks=2)
+    shown = texts(topology_picture(machine))
+    assert shown.count("PCIe unknown") == 1
+
+
+def test_a_fabric_of_equal_nvlinks_is_one_bar_and_single_ones_are_arcs_with_their_number() -> None:
+    pairs = {(a, b): Hop.SYS for a in range(8) for b in range(a + 1, 8)}
+    assert "NVLink: 18 to every peer" in texts(topology_picture(gpu_machine(8, pairs, 18)))
+    assert "4" in texts(topology_picture(gpu_machine(2, {(0, 1): Hop.SYS}, 4)))
+
+
+def test_a_gpu_with_findings_is_marked_and_named_in_words() -> None:
+    machine = gpu_machine(2, {(0, 1): Hop.PIX})
+    finding = Finding(id="pcie.slot_narrow", severity="warning", subject=Subject.of_gpus([1]), says="x1")
+    marked, plain = topology_picture(machine, [finding]), topology_picture(machine)
+    assert "!" in texts(marked)
+    assert "!" not in texts(plain)
+    assert marked is not None
+    assert "GPU 1: pcie.slot_narrow" in marked.alt
+
+
+def test_a_machine_with_a_pci_tree_shows_its_switches_links_and_what_limits_a_gpu(tmp_path: Path) -> None:
+    machine = read(selected("four+x1_riser@2"), tmp_path)
+    shown = texts(topology_picture(machine))
+    assert "switch" in shown
+    assert "gen 3 x1 of x16" in shown
+    assert shown.count("limits") == 1
+
+
+def test_a_machine_without_gpus_has_no_topology() -> None:
+    assert topology_picture(Machine(source="test")) is None
+
+
+def test_the_heat_map_has_each_measured_link_and_names_slow_ones_in_words() -> None:
+    machine = captures.load(["7gforce"])
+    assert machine.bandwidth is not None
+    picture = heat_map_picture(machine, machine.bandwidth)
+    shown = texts(picture)
+    assert shown.count("6.44") == 1
+    assert shown.count("GPU6") == 2
+    assert picture is not None
+    assert "56 links" in picture.alt
+    nothing = msgspec.structs.replace(machine.bandwidth, samples=())
+    assert heat_map_picture(machine, nothing) is None
+
+
+def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
+    series = [Series("a <b> $x$", (Point(1, 1.0), Point(2, 1.9, 1.8, 2.0))), Series("empty", ())]
+    picture = scaling_picture("speedup", "Speedup", "speedup", series, ideal=True)
+    shown = texts(picture)
+    assert {"a <b> $x$", "ideal", "1", "2", "GPUs"} <= set(shown)
+    assert "empty" not in shown
+    assert picture is not None
+    assert "a <b> $x$ 1.9 at 2" in picture.alt
+    assert scaling_picture("speedup", "Speedup", "speedup", [Series("empty", ())]) is None
+
+
+def test_a_run_over_time_marks_what_happened_on_every_panel_and_says_faults() -> None:
+    curve = Curve("GPU 0", (0.0, 1.0, 2.0), (100.0, 101.0, 80.0))
+    run = OverTime((curve,), {"core clock, MHz": (curve,)}, (Happening(1.5, "GPU 0 slow 20 %", True),), 2.0)
+    picture = over_time_picture("run", "Run", run)
+    assert {"images/sec", "core clock, MHz", "GPU 0", "GPU 0 slow 20 %"} <= set(texts(picture))
+    assert picture is not None
+    assert "GPU 0 slow 20 % after 2 s" in picture.alt
+
+
+def test_a_step_shows_predicted_and_measured_parts_and_nothing_where_nothing_is_known() -> None:
+    load = ResourceLoad(
+        resource="link of GPU 0", weights_mb=1, wait_ms=1, gradients_mb=1, busy_ms=8, through_ms=20
+    )
+    line = StepLine(
+        weights_ms=1,
+        forward_ms=5,
+        backward_ms=9,
+        gradients_ms=5,
+        variables_ms=0,
+        resources=(load,),
+        blocks=(),
+    )
+    row = DeviceResult(
+        device=Device(tower=0, device="/GPU:0", gpu=0),
+        batch_size=8,
+        weights_ms=2.0,
+        compute_ms=14.0,
+        other_ms=5.0,
+    )
+    picture = step_picture("step", "A step", line, [row])
+    shown = set(texts(picture))
+    assert {
+        "a step, predicted",
+        "link of GPU 0, predicted",
+        "GPU 0, measured",
+        "backward",
+        "weights",
+    } <= shown
+    assert "variables" not in shown
+    unmeasured = msgspec.structs.replace(row, weights_ms=None)
+    assert step_picture("step", "A step", None, [unmeasured]) is None
+
+
+def test_the_same_picture_is_the_same_file() -> None:
+    machine = gpu_machine(2, {(0, 1): Hop.PIX})
+    assert topology_picture(machine) == topology_picture(machine)
+
+
+def test_a_document_without_pictures_does_not_load_matplotlib() -> None:
+    script = "import sys, gputopo.report.document, gputopo.report.page; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,56 @@
+"""Documents as text and as Markdown: everything is shown, nothing that a log contained is markup."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.report.document import (
+    Bullets,
+    Document,
+    Picture,
+    Section,
+    Table,
+    document_lines,
+    document_markdown,
+)
+from gputopo.report.layout import text_of
+
+PICTURE = Picture("speedup", "Speedup", "1.9 at 2 GPUs", "<svg/>")
+TABLE = Table(
+    ("model", "images/sec"), (("alexnet", "2,022"), ("vgg16", "n/a")), ("left", "right"), ("A note.",)
+)
+DOCUMENT = Document(
+    "Runs", "Two models.", (Section("Speed", ("In words.", TABLE, Bullets(("one", "two")), PICTURE)),)
+)
+
+
+def test_a_terminal_gets_every_text_cell_and_item_and_the_words_of_a_picture() -> None:
+    text = text_of(document_lines(DOCUMENT, 60))
+    for word in ("Runs", "Two models.", "Speed", "In words.", "alexnet", "2,022", "n/a", "A note.", "- two"):
+        assert word in text
+    assert "Speedup: 1.9 at 2 GPUs" in text
+    assert max(map(len, text.splitlines())) <= 60
+
+
+def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
+    wide = Table(tuple(f"column {number}" for number in range(12)), (tuple(["value"] * 12),))
+    text = text_of(document_lines(Document("", "", (Section("", (wide,)),)), 60))
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("column 0") > 1
+    assert all(f"column {number}" in text for number in range(12))
+
+
+def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> None:
+    assert "](pictures/speedup.svg)" in document_markdown(DOCUMENT, "pictures")
+    assert "Speedup: 1.9 at 2 GPUs" in document_markdown(DOCUMENT)
+    assert "| alexnet | 2,022 |" in document_markdown(DOCUMENT)
+    assert "| --- | ---: |" in document_markdown(DOCUMENT)
+
+
+@given(st.text(max_size=60))
+def test_no_text_ends_a_cell_or_becomes_markup(text: str) -> None:
+    document = Document("t", "s", (Section("x", (Table(("a", "b"), ((text, "end"),)),)),))
+    row = document_markdown(document).splitlines()[-1]
+    assert row.endswith("| end |")
+    assert "<" not in row.replace("\\<", "")
+    lines = text_of(document_lines(document, 80))
+    assert all(character.isprintable() or character == "\n" for character in lines)
