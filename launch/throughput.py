@@ -5,68 +5,106 @@
             train(batch)
             steps.done()
 
-In any framework; nothing of TensorFlow loads.
+In any framework, in any number of processes; nothing of TensorFlow loads but for `keras_steps`.
 A report that cannot be written is dropped: it never hurts the training.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 
-STEPS_FILE = "GPUTOPO_STEPS"  # the file that `gputopo run` names to its program
+if TYPE_CHECKING:
+    from keras.callbacks import Callback
+
+STEPS_FILE = "GPUTOPO_STEPS"  # the named pipe that `gputopo run` names to its program
+# Where the launchers of processes name the one among those of this machine: torchrun, Open MPI, Slurm.
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+# Longest report that a pipe takes whole, beside those of other processes (POSIX: PIPE_BUF is 512 at least).
+MAX_REPORT_BYTES = 512
+
+_Seconds = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of one process: its length and the examples of it."""
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="step"):
+    """One step of one process: its length and the examples of it.
+
+    `step`: from 1, in its `with`. `device`: index among the planned GPUs, if the process has one of its own.
+    `busy_s`: the part in which that device worked, without waiting for others.
+    """
 
     pid: int
-    step: int
-    seconds: float
-    examples: int
+    step: Annotated[int, msgspec.Meta(ge=1)]
+    seconds: _Seconds
+    examples: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    device: int | None = None
+    busy_s: _Seconds | None = None
+
+
+class StepsEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="ended"):
+    """A process takes no more steps."""
+
+    pid: int
+
+
+Report = StepDone | StepsEnded
+_reports = msgspec.json.Decoder(Report)
 
 
 class Steps:
     """Measures steps, one from `done` to `done`. A context manager; times begin when it is entered.
 
-    `examples`: of one step, all devices of this process together. `images_per_sec`: of the steps so far
-    without the first, which builds and compiles; None before there are two.
+    `examples`: of one step, of this process. `device`: which of the planned GPUs it uses, as the process
+    numbers them, where it uses one; by default what torchrun, mpirun or srun say. `images_per_sec`: of the
+    steps so far without the first, which builds and compiles; None before there are two. `str` is a summary.
     """
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int, *, device: int | None = None) -> None:
         self._examples = examples
+        self._device = _local_rank() if device is None else device
         self._number = 0
         self._counted, self._seconds = 0, 0.0
-        self._file: int | None = None
+        self._pipe: int | None = None
         self._begun = time.perf_counter()
 
     def __enter__(self) -> Self:
         name = os.environ.get(STEPS_FILE)
         if name:
             with contextlib.suppress(OSError):
-                self._file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                # A run that reads slowly, or no more, must not stop the training.
+                self._pipe = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         self._begun = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._file)
-            self._file = None
+        self._report(StepsEnded(pid=os.getpid()))
+        self._close()
+
+    def __str__(self) -> str:
+        speed = self.images_per_sec
+        known = "no speed yet" if speed is None else f"{speed:.1f} images/sec without the first"
+        return f"{self._number} step{'' if self._number == 1 else 's'}, {known}"
 
     @property
     def images_per_sec(self) -> float | None:
         """Examples of the counted steps over their time."""
         return self._counted / self._seconds if self._seconds > 0 else None
 
-    def done(self, examples: int | None = None) -> None:
-        """A step has ended; `examples` where it had others than usual."""
+    def begin(self) -> None:
+        """The next step begins now: what passed since the last, such as an evaluation, belongs to none."""
+        self._begun = time.perf_counter()
+
+    def done(self, examples: int | None = None, *, busy_s: float | None = None) -> None:
+        """A step has ended; `examples` where it had others than usual.
+
+        `busy_s`: seconds of it in which the device of this process worked and waited for no other process.
+        Where each process reports it, the run compares the devices by it.
+        """
         now = time.perf_counter()
         seconds, self._begun = now - self._begun, now
         count = self._examples if examples is None else examples
@@ -74,32 +112,78 @@ class Steps:
         if self._number > 1:
             self._counted += count
             self._seconds += seconds
-        if self._file is not None:
-            self._report(Step(pid=os.getpid(), step=self._number, seconds=seconds, examples=count))
+        self._report(
+            StepDone(
+                pid=os.getpid(),
+                step=self._number,
+                seconds=seconds,
+                examples=count,
+                device=self._device,
+                busy_s=busy_s,
+            )
+        )
 
-    def _report(self, step: Step) -> None:
-        assert self._file is not None
+    def _report(self, report: Report) -> None:
+        if self._pipe is None:
+            return
         try:
-            os.write(self._file, msgspec.json.encode(step) + b"\n")
-        except OSError:  # a full disk: no more of it
-            self.__exit__(None, None, None)
+            os.write(self._pipe, msgspec.json.encode(report) + b"\n")
+        except BlockingIOError:
+            pass  # the run is behind: this step is lost to it, and the next may not be
+        except OSError:  # the run is over
+            self._close()
+
+    def _close(self) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._pipe)
+            self._pipe = None
 
 
-def summary(lines: Iterable[bytes]) -> str | None:
-    """Return what a program reported, in a line; None where it reported no two steps.
+def keras_steps(examples: int, *, device: int | None = None) -> "Callback":
+    """Return a Keras callback that reports the steps of `fit`, each of so many `examples`: the batch.
 
-    The speeds of its processes are added up, each without its first step.
+    Evaluation between epochs belongs to no step. Its attribute `steps` is the `Steps`. Raises ImportError
+    without Keras.
     """
-    examples: dict[int, int] = {}
-    seconds: dict[int, float] = {}
-    for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            step = msgspec.json.decode(line, type=Step)
-            if step.step > 1 and step.seconds > 0:
-                examples[step.pid] = examples.get(step.pid, 0) + step.examples
-                seconds[step.pid] = seconds.get(step.pid, 0.0) + step.seconds
-    if not seconds:
+    from keras.callbacks import Callback
+
+    class KerasSteps(Callback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = Steps(examples, device=device)
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.steps.__enter__()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            self.steps.__exit__(None, None, None)
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.steps.begin()
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.steps.begin()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            # A call of compiled code may take several steps.
+            self.steps.done(examples * (getattr(self.model, "steps_per_execution", 1) or 1))
+
+    return KerasSteps()
+
+
+def read_report(line: bytes) -> Report | None:
+    """Return the report in a line, None where it is none: a program may write anything."""
+    try:
+        report: Report = _reports.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    speed = sum(examples[pid] / seconds[pid] for pid in seconds)
-    of = f" of {len(seconds)} processes" if len(seconds) > 1 else ""
-    return f"the program's own steps{of}, without the first: {speed:.1f} images/sec"
+    return report
+
+
+def _local_rank() -> int | None:
+    for name in LOCAL_RANKS:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return None

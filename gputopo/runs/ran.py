@@ -8,6 +8,7 @@ from typing import Any
 
 from gputopo.values.run.all_reduce import MEANINGS
 
+PROGRAM = "program"  # the task of a run of the user's own program
 _NOTHING = "nothing: there is one device"
 
 
@@ -18,6 +19,8 @@ def what_ran(spec: Mapping[str, Any]) -> dict[str, Any]:
     describes the method: the same name may mean another one on another backend.
     """
     task = spec.get("task")
+    if task == PROGRAM:
+        return {"task": task, "program": list(spec.get("command") or ())}
     if task == "input":
         return {"task": task, "data": data_words(spec)}
     variables: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from gputopo.runs.anomaly import AnomalyCheck, event_of
 from gputopo.runs.counted import CountedSteps
 from gputopo.runs.device_results import batch_sizes, device_results
 from gputopo.runs.life import Life
-from gputopo.runs.ran import what_ran
+from gputopo.runs.ran import PROGRAM, what_ran
 from gputopo.runs.thinned import Thinned
 from gputopo.runs.throughput import RunningThroughput
 from gputopo.runs.verdict.judge import judge
@@ -222,7 +222,7 @@ class Summary:
 
     def _loss_messages(self) -> tuple[str, ...]:
         lost = self._steps.lost_loss
-        if lost is None or self._is_input_alone():
+        if lost is None or not self._has_loss():
             return ()
         since = "from the warm-up on" if lost.warmup else f"from step {lost.step} on"
         event = self._life.loss_not_finite
@@ -241,6 +241,10 @@ class Summary:
         if window is None:
             return []
         return [sample for sample in self._samples.items if window[0] <= sample.time_s <= window[1]]
+
+    def _has_loss(self) -> bool:
+        """Whether the steps have one: a program of the user reports none."""
+        return self._started is None or self._started.spec.get("task") not in ("input", PROGRAM)
 
 
 def _with_verdicts(rows: Iterable[DeviceResult], check: AnomalyCheck) -> tuple[DeviceResult, ...]:

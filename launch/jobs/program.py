@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.launch.jobs import leftovers
@@ -28,6 +29,25 @@ _BY_THE_TERMINAL = 0x80  # SI_KERNEL of <bits/siginfo-consts.h>; a signal of ano
 ONE_REQUEST_S = 0.05
 
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended. `status`: as subprocess has it, -n for signal n.
+
+    `passed`: the signals that came for it. `out_of_memory`: SIGKILL, while the kernel's count of such kills
+    rose. `left`: processes that it left behind, in words.
+    """
+
+    status: int
+    passed: frozenset[int] = frozenset()
+    out_of_memory: bool = False
+    left: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The program's exit code; 128 + n if signal n ended it."""
+        return self.status if self.status >= 0 else 128 - self.status
 
 
 def check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -49,8 +69,8 @@ def run_program(
     report: Report = lambda line: None,
     leave_children: bool = False,
     count_oom_kills: Callable[[], int | None] = oom_kills,
-) -> int:
-    """Run a program to its end and return its exit code; 128 + n if signal n ended it.
+) -> Ending:
+    """Run a program to its end.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
@@ -74,13 +94,14 @@ def run_program(
                     passed.add(got.si_signo)
                     _pass_on(got, process.pid, witness)
             status = process.wait()
+            kills = _difference(kills_before, count_oom_kills())
             if -status not in (0, signal.SIGPIPE, *passed) and status < 0:
-                report(_killed(command[0], -status, _difference(kills_before, count_oom_kills())))
-            _end_leftovers(command[0], ours, report, leave=leave_children)
+                report(_killed(command[0], -status, kills))
+            left = _end_leftovers(command[0], ours, report, leave=leave_children)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, at_child)
-    return status if status >= 0 else 128 - status
+    return Ending(status, frozenset(passed), -status == signal.SIGKILL and kills > 0, left)
 
 
 def _pass_on(got: signal.struct_siginfo, program: int, witness: Witness) -> None:
@@ -114,17 +135,19 @@ def _killed(name: str, signum: int, kills: int) -> str:
     return words
 
 
-def _end_leftovers(name: str, ours: set[int], report: Report, *, leave: bool) -> None:
-    """Report the processes that the program left behind, and end them unless they are to be left."""
+def _end_leftovers(name: str, ours: set[int], report: Report, *, leave: bool) -> str | None:
+    """Report and return the processes that the program left behind; end them unless they are to be left."""
     left = leftovers.find(ours)
     if not left:
-        return
+        return None
     named = ", ".join(map(str, left))
     count = "a process" if len(left) == 1 else f"{len(left)} processes"
     if leave:
-        report(f"{name} left {count} running: {named}")
-        return
+        said = f"{name} left {count} running: {named}"
+        report(said)
+        return said
     report(f"{name} left {count} behind, which gputopo ends (--leave-children does not): {named}")
     stuck = leftovers.end(ours)
     if stuck:
         report(f"{', '.join(map(str, stuck))}: not ended even by SIGKILL")
+    return f"{name} left {count} behind: {named}"

@@ -85,9 +85,9 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         exchange=_exchange(target, requested.exchange),
         data=_data(requested.data, model),
         precision=_precision(requested),
-        max_clocks_mhz={} if backend == "cpu" else _max_clocks(machine, choice.gpus),
+        max_clocks_mhz={} if backend == "cpu" else max_clocks(machine, choice.gpus),
         rehearsal_of=target.rehearsal_of,
-        versions=_driver_versions(target),
+        versions=driver_versions(target),
         says=_notes(target, requested, count),
         **_steps(target, requested, given, model, count),
     )
@@ -216,7 +216,7 @@ def _data(data: Data, model: str) -> Data:
     return msgspec.structs.replace(data, name=name)
 
 
-def _driver_versions(target: Target) -> dict[str, str]:
+def driver_versions(target: Target) -> dict[str, str]:
     """Return the versions that the worker cannot see."""
     if target.machine is None or target.backend == "cpu" or target.machine.driver is None:
         return {}
@@ -238,7 +238,7 @@ def _cpu_batch(batch_of_two: int, count: int) -> int:
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
 
 
-def _max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dict[str, int]]:
+def max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dict[str, int]]:
     """Return the maximum clocks of the chosen GPUs that NVML reports."""
     found = {}
     for index in gpus:

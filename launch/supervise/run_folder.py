@@ -2,11 +2,11 @@
 
 | file          | contents                                                                    |
 |---------------|-----------------------------------------------------------------------------|
-| spec.json     | what to run (`gputopo.runspec/1`)                                           |
+| spec.json     | what to run (`gputopo.runspec/1`, a user's program: `gputopo.program/1`)    |
 | plan.json     | the plan it came from (`gputopo.plan/1`), GPUs by index                     |
 | machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
 | events.jsonl  | what happened, line by line (`gputopo.events/1`)                            |
-| worker.log    | what the worker printed                                                     |
+| worker.log    | what the worker printed; a user's program has its own stdout and stderr     |
 | result.json   | what was measured (`gputopo.result/1`)                                      |
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import is_left_over, locked_spec
 from gputopo.runs.history import fingerprint
@@ -98,7 +99,7 @@ def create(
     *,
     home: Path,
     now: datetime,
-    spec: RunSpec,
+    spec: RunSpec | ProgramSpec,
     plan: Plan,
     machine: Machine | None,
 ) -> RunFolder:
@@ -120,7 +121,10 @@ def create(
             raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
         if not is_ours:
             raise _taken(path, folder.spec.name)
-        written = [(folder.spec, spec), (path / "plan.json", _by_index(plan))]
+        written: list[tuple[Path, msgspec.Struct]] = [
+            (folder.spec, spec),
+            (path / "plan.json", _by_index(plan)),
+        ]
         if machine is not None:
             written.append((path / "machine.json", without_identities(machine)))
         undone.callback(_remove_files, [file for file, _ in written])

@@ -1,40 +1,70 @@
 """Steps that the user's own script reports: measured always, written only where a run asks for it."""
 
-import sys
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.throughput import STEPS_FILE, Step, Steps, summary
-from tests.kit import commands
+from gputopo.launch.recorded.pipe import StepPipe
+from gputopo.launch.throughput import (
+    LOCAL_RANKS,
+    STEPS_FILE,
+    Report,
+    StepDone,
+    Steps,
+    StepsEnded,
+    read_report,
+)
+
+Reported = Callable[[], list[Report]]
 
 
-def line(pid: int, step: int, seconds: float, examples: int) -> bytes:
-    return msgspec.json.encode(Step(pid=pid, step=step, seconds=seconds, examples=examples)) + b"\n"
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reported]:
+    """Return the function that reads what was reported through the pipe of a run."""
+    pipe = StepPipe()
+    monkeypatch.setenv(STEPS_FILE, str(pipe.name))
+    for name in LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    yield lambda: list(pipe.take())
+    pipe.close()
+    assert not pipe.name.parent.exists()
 
 
 def test_without_a_run_it_measures_and_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STEPS_FILE, raising=False)
     with Steps(examples=8) as steps:
         steps.done()
-        assert steps.images_per_sec is None
+        assert (steps.images_per_sec, str(steps)) == (None, "1 step, no speed yet")
         steps.done()
     assert steps.images_per_sec is not None
     assert steps.images_per_sec > 0
+    assert str(steps).startswith("2 steps, ")
 
 
-def test_a_run_gets_a_line_for_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "steps"
-    file.touch()
-    monkeypatch.setenv(STEPS_FILE, str(file))
+def test_a_run_gets_a_report_of_each_step_and_of_the_end(reported: Reported) -> None:
     with Steps(examples=8) as steps:
         steps.done()
-        steps.done(examples=3)
-    found = [msgspec.json.decode(text, type=Step) for text in file.read_bytes().splitlines()]
-    assert [(step.step, step.examples) for step in found] == [(1, 8), (2, 3)]
+        steps.done(examples=3, busy_s=0.25)
+    first, second, end = reported()
+    assert isinstance(first, StepDone)
+    assert isinstance(second, StepDone)
+    assert [(one.step, one.examples, one.busy_s) for one in (first, second)] == [(1, 8, None), (2, 3, 0.25)]
+    assert end == StepsEnded(pid=os.getpid())
+
+
+@pytest.mark.parametrize("name", LOCAL_RANKS)
+def test_the_device_is_the_one_that_the_launcher_of_the_process_names(
+    name: str, reported: Reported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "3")
+    for device in (None, 1):
+        with Steps(examples=8, device=device) as steps:
+            steps.done()
+    assert [one.device for one in reported() if isinstance(one, StepDone)] == [3, 1]
 
 
 @pytest.mark.parametrize("name", ["/dev/full", "/nowhere/steps"])
@@ -46,30 +76,29 @@ def test_a_report_that_cannot_be_written_never_hurts(name: str, monkeypatch: pyt
     assert steps.images_per_sec is not None
 
 
-def test_the_first_step_does_not_count_and_processes_are_added_up() -> None:
-    lines = [line(1, 1, 9.0, 10), line(1, 2, 0.5, 10), line(2, 1, 9.0, 10), line(2, 2, 1.0, 10)]
-    expected = "the program's own steps of 2 processes, without the first: 30.0 images/sec"
-    assert summary(lines) == expected
-    assert summary(lines[:1]) is None
-
-
-@given(st.lists(st.binary(max_size=40)))
-def test_whatever_else_a_program_writes_there_its_steps_count_alike(lines: list[bytes]) -> None:
-    steps = [line(1, 1, 9.0, 10), line(1, 2, 0.5, 10)]
-    assert summary([steps[0], *lines, steps[1], *lines]) == summary(steps)
-
-
-SCRIPT = """
-import time
-from gputopo.launch.throughput import Steps
-with Steps(examples=8) as steps:
-    for _ in range(3):
+def test_a_run_that_reads_no_more_neither_stops_nor_ends_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe = StepPipe()
+    monkeypatch.setenv(STEPS_FILE, str(pipe.name))
+    with Steps(examples=8) as steps:
+        for _ in range(2000):  # more than a pipe holds
+            steps.done()
+        assert len(list(pipe.take())) < 2000
+        pipe.close()
         steps.done()
-raise SystemExit(7)
-"""
+        steps.done()
 
 
-def test_a_program_under_run_has_its_speed_printed_and_its_code_passed_through() -> None:
-    done = commands.run("-m", "gputopo", "run", "--cpu", "--", sys.executable, "-c", SCRIPT)
-    assert done.returncode == 7
-    assert "the program's own steps, without the first: " in done.stderr
+def test_without_the_runs_pipe_a_script_runs_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "steps")  # that nobody reads
+    monkeypatch.setenv(STEPS_FILE, str(tmp_path / "steps"))
+    with Steps(examples=8) as steps:
+        steps.done()
+
+
+@given(st.one_of(st.binary(max_size=80), st.just(b'{"report":"step","pid":1,"step":1,"seconds":1e999}')))
+def test_what_is_no_report_is_none(line: bytes) -> None:
+    assert read_report(line) is None

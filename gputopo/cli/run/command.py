@@ -2,14 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
-from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.printing import note
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import Precision, RunSpec
@@ -31,7 +31,10 @@ _OF_REPLICAS = (
 )
 _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
-_OF_A_PROGRAM = ("require_gpu", "cpu", "format", "json", "dry_run", "leave_children")
+_OF_A_PROGRAM = (
+    *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children"),
+    *("output", "prometheus", "fail_on"),
+)
 
 
 def run(
@@ -83,7 +86,9 @@ def run(
         if not options.dry_run:
             warn(chosen.plan)
         if program:
-            return _run_program(program, chosen, options)
+            from gputopo.cli.run.program import run_own
+
+            return run_own(program, chosen, options)
         from gputopo.cli.run import training as core
         from gputopo.launch.spec.prepare import spec_of
 
@@ -239,65 +244,12 @@ def _refuse_for_program(
         )
     if options.shape == "json" and not options.dry_run:
         raise UsageError(
-            "JSON is the result of the built-in core, and your own program has its own output",
-            "leave --json out, or add --dry-run for the plan as JSON",
+            "stdout is your own program's, so no JSON can be printed there",
+            "leave --json out: result.json in the run folder is the result, and --output DIR names that; "
+            "--dry-run prints the plan as JSON",
         )
     if has_capture and not options.dry_run:
         raise UsageError(
             "--from plans for another machine, and a program runs on this one",
             "leave --from out, or add --dry-run to see the plan only",
         )
-
-
-def _run_program(program: tuple[str, ...], chosen: "Target", options: OutputOptions) -> int:
-    from gputopo.launch.jobs.program import check_program, run_program
-    from gputopo.launch.spec import env
-    from gputopo.launch.throughput import STEPS_FILE, summary
-    from gputopo.report.plan import summary_lines
-
-    has_gpus = chosen.backend == "gpu" or chosen.rehearsal_of is not None
-    environment = env.program_env(os.environ, chosen.plan.environment if has_gpus else None)
-    check_program(program, environment)
-    if options.dry_run:
-        from gputopo.cli.run.dry import show_dry_run
-
-        show_dry_run(chosen.plan, None, env.changes(os.environ, environment), program, options.shape)
-        return 0
-    gpus = ", ".join(map(str, chosen.plan.choice.gpus))
-    message = (
-        f"{program[0]} runs on GPU {gpus}"
-        if has_gpus
-        else f"{chosen.why_cpu}: {program[0]} runs without a GPU"
-    )
-    to_stderr(f"gputopo: {message}.\n")
-    for line in summary_lines(chosen.plan):
-        note(line)
-    with _steps_file() as steps:
-        named = {} if steps is None else {STEPS_FILE: str(steps)}
-        code = run_program(
-            program, {**environment, **named}, report=note, leave_children=options.leave_children
-        )
-        if steps is not None:
-            with contextlib.suppress(OSError), steps.open("rb") as lines:
-                reported = summary(lines)
-                if reported is not None:
-                    note(reported)
-    return code
-
-
-@contextlib.contextmanager
-def _steps_file() -> Iterator[Path | None]:
-    """Make the file that a program reports its steps to; None where none can be made: it runs without."""
-    import tempfile
-
-    try:
-        handle, name = tempfile.mkstemp(prefix="gputopo-steps-")
-    except OSError:
-        yield None
-        return
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(name)

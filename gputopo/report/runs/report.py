@@ -68,12 +68,16 @@ def verdict_lines(result: Result) -> list[Span]:
     lines += _even_lines(result)
     lines += _unknown_lines(result)
     if result.run_verdict is not None:
-        style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(result.run_verdict.word, "")
-        mark = "! " if result.run_verdict.word == SLOW else ""
-        lines.append((f"{mark}{result.run_verdict.says}.", style))
+        lines.append(run_verdict_line(result.run_verdict))
     if all(row.verdict is None for row in result.devices):
         lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
     return lines
+
+
+def run_verdict_line(verdict: Verdict) -> Span:
+    """Return the verdict on all devices alike."""
+    style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(verdict.word, "")
+    return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
 
 
 def _even_lines(result: Result) -> list[Span]:

@@ -17,7 +17,7 @@ from tests.kit import commands
 
 LAUNCHER = (
     "import os, sys; from gputopo.launch.jobs.program import run_program; "
-    "sys.exit(run_program(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}))"
+    "sys.exit(run_program(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}).exit_code)"
 )
 SAFETY_S = 60  # of tests that hang; nothing waits for it
 

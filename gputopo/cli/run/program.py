@@ -1,0 +1,180 @@
+"""A program of the user on the planned GPUs: started, recorded beside, and reported in a few lines on stderr.
+
+Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is reported and left out.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.run.options import OutputOptions
+from gputopo.launch.jobs.program import Ending, check_program, run_program
+from gputopo.launch.recorded.pipe import StepPipe
+from gputopo.launch.recorded.record import ProgramRecord
+from gputopo.launch.recorded.recording import recording, signals_blocked
+from gputopo.launch.spec import env
+from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
+from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise import signals
+from gputopo.launch.throughput import STEPS_FILE
+from gputopo.report.plan import summary_lines
+from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.run.events import Event, Noticed
+
+if TYPE_CHECKING:
+    from gputopo.launch.spec.target import Target
+    from gputopo.values.run.result import Result
+
+
+def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) -> int:
+    """Run a program to its end with a record of it, and return its exit code.
+
+    1 instead of 0 where something is wrong and --fail-on asks for it. Raises GputopoError before the start.
+    """
+    has_gpus = target.backend == "gpu" or target.rehearsal_of is not None
+    environment = env.program_env(os.environ, target.plan.environment if has_gpus else None)
+    check_program(program, environment)
+    if options.dry_run:
+        from gputopo.cli.run.dry import show_dry_run
+
+        changes = env.changes(os.environ, environment)
+        show_dry_run(target.plan, None, changes, program, options.shape)
+        return ExitCode.OK
+    where = _where(program[0], target)
+    spec = program_spec(target, program, [where])
+    folder = _folder(spec, target, options)
+    to_stderr(f"gputopo: {where}.\n")
+    for line in summary_lines(target.plan):
+        note(line)
+    return _recorded(program, environment, spec, folder, options)
+
+
+def _where(name: str, target: "Target") -> str:
+    if target.backend != "gpu" and target.rehearsal_of is None:
+        return f"{target.why_cpu}: {name} runs without a GPU"
+    return f"{name} runs on GPU {', '.join(map(str, target.plan.choice.gpus))}"
+
+
+def _folder(spec: ProgramSpec, target: "Target", options: OutputOptions) -> runs.RunFolder | None:
+    """Make the run's folder; None where the usual place cannot be written.
+
+    Raises GputopoError for a folder that the user named.
+    """
+    try:
+        return runs.create(
+            None if options.output is None else Path(options.output),
+            home=runs.runs_home(os.environ),
+            now=datetime.now(),
+            spec=spec,
+            plan=target.plan,
+            machine=target.machine,
+        )
+    except GputopoError as error:
+        if options.output is not None:
+            raise
+        note(f"{error.what}: this run leaves no record")
+        return None
+
+
+def _recorded(
+    program: tuple[str, ...],
+    environment: Mapping[str, str],
+    spec: ProgramSpec,
+    folder: runs.RunFolder | None,
+    options: OutputOptions,
+) -> int:
+    """Run the program beside its record, save and report the result, and return the exit code."""
+    display = _Display(options.prometheus)
+    with contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record:
+        with contextlib.ExitStack() as stack:
+            from gputopo.probes.run_watch import RunWatch
+
+            pipe = _pipe(stack)
+            with signals_blocked(all_of_them=False):
+                watch = stack.enter_context(RunWatch(spec.gpus))
+            named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
+            record.begin(spec)
+            with recording(record, watch, pipe, devices=len(spec.devices)) as state:
+                ending = run_program(
+                    program,
+                    {**environment, **named},
+                    report=note,
+                    leave_children=options.leave_children,
+                )
+        if state.stuck:
+            note("the record of this run could not be ended: no result is written")
+            return ending.exit_code
+        display.ends()
+        with signals.deferred():
+            return _finished(record, program[0], ending, folder, options)
+
+
+def _finished(
+    record: ProgramRecord,
+    name: str,
+    ending: Ending,
+    folder: runs.RunFolder | None,
+    options: OutputOptions,
+) -> int:
+    from gputopo.report.runs.program import program_lines
+
+    record.finish(name, ending)
+    result = record.summary.result()
+    for line in program_lines(result):
+        note(line)
+    if folder is not None:
+        try:
+            runs.write_result(folder, result)
+        except GputopoError as error:
+            note(error.what)
+        note(f"run folder: {folder.path}")
+    return _exit_code(ending.exit_code, result, options)
+
+
+def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:
+    return ExitCode.FINDINGS if code == 0 and options.fail_on == "warning" and result.is_slow else code
+
+
+def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
+    if folder is None:
+        return None
+    try:
+        return runs.EventLog(folder.events)
+    except OSError as error:
+        note(f"cannot write {folder.events}: {error.strerror}; the program goes on without")
+        return None
+
+
+def _pipe(stack: contextlib.ExitStack) -> StepPipe | None:
+    """Make the pipe that a program reports its steps through; None where none can be made."""
+    try:
+        return stack.enter_context(contextlib.closing(StepPipe()))
+    except OSError:
+        return None
+
+
+class _Display:
+    """What is shown and written while the program runs: notices on stderr, the metrics file."""
+
+    def __init__(self, prometheus: str | None) -> None:
+        self._metrics: Callable[[Event], None] | None = None
+        self._shows = True
+        if prometheus is not None:
+            from gputopo.cli.run.metrics_file import MetricsFile
+
+            self._metrics = MetricsFile(Path(prometheus), note).event
+
+    def event(self, event: Event) -> None:
+        """Show an event that a user wants to read at once."""
+        if self._shows and isinstance(event, Noticed):
+            note(event.says)
+        if self._metrics is not None:
+            self._metrics(event)
+
+    def ends(self) -> None:
+        """Show no more: the report has it."""
+        self._shows = False

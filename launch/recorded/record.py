@@ -1,0 +1,135 @@
+"""The record of a program's run: its events, in the file as long as it can be written, and summed up.
+
+Other than a worker's, the program goes on whatever becomes of the file: it is reported once.
+"""
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable
+from pathlib import PurePath
+
+import msgspec
+
+import gputopo
+from gputopo.launch.jobs.program import Ending
+from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.supervise.failure import signal_name
+from gputopo.launch.supervise.run_folder import EventLog
+from gputopo.runs.anomaly import event_of
+from gputopo.runs.summary import Summary
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode
+from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, RunStarted
+
+# The kind of failure by the signal that came for the program, as for a worker.
+_STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
+
+
+class ProgramRecord:
+    """The events of a program's run. `log` None: there is no file. `on_event` gets every event.
+
+    `on_problem` gets a line where the file can no longer be written. One thread at a time may add events.
+    """
+
+    def __init__(
+        self, log: EventLog | None, on_event: Callable[[Event], None], on_problem: Callable[[str], None]
+    ) -> None:
+        self.summary = Summary()
+        self._log = log
+        self._on_event = on_event
+        self._on_problem = on_problem
+        self._began = time.monotonic()
+
+    def add(self, event: Event) -> None:
+        """Add the next event. Never raises for the file."""
+        self.summary.add(event)
+        if self._log is not None:
+            try:
+                self._log.write(event)
+            except OSError as error:
+                self._lose(self._log, error)
+        self._on_event(event)
+
+    def begin(self, spec: ProgramSpec) -> None:
+        """Record that the program is about to start."""
+        self.add(
+            RunStarted(
+                time_s=time.time(),
+                host=platform.node(),
+                spec=msgspec.json.decode(schema.encode(spec)),  # as a reader of the file sees it
+                devices=spec.devices,
+                backend=spec.backend,
+                rehearsal_of=spec.rehearsal_of,
+                versions={
+                    "gputopo": gputopo.__version__,
+                    "python": platform.python_version(),
+                    **spec.versions,
+                },
+                says=spec.says,
+            )
+        )
+
+    def finish(self, command: str, ending: Ending) -> None:
+        """Record slow devices and how the program ended, and close the file."""
+        for slow in self.summary.check().anomalies:
+            self.add(event_of(slow, time.time()))
+        if ending.left is not None:
+            self.add(Noticed(time_s=time.time(), says=ending.left))
+        failure = failure_of(command, ending, time_s=time.time())
+        if failure is not None:
+            self.add(failure)
+        stopped = failure is not None and failure.kind in _STOPPED.values()
+        self.add(
+            RunFinished(
+                time_s=time.time(),
+                status="complete" if failure is None else "interrupted" if stopped else "failed",
+                exit_code=ending.exit_code,
+                wall_s=time.monotonic() - self._began,
+            )
+        )
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        log, self._log = self._log, None
+        if log is not None:
+            try:
+                log.close()
+            except OSError as error:
+                self._report(log, error)
+
+    def _lose(self, log: EventLog, error: OSError) -> None:
+        self._log = None
+        with contextlib.suppress(OSError):
+            log.close()
+        self._report(log, error)
+
+    def _report(self, log: EventLog, error: OSError) -> None:
+        says = f"cannot write {log.path}: {error.strerror or error}; the program goes on without"
+        self.summary.add(Noticed(time_s=time.time(), says=says))
+        self._on_problem(says)
+
+
+def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | None:
+    """Return why a program did not end as it should; None where it did. Pure."""
+    if ending.status == 0:
+        return None
+    name = PurePath(command).name
+    came = next((_STOPPED[number] for number in sorted(ending.passed) if number in _STOPPED), None)
+    signum = -ending.status if ending.status < 0 else None
+    sent = None if signum is None else signal_name(signum)
+    if came is not None:
+        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in _STOPPED)
+        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
+    elif ending.out_of_memory:
+        kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"
+        remedy = "make its batches, or what it holds in memory, smaller"
+    elif signum is not None:
+        kind, cause = "killed", f"{name} was killed by {sent}"
+        remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
+    else:
+        kind, cause = "error", f"{name} ended with exit code {ending.status}"
+        remedy = "its own output shows why"
+    exit_code = ending.exit_code or int(ExitCode.HARDWARE)
+    return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)

@@ -1,0 +1,119 @@
+"""Records beside a program, in threads of their own: samples and reported steps, as they come.
+
+The main thread waits for signals (see `gputopo.launch.jobs.program`), so these threads take none, and nothing
+of what they do can hold the program.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+from gputopo.launch.recorded.joined import Joined
+from gputopo.launch.recorded.pipe import StepPipe
+from gputopo.launch.recorded.record import ProgramRecord
+from gputopo.launch.supervise.sampling import Sampler, Samples, sampled
+
+# What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
+END_S = 10.0
+# A full pipe, and what came while it was read: what processes that were left behind go on to report is not
+# waited for.
+_READINGS_AT_THE_END = 2
+# Signals for a group of processes that a process of ours, such as the watch, must not end by.
+_FOR_THE_PROGRAM = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
+
+
+@contextlib.contextmanager
+def signals_blocked(*, all_of_them: bool = True) -> Iterator[None]:
+    """Block signals for what is started in the context: threads and processes inherit that.
+
+    Not `all_of_them`: those that a program may be sent with its group, and Ctrl-C still ends the context.
+    """
+    numbers = signal.valid_signals() if all_of_them else _FOR_THE_PROGRAM
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def recording(
+    record: ProgramRecord, sampler: Sampler | None, pipe: StepPipe | None, *, devices: int
+) -> Iterator["Recording"]:
+    """Record samples and steps until the end of the context, then all that has come by then.
+
+    Use it in the main thread. A thread that does not end within `END_S` is left behind with its record.
+    """
+    over, end = os.pipe()
+    state = Recording()
+    with contextlib.ExitStack() as stack:
+        with signals_blocked():
+            samples = stack.enter_context(sampled(sampler))
+            work = _Work(record, samples, pipe, Joined(devices), over)
+            thread = threading.Thread(target=work.run, name="recording", daemon=True)
+            thread.start()
+        try:
+            yield state
+        finally:
+            os.close(end)
+            thread.join(END_S)
+            state.stuck = thread.is_alive()
+            if not state.stuck:
+                os.close(over)
+
+
+class Recording:
+    """`stuck`: the thread could not be ended: its record must not be touched any more."""
+
+    stuck = False
+
+
+class _Work:
+    """The work of the recording thread."""
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        samples: Samples | None,
+        pipe: StepPipe | None,
+        joined: Joined,
+        over: int,
+    ) -> None:
+        self._record = record
+        self._samples = samples
+        self._pipe = pipe
+        self._joined = joined
+        self._over = over
+
+    def run(self) -> None:
+        """Record until `over` is readable."""
+        waiting = select.poll()
+        waiting.register(self._over, select.POLLIN | select.POLLHUP)
+        for handle in self._handles():
+            waiting.register(handle, select.POLLIN)
+        while self._over not in {handle for handle, _ in waiting.poll()}:
+            self._take()
+        for _ in range(_READINGS_AT_THE_END):
+            self._take()
+        for event in self._joined.finish(time.time()):
+            self._record.add(event)
+
+    def _handles(self) -> Iterator[int]:
+        if self._samples is not None:
+            yield self._samples.ready
+        if self._pipe is not None:
+            yield self._pipe.handle
+
+    def _take(self) -> None:
+        """Record what has come."""
+        if self._samples is not None:
+            for event in self._samples.take():
+                self._record.add(event)
+        if self._pipe is not None:
+            for report in self._pipe.take():
+                for step in self._joined.add(report, time.time()):
+                    self._record.add(step)

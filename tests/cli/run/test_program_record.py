@@ -1,0 +1,121 @@
+"""What `gputopo run -- PROGRAM` records: a run folder as of any run, which never hurts the program."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.runs.summary import summarise
+from gputopo.values import schema
+from gputopo.values.run.events import RunStarted, Step, read_events
+from gputopo.values.run.result import Result
+from tests.kit import commands
+
+REPORTS = """
+import os, socket
+from gputopo.launch.throughput import Steps
+ends = socket.socketpair()
+child = os.fork()
+with Steps(examples=8, device=0 if child else 1) as steps:
+    for _ in range(3):
+        steps.done()
+        ends[not child].send(b"x")  # the end of a synchronous step
+        ends[not child].recv(1)
+if child:
+    os.waitpid(child, 0)
+raise SystemExit(7)
+"""
+
+
+def result_in(folder: Path) -> Result:
+    return schema.decode(RunFolder(folder).result.read_bytes(), Result, origin="result.json")
+
+
+def test_a_program_has_a_run_folder_with_the_steps_of_all_its_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = ("run", "--num-gpus", "2", "--output", str(folder), "--", sys.executable, "-c", REPORTS)
+    done = commands.run("-m", "tests.kit.command", "7gforce", "--", *command)
+    assert (done.returncode, done.stdout) == (7, "")
+    result = result_in(folder)
+    with RunFolder(folder).events.open("rb") as lines:
+        events = list(read_events(lines, origin="events.jsonl"))
+    assert summarise(events) == result
+    assert (result.status, result.exit_code, result.steps, result.images) == ("failed", 7, 2, 32)
+    assert result.failure is not None
+    assert result.failure.cause == f"{Path(sys.executable).name} ended with exit code 7"
+    started = next(event for event in events if isinstance(event, RunStarted))
+    assert [device.gpu for device in started.devices] == [0, 1]
+    assert [event.step for event in events if isinstance(event, Step)] == [0, 1, 2]
+    said = done.stderr.splitlines()
+    assert any("images/sec" in line and "over 2 steps after 1 step of warm-up" in line for line in said)
+    assert said[-1] == f"gputopo: run folder: {folder}"
+
+
+def test_a_program_that_reports_no_steps_is_recorded_without_a_speed(tmp_path: Path) -> None:
+    metrics = tmp_path / "run.prom"
+    command = ("run", "--cpu", "--prometheus", str(metrics), "--output", str(tmp_path / "run"), "--", "true")
+    assert commands.run("-m", "gputopo", *command).returncode == 0
+    result = result_in(tmp_path / "run")
+    assert (result.status, result.steps, result.throughput, result.says[0]) == (
+        "complete",
+        0,
+        None,
+        "--cpu: true runs without a GPU",
+    )
+    assert 'gputopo_run_status{state="complete"} 1' in metrics.read_text()
+
+
+def test_a_folder_that_the_user_names_must_be_free_and_the_usual_one_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    named = commands.run("-m", "gputopo", "run", "--cpu", "--output", str(tmp_path), "--", "true")
+    assert (named.returncode, "already holds a run" in named.stderr) == (2, True)
+    usual = commands.run(
+        *("-m", "gputopo", "run", "--cpu", "--", "sh", "-c", "exit 7"), GPUTOPO_HOME="/proc/nowhere"
+    )
+    assert (usual.returncode, "this run leaves no record" in usual.stderr) == (7, True)
+
+
+FULL = """
+import errno, os
+from gputopo.launch.supervise import run_folder
+def write(log, event):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+run_folder.EventLog.write = write
+from gputopo.cli import main
+main()
+"""
+
+
+def test_a_disk_that_is_full_is_reported_once_and_the_program_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = ("run", "--cpu", "--output", str(folder), "--", sys.executable, "-c", REPORTS)
+    done = commands.run("-c", FULL, *command)
+    assert (done.returncode, done.stderr.count("No space left on device")) == (7, 1)
+    assert (result_in(folder).steps, RunFolder(folder).events.read_bytes()) == (2, b"")
+
+
+def test_stdout_and_a_gigabyte_of_it_are_the_programs_alone(tmp_path: Path) -> None:
+    with open(os.devnull, "w") as null:
+        script = "head -c 1000000000 /dev/zero && exec >&- && exit 5"
+        command = ("run", "--cpu", "--output", str(tmp_path / "run"), "--", "sh", "-c", script)
+        assert commands.run("-m", "gputopo", *command, out=null.fileno()).returncode == 5
+    assert sum(file.stat().st_size for file in (tmp_path / "run").iterdir()) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "kind"),
+    [
+        ("exit 0", "complete", None),
+        ("exit 1", "failed", "error"),
+        ("ulimit -c 0; kill -SEGV $$", "failed", "killed"),
+        ("kill -TERM $PPID; sleep 100", "interrupted", "terminated"),
+    ],
+)
+def test_how_it_ended_is_in_the_result(script: str, status: str, kind: str | None, tmp_path: Path) -> None:
+    command = ("run", "--cpu", "--output", str(tmp_path / "run"), "--", "sh", "-c", script)
+    done = commands.run("-m", "gputopo", *command)
+    result = result_in(tmp_path / "run")
+    assert (result.status, result.exit_code) == (status, done.returncode)
+    assert (None if result.failure is None else result.failure.kind) == kind

@@ -1,0 +1,99 @@
+"""Steps of several processes as steps of one run."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.recorded.joined import GONE_STEPS, MAX_AHEAD, Joined
+from gputopo.launch.throughput import Report, StepDone, StepsEnded
+from gputopo.values.run.events import Step, WarmupDone
+
+
+def step(pid: int, number: int, seconds: float = 0.5, *, examples: int = 10, **more: float) -> StepDone:
+    device = int(more.pop("device", -1))
+    return StepDone(
+        pid=pid,
+        step=number,
+        seconds=seconds,
+        examples=examples,
+        device=None if device < 0 else device,
+        **more,
+    )
+
+
+def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone]:
+    made = Joined(devices)
+    found = [event for time_s, report in enumerate(reports) for event in made.add(report, float(time_s))]
+    return [*found, *made.finish(99.0)]
+
+
+def steps_of(events: Sequence[Step | WarmupDone]) -> list[tuple[int, int, float]]:
+    return [(one.step, one.images, one.seconds) for one in events if isinstance(one, Step)]
+
+
+def test_the_first_step_is_the_warm_up() -> None:
+    events = joined([step(1, 1, 9.0), step(1, 2), step(1, 3)])
+    assert steps_of(events) == [(0, 10, 9.0), (1, 10, 0.5), (2, 10, 0.5)]
+    assert [(one.steps, one.seconds) for one in events if isinstance(one, WarmupDone)] == [(1, 9.0)]
+
+
+def test_the_same_steps_of_several_processes_are_one() -> None:
+    ranks = [step(pid, number, 9.0 if number == 1 else 0.5) for number in (1, 2, 3) for pid in (7, 8)]
+    assert steps_of(joined(ranks)) == [(0, 10, 9.0), (1, 20, 0.5), (2, 20, 0.5)]
+
+
+def test_devices_are_compared_by_what_each_was_busy_and_not_by_steps_that_end_together() -> None:
+    ranks = [step(pid, number, device=pid, busy_s=0.1 * (pid + 1)) for number in (1, 2) for pid in (0, 1)] + [
+        step(pid, 3, device=pid) for pid in (0, 1)
+    ]
+    *_, second, third = (one for one in joined(ranks) if isinstance(one, Step))
+    assert [(mark.tower, mark.compute_s) for mark in second.marks] == [(0, 0.1), (1, 0.2)]
+    assert third.marks == ()
+
+
+def test_a_device_that_the_run_has_not_gets_no_marks() -> None:
+    assert not any(
+        one.marks
+        for one in joined([step(1, n, device=5, busy_s=0.1) for n in (1, 2)])
+        if isinstance(one, Step)
+    )
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_speeds_of_processes_that_go_at_their_own_pace_add_up(times: int) -> None:
+    reports: list[Report] = [step(1, 1), step(2, 1)]
+    for number in range(2, 200):
+        reports += [step(1, times * number + part, 0.5 / times) for part in range(times)]
+        reports.append(step(2, number, 0.5))
+    counted = steps_of(joined(reports))[50:-20]  # while both are there, once it is known that one is ahead
+    assert fmean(images / seconds for _, images, seconds in counted) == pytest.approx(20 * times + 20)
+
+
+def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
+    both = [step(pid, number) for number in (1, 2) for pid in (1, 2)]
+    ended = joined([*both, StepsEnded(pid=2), step(1, 3), step(1, 4)])
+    assert [images for _, images, _ in steps_of(ended)] == [10, 20, 10, 10]
+    killed = joined([*both, *(step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))])
+    assert steps_of(killed)[-1][1] == 10
+    assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
+
+
+def test_a_loop_that_begins_anew_has_a_warm_up_of_its_own() -> None:
+    loop: list[Report] = [step(1, 1), step(1, 2), StepsEnded(pid=1)]
+    assert [number for number, *_ in steps_of(joined([*loop, *loop]))] == [0, 1, 0, 2]
+
+
+@given(st.lists(st.integers(0, 3), max_size=300))
+def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int]) -> None:
+    numbers = dict.fromkeys(range(4), 0)
+    reports: list[Report] = [step(pid, 1) for pid in range(4)]
+    for pid in order:
+        numbers[pid] += 1
+        reports.append(step(pid, 1 + numbers[pid]))
+    counted = [one for one in steps_of(joined(reports)) if one[0] > 0]
+    assert sum(images for _, images, _ in counted) == 10 * len(order)
+    assert [number for number, *_ in counted] == list(range(1, len(counted) + 1))
+    assert MAX_AHEAD < GONE_STEPS
