@@ -5,13 +5,14 @@ import pkgutil
 
 import gputopo
 
-_NEED_TENSORFLOW = ("compare", "data", "models", "train")
+# They need TensorFlow, or matplotlib, whose numpy starts threads: a process with threads is not to be forked.
+_LEFT_OUT = (*(f"launch.{room}" for room in ("compare", "data", "models", "train")), "report.pictures")
 
 
 def _import_all(name: str) -> None:
     package = importlib.import_module(name)
     for module in pkgutil.iter_modules(package.__path__, f"{name}."):
-        if module.name.startswith(tuple(f"gputopo.launch.{room}" for room in _NEED_TENSORFLOW)):
+        if module.name.startswith(tuple(f"gputopo.{room}" for room in _LEFT_OUT)):
             continue
         if module.ispkg:
             _import_all(module.name)
