@@ -26,7 +26,7 @@ from tests.kit.cuda.build import NoCompilerError, private_folder
 # Of all property tests. No limits of time: the machine is noisy. What is slow is measured in benchmarks.
 settings.register_profile(
     "suite",
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
 )

@@ -68,7 +68,7 @@ def _sections(text: str, topic: str) -> Iterator[str]:
 def _rows(text: str, topic: str) -> Iterator[str]:
     """Yield the header and the rows of every table that has a row for this topic."""
     for header, rule, *rows in _tables(text):
-        named = [row for row in rows if topic in _names(row)]
+        named = [row for row in rows if topic in row and topic in _names(row)]
         if named:
             yield "\n".join([header, rule, *named]) + "\n"
 

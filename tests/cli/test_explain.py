@@ -33,7 +33,8 @@ def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture
     names = {flag for one in list_options() for flag in one.flags if flag.startswith("--")}
     sections = {"--watch", "--diff", "--explain", *(f"--{page}" for page in pages.PAGES)}
     for flag in names - sections:
-        assert f"`{flag}`" in shown(capsys, flag.removeprefix("--"))
+        assert f"`{flag}`" in (pages.explain(flag.removeprefix("--")) or ""), flag
+    assert "`--model`" in shown(capsys, "model")
 
 
 def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

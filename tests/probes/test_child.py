@@ -12,9 +12,9 @@ from gputopo.probes.child import Child, Desk
 
 
 @pytest.fixture(autouse=True)
-def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CALL_S", 0.3)
-    monkeypatch.setattr(child, "WHOLE_S", 1.5)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, what ends is waited for."""
+    monkeypatch.setattr(child, "_REAP_S", 60.0)
 
 
 @pytest.fixture
@@ -67,7 +67,11 @@ def test_each_request_has_its_own_answer(begin: Begin) -> None:
     assert seen == [[b'"open"'], [b"1"], [b"2"], [b"3"]]
 
 
-def test_a_call_that_hangs_is_named_and_costs_nothing_before_it(begin: Begin) -> None:
+def test_a_call_that_hangs_is_named_and_costs_nothing_before_it(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "CALL_S", 0.3)
+
     def work(desk: Desk) -> None:
         desk.call("nvmlDeviceGetName", "2")
         desk.put("a name")
@@ -107,7 +111,9 @@ def test_a_crash_is_named_and_costs_nothing_before_it(begin: Begin) -> None:
     assert (answer.parts, answer.stop and answer.stop.kind) == ([b"1"], "crashed")
 
 
-def test_calls_that_all_return_may_not_take_for_ever(begin: Begin) -> None:
+def test_calls_that_all_return_may_not_take_for_ever(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "WHOLE_S", 0.5)
+
     def work(desk: Desk) -> None:
         while True:
             desk.call("nvmlDeviceGetName", "0")
@@ -115,18 +121,20 @@ def test_calls_that_all_return_may_not_take_for_ever(begin: Begin) -> None:
 
     stop = begin(work).answer().stop
     assert stop is not None
-    assert stop.text.endswith("the driver did not give all answers within 1.5 s")
+    assert stop.text.endswith("the driver did not give all answers within 0.5 s")
 
 
-def test_many_calls_that_return_are_waited_for(begin: Begin) -> None:
+def test_many_calls_that_return_are_waited_for(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "CALL_S", 1.0)
+
     def work(desk: Desk) -> None:
-        for number in range(10):
+        for number in range(24):
             desk.call("nvmlDeviceGetName", str(number))
-            time.sleep(0.08)
+            time.sleep(0.05)
         desk.done()
 
     answer = begin(work).answer()
-    assert (answer.stop, len(answer.calls)) == (None, 10)
+    assert (answer.stop, len(answer.calls)) == (None, 24)
 
 
 def test_what_happens_after_the_answer_costs_nothing(begin: Begin) -> None:
@@ -197,7 +205,7 @@ def gone(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while not condition() and time.monotonic() < until_s:
         time.sleep(0.01)
     return condition()
@@ -232,5 +240,5 @@ def test_the_child_ends_with_its_parent_at_once(signum: signal.Signals) -> None:
         pid = int(process.stdout.readline())
         assert not gone(pid)
         process.send_signal(signum)
-        process.wait(timeout=5)
+        process.wait(timeout=60)
         assert wait_for(lambda: gone(pid))

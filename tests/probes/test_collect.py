@@ -251,7 +251,7 @@ def test_reading_eight_gpus_takes_a_fraction_of_a_blink(tmp_path: Path) -> None:
     scenario = SCENARIOS["dgx1"]
     write_tree(scenario, tmp_path)
     with installed(FakeNvml(scenario)):
-        assert cost_of(lambda: read_machine(tmp_path)) < 6
+        assert cost_of(lambda: read_machine(tmp_path)) < 15
 
 
 def test_reading_a_machine_loads_no_tensorflow_and_no_screen_library() -> None:

@@ -133,7 +133,7 @@ def test_a_link_that_flaps_is_seen_from_sample_to_sample() -> None:
 def test_a_sample_of_eight_gpus_is_cheap() -> None:
     """At 1 Hz, 20 ms would be 2 % of a core; it takes about 1 ms."""
     with installed(FakeNvml(SCENARIOS["dgx1"])), Watcher(range(8)) as watcher:
-        assert cost_of(watcher.observe, rounds=20) < 0.5
+        assert cost_of(watcher.observe, rounds=20) < 1.5
 
 
 def test_a_child_watches_as_the_watcher_does() -> None:

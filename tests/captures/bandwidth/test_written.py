@@ -54,7 +54,7 @@ def in_cuda_order(machine: Machine) -> Machine:
 
 
 def each_seed(body: Callable[[Random], None]) -> None:
-    @settings(max_examples=4)  # of each era and form
+    @settings(max_examples=2)  # of each era and form
     @given(seeds)
     def run(seed: int) -> None:
         body(Random(seed))
@@ -135,11 +135,12 @@ def test_nvbandwidth_of_any_machine_is_read(form: nvbandwidth.Form, version: nvb
     each_seed(body)
 
 
-@pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize(("form", "version"), NVBANDWIDTHS)
-def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(
-    form: nvbandwidth.Form, version: nvbandwidth.Version, name: str
-) -> None:
+@pytest.mark.parametrize("turn", range(2))
+@pytest.mark.parametrize("place", range(max(len(NVBANDWIDTHS), len(REAL))))
+def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(place: int, turn: int) -> None:
+    """Each version on two machines or more, each machine by two versions or more."""
+    form, version = NVBANDWIDTHS[place % len(NVBANDWIDTHS)]
+    name = sorted(REAL)[(place + turn) % len(REAL)]
     check_nvbandwidth(Random(name), REAL[name], version, form, nvbandwidth.cases(version))
 
 
@@ -147,7 +148,7 @@ def test_all_tests_of_nvbandwidth_on_a_real_machine_are_read(
 def test_one_test_of_nvbandwidth_alone_is_a_whole_output(
     form: nvbandwidth.Form, version: nvbandwidth.Version
 ) -> None:
-    for case in nvbandwidth.cases(version):
+    for case in nvbandwidth.cases(version)[version[1] % 3 :: 3]:
         print(case.name)  # a failure shows it
         check_nvbandwidth(Random(case.name), REAL["4 RTX 3090"], version, form, [case])
 

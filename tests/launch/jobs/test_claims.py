@@ -54,10 +54,12 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
     with take(tmp_path, 0, 1):
         assert claimed_by_others(machine(), tmp_path) == {}
         code = (
-            "from tests.launch.jobs.test_claims import *\n"
+            "from pathlib import Path\n"
+            "from gputopo.launch.jobs.claims import claimed, claimed_by_others\n"
+            "from tests.launch.specs import machine\n"
             f"folder = Path({str(tmp_path)!r})\n"
             "assert claimed_by_others(machine(), folder) == {}\n"
-            "with take(folder, 1): pass\n"
+            "with claimed(machine().gpus[1:2], folder, 'gputopo run', on_problem=exit): pass\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
 

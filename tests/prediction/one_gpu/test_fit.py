@@ -20,6 +20,11 @@ def _fitted() -> Fitted:
     return fit(FIGURES)
 
 
+@cache
+def _reported() -> str:
+    return report()[1]
+
+
 def _absolute(some: Iterable[float]) -> float:
     return fmean(map(abs, some))
 
@@ -50,7 +55,7 @@ def test_figures_of_a_gpu_that_was_left_out_are_within_the_range_of_datasheets()
     assert len(apart) >= 13
     assert inside >= 0.75
     assert median(abs(error) for some in apart.values() for error in some) <= 0.13
-    assert f"{inside:.0%} of the figures" in report()[1]
+    assert f"{inside:.0%} of the figures" in _reported()
 
 
 def test_figures_that_contradict_others_do_not_count_and_are_named() -> None:
@@ -60,4 +65,4 @@ def test_figures_that_contradict_others_do_not_count_and_are_named() -> None:
     assert not reasons.keys() & set(FIGURES)
     assert Counter(why.split()[0] for why in reasons.values()) == {"slower": 2, "fp32": 6}
     assert Figure("A100-SXM4-40GB", "vgg16", 448, "fp16", 70.27) in reasons
-    assert all(f"{one.gpu} {one.model} {one.precision}" in report()[1] for one in reasons)
+    assert all(f"{one.gpu} {one.model} {one.precision}" in _reported() for one in reasons)

@@ -80,8 +80,9 @@ def is_large_enough(sample: Sample, box: Box) -> bool:
     return sample.bytes >= MAX_BYTES - MIB or (sample.bytes >= MIN_BYTES and seconds >= MIN_WINDOW_S)
 
 
+# Each box as it is, or with copies that take three times as long.
 EVERY = pytest.mark.parametrize(
-    ("name", "slower"), [(name, slower) for name in BOXES for slower in (1.0, 3.0)]
+    ("name", "slower"), [(name, (1.0, 3.0)[place % 2]) for place, name in enumerate(BOXES)]
 )
 
 
