@@ -54,6 +54,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "GPU_WARMUP_BATCHES": 10,
     },
     "launch.supervise.failure": {"LARGE_SHARE": 0.25},
+    "launch.supervise.output": {"FIRST_BYTES": 8_388_608, "LAST_BYTES": 8_388_608},
     "launch.supervise.watchdog": {
         "HANG_FACTOR": 50.0,
         "HANG_MIN_S": 120.0,
@@ -100,6 +101,13 @@ NUMBERS: dict[str, dict[str, float]] = {
         "MIN_SLOW": 10,
         "TIMES_AS_MANY": 3,
         "MIN_EPISODES": 5,
+    },
+    "runs.live": {
+        "RECENT_STEPS": 300,
+        "SAMPLES_A_STEP": 8,
+        "EVERY_STEPS": 25,
+        "EVERY_S": 2.0,
+        "MAX_SHARE": 0.01,
     },
     "runs.verdict.thresholds": {
         "FALSE_ALARM": 0.001,

@@ -211,8 +211,9 @@ class Summary:
         """Return the anomalies over all steps; the reported ones where the check cannot be made."""
         if not check.made:
             return tuple({(event.tower, event.part): event for event in self._anomalies}.values())
+        # A device may have been reported again, with another cause: what counts is when it was seen first.
         events = [event_of(slow, self._last_time_s) for slow in check.anomalies]
-        reported = {(event.tower, event.part): event for event in self._anomalies}
+        reported = {(event.tower, event.part): event for event in reversed(self._anomalies)}
         return tuple(
             msgspec.structs.replace(event, time_s=known.time_s, rank=known.rank)
             if (known := reported.get((event.tower, event.part)))

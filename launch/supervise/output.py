@@ -1,4 +1,8 @@
-"""What a worker prints: written to worker.log, with the last lines stored for the report of a failure."""
+"""What a worker prints: written to worker.log, with the last lines stored for the report of a failure.
+
+Of a worker that prints without end the log has the first and the last part, and between them how much is
+left out.
+"""
 
 import collections
 import contextlib
@@ -15,6 +19,9 @@ _CHATTER = re.compile(
     rb"To enable the following instructions"
 )
 LINE_BYTES = 500  # stored of a line; the file gets all of it
+# The first part of the log is for the start and the first error, the last part, at least so long and at most
+# twice as long, for the end. A run of a day with a line a second prints less than both. Ours.
+FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 
 
 class WorkerOutput:
@@ -25,8 +32,11 @@ class WorkerOutput:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=LINES)
         self._open_line = b""
         self._handle: int | None = None
+        self._size = 0
+        self._left_out = 0
         with contextlib.suppress(OSError):
-            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._size = os.fstat(self._handle).st_size
 
     def take(self, data: bytes) -> None:
         """Take bytes that the worker printed, in chunks of any size."""
@@ -56,6 +66,25 @@ class WorkerOutput:
         try:
             rest = memoryview(data)
             while rest:
-                rest = rest[os.write(self._handle, rest) :]
+                written = os.write(self._handle, rest)
+                self._size += written
+                rest = rest[written:]
+            if self._size > FIRST_BYTES + 2 * LAST_BYTES:
+                self._leave_out_middle(self._handle)
         except OSError:
             self.close()
+
+    def _leave_out_middle(self, handle: int) -> None:
+        """Leave the first and the last part, and between them how much there was. Raises OSError."""
+        last = os.pread(handle, LAST_BYTES, self._size - LAST_BYTES)
+        last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]  # from the begin of a line, if one is near
+        self._left_out += self._size - FIRST_BYTES - len(last)
+        kept = (
+            b"\n[gputopo: about %d MB of output are left out here]\n" % (self._left_out // 1_000_000) + last
+        )
+        os.ftruncate(handle, FIRST_BYTES)
+        self._size = FIRST_BYTES
+        while kept:
+            written = os.write(handle, kept)
+            self._size += written
+            kept = kept[written:]

@@ -9,8 +9,8 @@ import msgspec
 import gputopo
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
+from gputopo.launch.supervise.looking import Looks
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.anomaly import event_of
 from gputopo.runs.summary import Summary
 from gputopo.values import schema
 from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
@@ -38,6 +38,7 @@ class Record:
         self._deferred: RankFailed | None = None
         self._log: EventLog | None = log
         self._on_event = on_event
+        self._looks = Looks()
         self._began = time.monotonic()
 
     def close(self) -> None:
@@ -89,6 +90,8 @@ class Record:
         self._on_event(event)
         if unwritten is not None:
             self.add(unwritten)
+        for found in self._looks.add(event):
+            self._add(found)
 
     def begin(self, spec: RunSpec) -> None:
         """Record that the run begins."""
@@ -112,8 +115,8 @@ class Record:
     def finish(self) -> None:
         """Look for slow devices, record how the run ended, and close the file."""
         self.release()
-        for slow in self.summary.check().anomalies:
-            self.add(event_of(slow, time.time()))
+        for found in self._looks.end(self.summary.check()):
+            self.add(found)
         self.add(self._finished())
         unwritten = self._close()
         if unwritten is not None:

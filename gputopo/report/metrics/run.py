@@ -8,11 +8,14 @@ from gputopo.values.run.events import (
     Event,
     GpuSample,
     HostLoad,
+    Judged,
     RunFinished,
     RunStarted,
     Sample,
+    Standing,
     Step,
 )
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 
 _MHZ, _MB = 1e6, 1e6  # Hz, bytes
 
@@ -27,6 +30,7 @@ class RunMetrics:
         self._facts: dict[int, dict[str, object]] = {}  # by GPU, the latest of each fact
         self._host: HostLoad | None = None
         self._anomalies: set[tuple[int, str]] = set()
+        self._standings: tuple[Standing, ...] = ()
         self._status = "running"
 
     def add(self, event: Event) -> None:
@@ -47,6 +51,8 @@ class RunMetrics:
                 self._host = event.host or self._host
             case Anomaly():
                 self._anomalies.add((event.tower, event.part))
+            case Judged():
+                self._standings = event.devices
             case RunFinished():
                 self._status = event.status
 
@@ -61,6 +67,8 @@ class RunMetrics:
         out.gauge("run_anomalies", "slow devices that were reported", len(self._anomalies))
         if self._step is not None:
             self._add_step(out, self._step)
+        for standing in self._standings:
+            _add_verdict(out, standing)
         for gpu in sorted(self._facts):
             # A dict of the facts of one struct: they have its types.
             _add_gpu(out, GpuSample(**self._facts[gpu]))  # type: ignore[arg-type]
@@ -79,6 +87,21 @@ class RunMetrics:
             says = "time of the last step in which a device waited for weights or computed"
             out.gauge("run_device_seconds", says, mark.weights_s, **labels, part="weights")
             out.gauge("run_device_seconds", says, mark.compute_s, **labels, part="compute")
+
+
+def _add_verdict(out: Exposition, found: Standing) -> None:
+    words = (SLOW, EVEN, CANNOT_TELL)
+    labels = {"tower": found.tower, "gpu": found.gpu}
+    out.states(
+        "run_device_verdict", "the verdict on a device by the latest steps", words, found.word, **labels
+    )
+    share = None if found.percent is None else found.percent / 100
+    if found.word == SLOW:
+        says = "how much slower a device is than its peers, by its largest known cause"
+        out.gauge("run_device_slower_ratio", says, share, **labels, cause=found.cause)
+    else:
+        says = "a device is even with its peers to within, or differences are resolved above"
+        out.gauge("run_device_resolution_ratio", says, share, **labels)
 
 
 def _add_gpu(out: Exposition, last: GpuSample) -> None:

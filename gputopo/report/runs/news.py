@@ -7,6 +7,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
     Anomaly,
+    AnomalyOver,
     BatchTried,
     CheckpointSaved,
     Evaluated,
@@ -26,7 +27,7 @@ from gputopo.values.run.events import (
 def news(event: Event) -> str | None:
     """Return the line for an event that a user wants to read at once, None for all others."""
     match event:
-        case Anomaly() | Noticed() | Restarted():
+        case Anomaly() | AnomalyOver() | Noticed() | Restarted():
             return event.says
         case RankFailed():
             return f"{event.kind}: {event.cause}"

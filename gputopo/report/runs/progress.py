@@ -97,6 +97,8 @@ def display(state: RunState) -> RenderableType:
         pulse=fraction is None,
     )
     bars.add_row(Text("steps"), steps, Text(state.steps_words()))
+    if verdict := state.verdict_words():
+        head = Text.assemble(head, "\n", verdict)
     for device, pace in state.paces():
         bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
         words = f"{100 * pace:.0f} % of the best  {state.sensors_words(device)}"

@@ -12,10 +12,12 @@ from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (
     Device,
     Event,
     GpuSample,
+    Judged,
     LossNotFinite,
     ModelBuilt,
     PhaseBegun,
@@ -23,9 +25,11 @@ from gputopo.values.run.events import (
     RunFinished,
     RunStarted,
     Sample,
+    Standing,
     Step,
     WarmupDone,
 )
+from gputopo.values.run.verdict import EVEN, SLOW
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
 # A device's bar is the median of so many steps: one stalled step does not make it jump.
@@ -55,6 +59,7 @@ class RunState:
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
         self._gpus: dict[int, GpuSample] = {}  # by GPU, the latest of each fact that the display shows
+        self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
     def add(self, event: Event) -> None:
@@ -73,6 +78,8 @@ class RunState:
                 self._take_step(event)
             case Sample():
                 self._gpus |= {one.gpu: self._latest(one) for one in event.gpus}
+            case Judged():
+                self._judged = event
             case PhaseBegun() if event.phase in SLOW_PHASES:
                 self._enter(event.phase)
             case LossNotFinite():
@@ -88,6 +95,24 @@ class RunState:
             return []
         best = min(usable.values())
         return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
+
+    def verdict_words(self) -> str:
+        """Return the verdict so far, by the latest steps; empty before the steps are counted."""
+        if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
+            return ""
+        if self._judged is None:
+            return "cannot tell yet"
+        devices = self._judged.devices
+        slow = [_slow_words(one) for one in devices if one.word == SLOW]
+        if self._judged.run is not None:
+            slow.append("all devices slower than before")
+        if slow:
+            return ", ".join(slow)
+        known = [one.percent for one in devices if one.percent is not None]
+        if all(one.word == EVEN for one in devices):
+            return f"even to within {at_most(max(known))} %" if known else "even again"
+        resolved = f", differences under {at_most(max(known))} % are not resolved" if known else ""
+        return f"cannot tell yet{resolved}"
 
     def sensors_words(self, device: Device) -> str:
         """Return what the GPU of a device reported last: clock, temperature, power; empty if nothing."""
@@ -221,3 +246,9 @@ class RunState:
         now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
         loss = "" if self._step is None else self._loss(self._step)
         return f"{now} images/sec now, {mean} on average{loss}"
+
+
+def _slow_words(one: Standing) -> str:
+    name = f"tower {one.tower}" if one.gpu is None else f"GPU {one.gpu}"
+    by = "" if one.percent is None else f" by {percent(one.percent)} %"
+    return f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")

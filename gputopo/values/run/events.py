@@ -368,6 +368,40 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
     causes: Causes | None = None
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The verdict on a device in one word, with its figure: see `gputopo.values.run.verdict.Verdict`.
+
+    `percent`: of "slow" by how much, of "even" to within what, of "cannot tell" what can be resolved.
+    `cause`: id of the cause that explains most, None where the device is not slow or nothing explains it.
+    """
+
+    tower: int
+    word: str
+    gpu: int | None = None
+    percent: float | None = None
+    cause: str | None = None
+
+
+class Judged(_Event, frozen=True, tag="judged"):
+    """The verdicts so far, by the latest steps up to `step`. `run`: on all devices alike, if they are slow.
+
+    See `gputopo.runs.live`: a device that becomes slow is an Anomaly besides.
+    """
+
+    step: int
+    devices: tuple[Standing, ...]
+    run: str | None = None
+
+
+class AnomalyOver(_Event, frozen=True, tag="anomaly_over"):
+    """A device that was reported as slow is not slow any more."""
+
+    tower: int
+    part: str  # "compute" or "weights"
+    says: str
+    gpu: int | None = None
+
+
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
@@ -410,6 +444,8 @@ Event = (
     | MemoryPeak
     | BatchTried
     | Anomaly
+    | AnomalyOver
+    | Judged
     | RankFailed
     | RunFinished
 )

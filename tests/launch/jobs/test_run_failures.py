@@ -133,7 +133,7 @@ def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
 
 def test_a_worker_may_print_without_end_or_nothing_at_all(run: Run) -> None:
     assert run("prints_much").exit_code == 0
-    assert run.folder.log.stat().st_size == 64 << 20
+    assert 16 << 20 <= run.folder.log.stat().st_size <= 25 << 20  # the first and the last part
 
 
 def test_a_worker_that_closes_its_output_is_not_disturbed(run: Run) -> None:

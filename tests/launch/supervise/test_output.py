@@ -1,8 +1,10 @@
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.supervise import output as log
 from gputopo.launch.supervise.output import LINE_BYTES, LINES, WorkerOutput
 
 
@@ -35,6 +37,21 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     output.close()
     assert output.last_lines == ("x" * LINE_BYTES,)
     assert (tmp_path / "log").stat().st_size == 100 * 65536
+
+
+def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(log, "LAST_BYTES", 2000)
+    taken(tmp_path / "log", *[b"line %06d\n" % number for number in range(250_000)])
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[:2] == ["line 000000", "line 000001"]
+    assert lines[-1] == "line 249999"
+    (gap,) = (place for place, one in enumerate(lines) if one.startswith("[gputopo: about 3 MB of output"))
+    kept = [int(one.split()[1]) for one in lines[gap + 1 :]]
+    assert kept == list(range(kept[0], 250_000))
+    assert 2000 - LINE_BYTES <= sum(len(one) + 1 for one in lines[gap + 1 :]) <= 4000
 
 
 def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_last_lines(

@@ -1,5 +1,5 @@
 from gputopo.report.metrics.run import RunMetrics
-from gputopo.values.run.events import Anomaly, Event, GpuSample, HostLoad, Sample
+from gputopo.values.run.events import Anomaly, Event, GpuSample, HostLoad, Judged, Sample, Standing
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream
 from tests.report.metrics.exposition_grammar import read
 
@@ -44,6 +44,16 @@ def test_the_end_and_anomalies_are_shown() -> None:
     found = metrics(*EVENTS[:-1], slow, slow, EVENTS[-1])
     assert (of(found, "run_status", state="complete"), of(found, "run_status", state="running")) == (1, 0)
     assert of(found, "run_anomalies") == 1
+
+
+def test_the_verdicts_so_far_are_shown_with_their_figures() -> None:
+    slow = Standing(tower=0, gpu=0, word="slow", percent=12.5, cause="power-cap")
+    even = Standing(tower=1, gpu=1, word="even", percent=2.0)
+    found = metrics(*EVENTS[:-1], Judged(time_s=1.0, step=9, devices=(slow, even)))
+    states = [of(found, "run_device_verdict", tower="0", gpu="0", state=one) for one in ("slow", "even")]
+    assert states == [1, 0]
+    assert of(found, "run_device_slower_ratio", tower="0", gpu="0", cause="power-cap") == 0.125
+    assert of(found, "run_device_resolution_ratio", tower="1", gpu="1") == 0.02
 
 
 def test_gpus_show_the_latest_of_each_fact_until_they_are_lost() -> None:

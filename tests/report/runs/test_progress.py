@@ -12,11 +12,13 @@ from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
     GpuSample,
+    Judged,
     LossNotFinite,
     PhaseBegun,
     RankFailed,
     RunStarted,
     Sample,
+    Standing,
     Step,
     Traced,
 )
@@ -110,11 +112,41 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert f"{state.running.steps} of 20" in lines[1]
-    assert lines[2].startswith("/GPU:0")
-    assert lines[2].rstrip().endswith("100 % of the best  1700 MHz")
-    assert lines[3].rstrip().endswith("52 % of the best  1700 MHz")
-    assert lines[2].count("━") > 1.8 * lines[3].count("━") > 0
+    assert lines[1].rstrip() == "cannot tell yet"
+    assert f"{state.running.steps} of 20" in lines[2]
+    assert lines[3].startswith("/GPU:0")
+    assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
+    assert lines[4].rstrip().endswith("52 % of the best  1700 MHz")
+    assert lines[3].count("━") > 1.8 * lines[4].count("━") > 0
+
+
+@pytest.mark.parametrize(
+    ("standings", "words"),
+    [
+        ((), "cannot tell yet"),
+        ((("even", 2.1, None), ("even", 2.91, None)), "even to within 3.0 %"),
+        ((("even", 2.1, None), ("slow", 12.3, "power-cap")), "GPU 1 slow by 12 % (power-cap)"),
+        ((("slow", 4.0, None), ("slow", 12.3, None)), "GPU 0 slow by 4.0 %, GPU 1 slow by 12 %"),
+        (
+            (("even", 2.1, None), ("cannot tell", 8.13, None)),
+            "cannot tell yet, differences under 8.2 % are not resolved",
+        ),
+        ((("even", None, None), ("even", None, None)), "even again"),
+    ],
+)
+def test_the_verdict_so_far_is_in_the_fields_words(
+    standings: tuple[tuple[str, float | None, str | None], ...], words: str
+) -> None:
+    state = RunState()
+    for event in EVENTS[:-7]:
+        state.add(event)
+    devices = tuple(
+        Standing(tower=n, gpu=n, word=word, percent=percent, cause=cause)
+        for n, (word, percent, cause) in enumerate(standings)
+    )
+    if devices:
+        state.add(Judged(time_s=0.0, step=9, devices=devices))
+    assert state.verdict_words() == words
 
 
 def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead() -> None:

@@ -1,0 +1,203 @@
+"""Verdicts while a run lasts, by its latest steps: when to look, and what is new since the look before. Pure.
+
+A look judges as the end of a run does, but the latest steps alone: what changes is seen as soon in a run of
+days as in its first minutes, and a look takes as long. A device is reported only when two looks one after
+the other find it slow, so that many looks do not add up to more false alarms than one (measured in
+tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from gputopo.runs.anomaly import AnomalyCheck, event_of
+from gputopo.runs.summary import Summary
+from gputopo.runs.verdict import words
+from gputopo.runs.verdict.judge import Judgement
+from gputopo.values.run.events import (
+    AnomalyOver,
+    Event,
+    Judged,
+    PhaseBegun,
+    Restarted,
+    RunStarted,
+    Sample,
+    Standing,
+    Step,
+    WarmupDone,
+)
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+
+# Steps of a look at most. Of 5 % noise they resolve 5 %; judging two GPUs takes 60 ms, sixteen 0.3 s. Ours.
+RECENT_STEPS = 300
+# Samples between two steps that a look has at most, where steps take minutes: what is asked of a GPU every
+# eighth time is in them. Ours.
+SAMPLES_A_STEP = 8
+# Between two looks at least, so that a slow device is reported within 100 steps. Ours.
+EVERY_STEPS, EVERY_S = 25, 2.0
+# Of one core for all looks together. Ours.
+MAX_SHARE = 0.01
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What a look judges: the latest events. `step`: the number of the last step."""
+
+    events: tuple[Event, ...]
+    step: int
+
+
+class Recent:
+    """The events of the latest steps of a run, and whether another look is due."""
+
+    def __init__(self) -> None:
+        self._started: RunStarted | None = None
+        self._events: deque[Event] = deque()
+        self._steps = 0
+        self._samples = 0  # since the last step
+        self._new_steps = 0
+        self._step = 0
+        self._next_s = 0.0
+
+    def add(self, event: Event) -> None:
+        """Add the next event of the run."""
+        match event:
+            case Step() if not event.warmup:
+                self._events.append(event)
+                self._step, self._samples = event.step, 0
+                self._steps += 1
+                self._new_steps += 1
+                if self._steps > RECENT_STEPS:
+                    self._drop_step()
+            case Sample():
+                self._samples += 1
+                if self._samples <= SAMPLES_A_STEP:
+                    self._events.append(event)
+            case PhaseBegun():
+                self._events.append(event)
+            case RunStarted():
+                self._started = event
+            case WarmupDone() | Restarted():
+                self._events.clear()
+                self._steps = self._new_steps = 0
+
+    def _drop_step(self) -> None:
+        while not isinstance(self._events.popleft(), Step):
+            pass
+        self._steps -= 1
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to look now. `now_s`: seconds of a clock that only grows."""
+        return (
+            self._new_steps >= EVERY_STEPS
+            and now_s >= self._next_s
+            and self._started is not None
+            and len(self._started.devices) > 1
+            and self._started.spec.get("task") != "input"
+        )
+
+    def take(self, now_s: float) -> Window:
+        """Return what to judge in the look that begins now."""
+        self._new_steps = 0
+        self._next_s = now_s + EVERY_S
+        assert self._started is not None
+        return Window((self._started, *self._events), self._step)
+
+    def took(self, now_s: float, seconds: float) -> None:
+        """Note how much processor time the last look took: a dear one is not made as often."""
+        self._next_s = max(self._next_s, now_s + seconds / MAX_SHARE)
+
+
+def judged(window: Window) -> Judgement:
+    """Return the verdicts of a look."""
+    summary = Summary()
+    for event in window.events:
+        summary.add(event)
+    return summary.check().judgement
+
+
+class Reports:
+    """What was reported of the devices of a run, and what a new look adds to it."""
+
+    def __init__(self) -> None:
+        self._reported: dict[int, tuple[str, str | None]] = {}  # by tower: part and cause
+        self._before: dict[int, Verdict] = {}  # by tower: of the look before
+
+    def look(self, found: Judgement, step: int, time_s: float) -> tuple[Event, ...]:
+        """Return the events of a look: the verdicts, what became slow, and what is slow no longer."""
+        news: list[Event] = []
+        for verdict in found.devices:
+            tower = verdict.tower or 0
+            before = self._before.get(tower)
+            self._before[tower] = verdict
+            if before is not None:
+                news += self._changed(tower, before, verdict, time_s)
+        judged = Judged(
+            time_s=time_s,
+            step=step,
+            devices=tuple(self._standing(verdict) for verdict in found.devices),
+            run=found.run.says if found.run is not None and found.run.word == SLOW else None,
+        )
+        return (judged, *news)
+
+    def end(self, check: AnomalyCheck, time_s: float) -> tuple[Event, ...]:
+        """Return what the verdict over all steps adds to, or takes from, what was reported."""
+        news: list[Event] = [
+            event_of(slow, time_s)
+            for slow in check.anomalies
+            if self._reported.get(slow.tower or 0, (None,))[0] != (slow.part or "compute")
+        ]
+        for verdict in check.judgement.devices if check.made else ():
+            known = self._reported.get(verdict.tower or 0)
+            if known is not None and verdict.word != SLOW:
+                news.append(_over(verdict, known[0], f"Over all steps: {verdict.says}", time_s))
+        return tuple(news)
+
+    def _standing(self, verdict: Verdict) -> Standing:
+        """Return a verdict in one word: "slow" only if it was reported, "even" also where it is so again."""
+        tower = verdict.tower or 0
+        one = Standing(tower=tower, gpu=verdict.gpu, word=CANNOT_TELL, percent=verdict.resolution_percent)
+        if _is_slow(verdict):
+            if tower not in self._reported:
+                return one
+            return msgspec.structs.replace(
+                one, word=SLOW, percent=verdict.percent_under, cause=_cause(verdict)
+            )
+        if _is_over(verdict):
+            within = verdict.percent_under_high if verdict.word == EVEN else None
+            return msgspec.structs.replace(one, word=EVEN, percent=within)
+        return one
+
+    def _changed(self, tower: int, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
+        known = self._reported.get(tower)
+        if _is_slow(before) and _is_slow(now) and before.part == now.part:
+            part, cause = now.part or "compute", _cause(now)
+            if known is None or known[0] != part or (known[1] != cause and _cause(before) == cause):
+                self._reported[tower] = part, cause
+                yield event_of(now, time_s)
+        elif known is not None and _is_over(before) and _is_over(now):
+            del self._reported[tower]
+            since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
+            even = "" if now.word == SLOW else f", to within {words.at_most(now.percent_under_high or 0.0)} %"
+            yield _over(now, known[0], f"{_name(now)} is even with its peers again{since}{even}", time_s)
+
+
+def _is_slow(verdict: Verdict) -> bool:
+    return verdict.word == SLOW and verdict.to_step is None
+
+
+def _is_over(verdict: Verdict) -> bool:
+    return verdict.word == EVEN or (verdict.word == SLOW and verdict.to_step is not None)
+
+
+def _cause(verdict: Verdict) -> str | None:
+    found = verdict.causes.found if verdict.causes is not None else ()
+    return found[0].id if found else None
+
+
+def _name(verdict: Verdict) -> str:
+    return f"tower {verdict.tower}" if verdict.gpu is None else f"GPU {verdict.gpu}"
+
+
+def _over(verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:
+    return AnomalyOver(time_s=time_s, tower=verdict.tower or 0, gpu=verdict.gpu, part=part, says=says)

@@ -1,0 +1,136 @@
+from collections.abc import Iterator
+
+import pytest
+
+from gputopo.runs.anomaly import AnomalyCheck
+from gputopo.runs.live import EVERY_S, RECENT_STEPS, SAMPLES_A_STEP, Recent, Reports, judged
+from gputopo.runs.summary import Summary
+from gputopo.runs.verdict.judge import Judgement
+from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
+from gputopo.values.run.verdict import Cause, Causes, Verdict
+from tests.invented_runs import BEGAN_S
+from tests.runs.verdict.drills import Trainer, always
+
+
+def reported(trainer: Trainer, steps: int) -> Iterator[tuple[int, Event]]:
+    """What all looks report, each with its step, and at 0 what the end adds."""
+    recent, reports, summary = Recent(), Reports(), Summary()
+    for number, event in enumerate(trainer.events(steps)):
+        recent.add(event)
+        summary.add(event)
+        if recent.is_due(now := 0.1 * number):
+            window = recent.take(now)
+            yield from ((window.step, one) for one in reports.look(judged(window), window.step, now))
+    yield from ((0, one) for one in reports.end(summary.check(), BEGAN_S))
+
+
+def test_a_slow_device_is_reported_once_within_100_steps_and_the_end_adds_nothing() -> None:
+    found = list(reported(Trainer(slow={1: always(8)}, seed=1), 300))
+    ((step, anomaly),) = ((step, event) for step, event in found if isinstance(event, Anomaly))
+    assert step <= 100
+    assert (anomaly.tower, anomaly.gpu, anomaly.part) == (1, 1, "compute")
+    words = [
+        [one.word for one in event.devices if one.tower == 1]
+        for _, event in found
+        if isinstance(event, Judged)
+    ]
+    assert words[0] == ["cannot tell"]  # one look proves nothing
+    assert set(map(tuple, words[3:])) == {("slow",)}
+
+
+def test_what_becomes_slow_and_even_again_late_in_a_long_run_is_reported_both_times() -> None:
+    trainer = Trainer(slow={2: lambda step: 1 / 0.9 if 800 <= step < 1000 else 1.0}, seed=2)
+    changes = [(step, one) for step, one in reported(trainer, 1400) if isinstance(one, Anomaly | AnomalyOver)]
+    (slow_at, slow), (over_at, over), *_ = changes
+    assert isinstance(slow, Anomaly)
+    assert "slower than its peers since about step" in slow.says
+    assert 800 < slow_at <= 900
+    assert isinstance(over, AnomalyOver)
+    assert over.says.startswith("GPU 2 is even with its peers again since about step ")
+    assert 1000 < over_at <= 1125
+
+
+def test_an_even_run_reports_nothing_but_that() -> None:
+    found = [event for _, event in reported(Trainer(seed=3), 400)]
+    assert all(isinstance(event, Judged) for event in found)
+    last = found[-1]
+    assert isinstance(last, Judged)
+    assert {one.word for one in last.devices} == {"even"}
+    assert all(one.percent is not None and one.percent < 2 for one in last.devices)
+
+
+def slow(cause: str | None = None, word: str = "slow") -> Judgement:
+    found = (
+        Causes(says="", found=(Cause(id=cause, says="", how="", percent=9, percent_low=0, percent_high=9),))
+        if cause
+        else None
+    )
+    verdict = Verdict(
+        word=word, says="It is.", tower=1, gpu=1, part="compute", percent_under=10.0, causes=found
+    )
+    return Judgement(devices=(verdict,))
+
+
+@pytest.mark.parametrize(
+    ("looks", "causes"),
+    [
+        ("p", []),
+        ("pp", ["p"]),
+        ("pc", ["c"]),  # it is slow in both looks
+        ("ppp", ["p"]),
+        ("ppcp", ["p"]),  # another cause is reported from the second look on
+        ("ppcc", ["p", "c"]),
+        ("p?pp", ["p"]),
+    ],
+)
+def test_a_device_is_reported_from_the_second_look_on_and_again_with_another_cause(
+    looks: str, causes: list[str]
+) -> None:
+    reports = Reports()
+    found = [
+        event
+        for number, look in enumerate(looks)
+        for event in reports.look(slow(word="cannot tell") if look == "?" else slow(look), number, 0.0)
+        if isinstance(event, Anomaly)
+    ]
+    assert [event.causes.found[0].id for event in found if event.causes] == causes
+
+
+def test_the_end_reports_what_no_look_did_and_takes_back_what_is_not_so_over_all_steps() -> None:
+    reports = Reports()
+    (event,) = reports.end(AnomalyCheck(judgement=slow()), 0.0)
+    assert isinstance(event, Anomaly)
+    for number in range(2):
+        reports.look(slow(), number, 0.0)
+    assert reports.end(AnomalyCheck(judgement=slow()), 0.0) == ()
+    (over,) = reports.end(AnomalyCheck(judgement=slow(word="even")), 0.0)
+    assert isinstance(over, AnomalyOver)
+    assert over.says == "Over all steps: It is."
+
+
+def test_a_window_has_the_latest_steps_and_few_samples_of_each() -> None:
+    recent = Recent()
+    for event in Trainer(seed=4).events(1000):
+        recent.add(event)
+        for _ in range(50):
+            recent.add(Sample(time_s=0.0, gpus=(GpuSample(gpu=0),)))
+    window = recent.take(0.0)
+    steps = [event.step for event in window.events if isinstance(event, Step)]
+    assert steps == list(range(1001 - RECENT_STEPS, 1001))
+    assert len(window.events) <= 2 + RECENT_STEPS * (1 + SAMPLES_A_STEP) + SAMPLES_A_STEP
+
+
+def test_a_dear_look_is_not_made_as_often() -> None:
+    recent = Recent()
+    events = iter(Trainer(seed=5).events(500))
+    for _ in range(100):
+        recent.add(next(events))
+    assert recent.is_due(0.0)
+    recent.take(0.0)
+    assert not recent.is_due(10 * EVERY_S)  # no new steps
+    for event in events:
+        recent.add(event)
+    assert recent.is_due(EVERY_S)
+    recent.took(1.0, seconds=0.3)
+    assert not recent.is_due(30.0)
+    assert recent.is_due(31.0)
