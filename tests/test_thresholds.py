@@ -46,6 +46,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
     "launch.jobs.screen": {"ROUNDS": 3, "QUICK_S": 120.0, "QUICK_COUNTED_S": 2.0},
     "launch.jobs.trials": {"COUNTED_S": 5.0, "MAX_STEPS": 200, "MAX_WARMUP": 10},
+    "launch.spec.host_place": {"MIN_CPUS_PER_GPU": 2},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
         "CPU_MAX_BATCHES": 50,

@@ -179,6 +179,7 @@ def _measured(
     from gputopo.cli.run.autotune import plan_fastest
     from gputopo.cli.run.command import choose_and_claim, implied_update, placed
     from gputopo.launch.spec import target
+    from gputopo.launch.supervise.cpus import usable_cpus
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
@@ -187,7 +188,13 @@ def _measured(
 
     def choose(others: "Mapping[int, str]") -> "target.Target":
         return target.target_of(
-            machine, request, environ=os.environ, claimed=others, **before._asdict(), keep=keep
+            machine,
+            request,
+            environ=os.environ,
+            claimed=others,
+            **before._asdict(),
+            keep=keep,
+            usable=usable_cpus(),
         )
 
     batch = {} if request.batch_size is None else {"batch_size": request.batch_size}

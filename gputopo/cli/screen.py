@@ -141,6 +141,7 @@ def _cells(
     from gputopo.launch.jobs.trials import COUNTED_S, Trial, trial_of
     from gputopo.launch.spec import env, target
     from gputopo.launch.spec.prepare import spec_of
+    from gputopo.launch.supervise.cpus import usable_cpus
 
     if machine.gpus and not cpu:
         with contextlib.suppress(GputopoError):
@@ -149,7 +150,14 @@ def _cells(
 
     def planned(wanted: "Request", claimed: Mapping[int, str] = {}) -> "Target":
         return target.target_of(
-            machine, wanted, environ=os.environ, claimed=claimed, **before._asdict(), cpu=cpu, keep=1
+            machine,
+            wanted,
+            environ=os.environ,
+            claimed=claimed,
+            **before._asdict(),
+            cpu=cpu,
+            keep=1,
+            usable=usable_cpus(),
         )
 
     chosen = choose_and_claim(machine, lambda others: planned(request, others), claims)
@@ -172,9 +180,7 @@ def _cells(
         core.require_runnable(one, spec, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
-        return Cell(
-            kind, order, Trial(one.plan, short, env.worker_env(os.environ, short, one.plan.environment))
-        )
+        return Cell(kind, order, Trial(one.plan, short, env.run_env(os.environ, one, short)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:

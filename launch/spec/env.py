@@ -4,8 +4,13 @@ Nothing here reads or changes `os.environ`: the parent's environment comes in as
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from gputopo.launch.spec.host_place import CPUS, MEMORY_NODE, HostPlace
 from gputopo.launch.spec.run_spec import RunSpec, Runtime
+
+if TYPE_CHECKING:
+    from gputopo.launch.spec.target import Target  # loads the planner, which a worker does not need
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 ALLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -23,8 +28,20 @@ _WORKER_DEFAULTS = {
 _CPU_DEFAULTS = {**_WORKER_DEFAULTS, "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
+def run_env(parent: Mapping[str, str], target: "Target", spec: RunSpec | None) -> dict[str, str]:
+    """Return the environment of a run on a target: of the worker, or without a spec of the user's program."""
+    if spec is not None:
+        return worker_env(parent, spec, target.plan.environment, target.host_place)
+    if target.backend == "cpu" and target.rehearsal_of is None:
+        return program_env(parent, None)
+    return program_env(parent, target.plan.environment, target.host_place)
+
+
 def worker_env(
-    parent: Mapping[str, str], spec: RunSpec, plan_environment: Mapping[str, str]
+    parent: Mapping[str, str],
+    spec: RunSpec,
+    plan_environment: Mapping[str, str],
+    place: HostPlace = HostPlace(),  # noqa: B008 (frozen)
 ) -> dict[str, str]:
     """Return the environment of the built-in core's worker: the parent's, and what the run needs.
 
@@ -32,8 +49,10 @@ def worker_env(
     backend no GPU is visible, so that a rehearsal never touches one. A narrower CUDA_VISIBLE_DEVICES of the
     parent is respected where the plan is made (`gputopo.planner.available`): in the child the variable counts
     from all GPUs of the machine again, so only the plan's value is right here. TensorFlow's settings that the
-    user has in the environment stand, unless the spec asks for others than its defaults.
+    user has in the environment stand, unless the spec asks for others than its defaults. `place`: the CPUs,
+    memory and threads of a run on GPUs; those of gputopo's own parent run do not matter.
     """
+    parent = _without_place(parent)
     if spec.backend == "cpu":
         return {**_CPU_DEFAULTS, **parent, "PYTHONUNBUFFERED": "1", **NO_GPU}
     runtime = spec.runtime
@@ -43,7 +62,14 @@ def worker_env(
     if runtime.memory_limit_mib is not None:
         asked[ALLOW_GROWTH] = "false"  # a limit and growth exclude one another
     defaults = {**_WORKER_DEFAULTS, **(threads if default and not _has_threads(parent) else {})}
-    return {**defaults, **parent, "PYTHONUNBUFFERED": "1", **asked, **plan_environment}
+    return {
+        **defaults,
+        **parent,
+        "PYTHONUNBUFFERED": "1",
+        **asked,
+        **place.environment(parent),
+        **plan_environment,
+    }
 
 
 def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
@@ -58,14 +84,27 @@ def gpu_threads(runtime: Runtime, gpus: int) -> dict[str, str]:
     return {GPU_THREAD_MODE: mode, GPU_THREAD_COUNT: str(each if mode == "gpu_private" else each * gpus)}
 
 
-def program_env(parent: Mapping[str, str], plan_environment: Mapping[str, str] | None) -> dict[str, str]:
+def program_env(
+    parent: Mapping[str, str],
+    plan_environment: Mapping[str, str] | None,
+    place: HostPlace = HostPlace(),  # noqa: B008 (frozen)
+) -> dict[str, str]:
     """Return the environment of the user's own program: the plan's variables, or no GPU without one."""
-    return {**parent, **(NO_GPU if plan_environment is None else plan_environment)}
+    parent = _without_place(parent)
+    return {
+        **parent,
+        **place.environment(parent),
+        **(NO_GPU if plan_environment is None else plan_environment),
+    }
 
 
 def changes(parent: Mapping[str, str], child: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the child that the parent has not, or with another value."""
     return {name: value for name, value in sorted(child.items()) if parent.get(name) != value}
+
+
+def _without_place(parent: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in parent.items() if name not in (CPUS, MEMORY_NODE)}
 
 
 def _same_threads(one: Runtime, other: Runtime) -> bool:

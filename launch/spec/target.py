@@ -15,6 +15,7 @@ from statistics import fmean
 
 from gputopo import planner
 from gputopo.findings import driver_broken
+from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import CPU_DEVICES, cpu_plan
@@ -38,7 +39,8 @@ class Target:
     """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
 
     `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
-    name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs.
+    name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
+    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them.
     """
 
     backend: Backend
@@ -47,6 +49,16 @@ class Target:
     why_cpu: str | None = None
     rehearsal_of: str | None = None
     cpu_devices: int = CPU_DEVICES
+    usable: Usable | None = None
+    affinity: bool = True
+
+    @property
+    def host_place(self) -> HostPlace:
+        """The CPUs, memory and threads of a run on the plan's GPUs."""
+        if self.machine is None or not self.affinity:
+            return HostPlace()
+        usable = None if self.rehearsal_of is not None else self.usable
+        return host_place(self.machine, self.plan.choice.gpus, usable)
 
 
 def target_of(
@@ -61,12 +73,14 @@ def target_of(
     require_gpu: bool = False,
     cpu: bool = False,
     keep: int | None = None,
+    usable: Usable | None = None,
+    affinity: bool = True,
 ) -> Target:
     """Plan for the machine, and choose the backend.
 
     `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
     processes have claimed, with by whom. `history`, `learned`: as of `planner.plan`. `cpu`: on CPU devices.
-    `keep`: bound of the candidates that are listed.
+    `keep`: bound of the candidates that are listed. `usable`, `affinity`: as of `Target`.
     Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
     for a request that cannot be met.
     """
@@ -79,7 +93,9 @@ def target_of(
                 "leave one of them out",
             )
         plan = planner.plan(machine, request)
-        return Target("cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of)
+        return Target(
+            "cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of, affinity=affinity
+        )
     if cpu:
         return _without_gpus(request, _NONE_WANTED, require_gpu=False)
     broken = driver_broken(machine)
@@ -91,7 +107,7 @@ def target_of(
         why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
         return _without_gpus(request, why, require_gpu=require_gpu)
     plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
-    return Target("gpu", plan, machine)
+    return Target("gpu", plan, machine, usable=usable, affinity=affinity)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -159,11 +159,12 @@ def _trials(
         plan = msgspec.structs.replace(target.plan, choice=one)
         if target.machine is not None:
             plan = msgspec.structs.replace(plan, environment=plan_environment(target.machine, one.gpus))
+        planned = replace(target, plan=plan)
         try:
-            short = trial_of(_spec_of(replace(target, plan=plan), spec.model, asked, training))
+            short = trial_of(_spec_of(planned, spec.model, asked, training))
         except UsageError:
             continue  # the other options do not go with this placement
-        trials.append(Trial(plan, short, env.worker_env(os.environ, short, plan.environment)))
+        trials.append(Trial(plan, short, env.run_env(os.environ, planned, short)))
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options leave a single placement",

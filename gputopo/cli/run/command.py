@@ -32,7 +32,7 @@ _OF_REPLICAS = (
 _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
-    *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children"),
+    *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children", "no_affinity"),
     *("output", "prometheus", "fail_on"),
 )
 
@@ -85,6 +85,8 @@ def run(
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
         if not options.dry_run:
             warn(chosen.plan)
+            for line in chosen.host_place.says if chosen.backend == "gpu" else ():
+                note(line)
         if program:
             from gputopo.cli.run.program import run_own
 
@@ -124,6 +126,7 @@ def _target_of(
     from gputopo import planner
     from gputopo.launch.spec import model_names, target
     from gputopo.launch.supervise import run_folder as runs
+    from gputopo.launch.supervise.cpus import usable_cpus
 
     if model is not None:
         model = model_names.model_for(model, asked.get("data_name"))
@@ -156,6 +159,8 @@ def _target_of(
             rehearsal_of=target.rehearsal_name(sources),
             require_gpu=options.require_gpu,
             cpu=options.cpu,
+            usable=usable_cpus(),
+            affinity=not options.no_affinity,
         )
 
     chosen = choose_and_claim(machine, choose, None if options.dry_run else claims)

@@ -51,6 +51,13 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool, Option("--require-gpu", "Without a GPU exit with 3 instead of training on the CPU")
     ] = False
     cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+    no_affinity: Annotated[
+        bool,
+        Option(
+            "--no-affinity",
+            "Run on all CPUs, with memory and threads as without gputopo; default: those near the GPUs",
+        ),
+    ] = False
     output: Annotated[
         str | None,
         Option("--output", "Folder of the run", value="DIR", default="a new one", read=read_folder),

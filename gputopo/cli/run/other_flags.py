@@ -74,7 +74,7 @@ _ELSEWHERE = {
         *("datasets_sloppy_parallel_interleave", "multi_device_iterator_max_buffer_size"),
         *("fuse_decode_and_crop", "datasets_repeat_cached_sample"),
     ),
-    "leave it out, and bind the whole run: numactl --cpunodebind=0 --membind=0 gputopo run ...": (
+    "leave it out: a run takes the CPUs and memory near its GPUs unless --no-affinity is given": (
         "use_numa_affinity",
     ),
     "leave it out: colours are distorted without YIQ, which TensorFlow 2 lacks": ("distort_color_in_yiq",),

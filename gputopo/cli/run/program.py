@@ -35,14 +35,13 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
 
     1 instead of 0 where something is wrong and --fail-on asks for it. Raises GputopoError before the start.
     """
-    has_gpus = target.backend == "gpu" or target.rehearsal_of is not None
-    environment = env.program_env(os.environ, target.plan.environment if has_gpus else None)
+    environment = env.run_env(os.environ, target, None)
     check_program(program, environment)
     if options.dry_run:
         from gputopo.cli.run.dry import show_dry_run
 
         changes = env.changes(os.environ, environment)
-        show_dry_run(target.plan, None, changes, program, options.shape)
+        show_dry_run(target, None, changes, program, options.shape)
         return ExitCode.OK
     where = _where(program[0], target)
     spec = program_spec(target, program, [where])

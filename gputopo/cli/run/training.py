@@ -286,7 +286,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
         )
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
-    require_numerics(spec, env.worker_env(os.environ, spec, target.plan.environment))
+    require_numerics(spec, env.run_env(os.environ, target, spec))
     require_memory(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
         from gputopo.launch.data.folder import find
@@ -329,10 +329,10 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     from gputopo.cli.run.dry import show_dry_run
 
     require_runnable(target, spec, options)
-    environment = env.worker_env(os.environ, spec, target.plan.environment)
+    environment = env.run_env(os.environ, target, spec)
     place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
     command = worker_command(place, _FUTURE_EVENTS_FD)
-    show_dry_run(target.plan, spec, env.changes(os.environ, environment), command, options.shape)
+    show_dry_run(target, spec, env.changes(os.environ, environment), command, options.shape)
     return ExitCode.OK
 
 
@@ -340,7 +340,7 @@ def _supervised(
     target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay, options: OutputOptions
 ) -> Outcome:
     limits = LIMITS if options.stall_timeout is None else Limits(patience=of_seconds(options.stall_timeout))
-    environment = env.worker_env(os.environ, spec, target.plan.environment)
+    environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
 
     gpus = [device.gpu for device in spec.devices if device.gpu is not None and spec.backend == "gpu"]

@@ -5,10 +5,12 @@ import os
 import tensorflow as tf
 
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules.numerics import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.checking import short_name
 from gputopo.values.errors import HardwareError
+from gputopo.values.index_ranges import index_ranges
 
 HOST = "/CPU:0"  # where time is read and losses are added up
 
@@ -63,6 +65,8 @@ def settings(spec: RunSpec) -> dict[str, str]:
     limit = spec.runtime.memory_limit_mib
     growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
     memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
+    if CPUS in os.environ:
+        found["cpus"] = index_ranges(os.sched_getaffinity(0))
     return found | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.spec.env import changes, gpu_threads, program_env, worker_env
+from gputopo.launch.spec.host_place import HostPlace
 from gputopo.launch.spec.run_spec import Runtime
 from tests.launch.specs import cpu_spec
 
@@ -68,6 +69,16 @@ def test_memory_is_limited_or_grows_but_never_both() -> None:
 def test_a_worker_on_cpu_devices_gets_no_gpu_threads() -> None:
     environment = worker_env({}, cpu_spec(runtime=Runtime(memory_limit_mib=99, per_gpu_threads=3)), {})
     assert not [name for name in environment if name.startswith("TF_GPU_THREAD")]
+
+
+def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
+    place = HostPlace(cpus="0-3", memory_node=1, threads=2)
+    inner = {"GPUTOPO_CPUS": "7", "GPUTOPO_MEMORY_NODE": "3", "OMP_NUM_THREADS": "5"}
+    on_gpu = worker_env(inner, cpu_spec(backend="gpu"), PLAN, place)
+    assert (on_gpu["GPUTOPO_CPUS"], on_gpu["GPUTOPO_MEMORY_NODE"]) == ("0-3", "1")
+    assert (on_gpu["TF_NUM_INTRAOP_THREADS"], on_gpu["OMP_NUM_THREADS"]) == ("2", "5")
+    for environment in (worker_env(inner, cpu_spec(), PLAN, place), program_env(inner, PLAN)):
+        assert not {"GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE", "TF_NUM_INTRAOP_THREADS"} & {*environment}
 
 
 def test_the_parents_environment_is_not_changed() -> None:
