@@ -90,7 +90,7 @@ def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
 
 def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     for where, other, training in _rated(earlier):
-        plain = other.spec.get("task") == "train" and not other.spec.get("extra_forward")
+        plain = other.spec.get("task") == "train" and not _disturbed(other.spec)
         if plain and _is_free(other.spec) and _same(result.spec, other.spec):
             return msgspec.structs.replace(judge(rate, training, _how(other.spec)), other=where)
     return None
@@ -105,6 +105,11 @@ def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Resul
         if of_the_input and _same(result.spec, other.spec):
             return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
     return judge_waiting(share, rate)
+
+
+def _disturbed(spec: Mapping[str, Any]) -> bool:
+    """Whether a training was slowed down on purpose."""
+    return bool(spec.get("extra_forward") or spec.get("drills"))
 
 
 def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:

@@ -17,6 +17,7 @@ from gputopo.runs.thinned import Thinned
 from gputopo.runs.throughput import RunningThroughput
 from gputopo.runs.verdict.judge import judge
 from gputopo.runs.verdict.paces import Paces
+from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
     Event,
@@ -158,6 +159,7 @@ class Summary:
             "ran": what_ran(started.spec),
             "backend": started.backend,
             "rehearsal_of": started.rehearsal_of,
+            "drills": labels(started.spec),
             "says": self._messages(),
         }
 

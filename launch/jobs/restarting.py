@@ -4,6 +4,7 @@ import msgspec
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import ExitCode
+from gputopo.values.run.drill import SLOW
 from gputopo.values.run.events import CheckpointSaved, Event, RankFailed, Step
 
 # What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
@@ -41,7 +42,13 @@ def continued(spec: RunSpec, counted: int) -> RunSpec | None:
     The new warm-up trains, too, so it is taken from the steps that are left.
     """
     saved = msgspec.structs.replace(spec.lifecycle, resume=False, resume_or_start=True)
-    spec = msgspec.structs.replace(spec, lifecycle=saved)
+    # Faults that happen once have happened; steps are numbered anew.
+    drills = tuple(
+        msgspec.structs.replace(drill, step=max(0, drill.step - counted))
+        for drill in spec.drills
+        if drill.fault in SLOW
+    )
+    spec = msgspec.structs.replace(spec, lifecycle=saved, drills=drills)
     if spec.num_batches is None or not counted:
         return spec
     left = spec.num_batches - counted

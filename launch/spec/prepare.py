@@ -27,6 +27,7 @@ from gputopo.values.run.batches import (
     require_one_each,
     shares,
 )
+from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan
 
@@ -66,7 +67,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     On the GPU backend tower i is `/GPU:i`, the i-th of the plan's GPUs, which are all that the worker sees.
     On the CPU backend it is `/CPU:i`, standing for that GPU where the plan has GPUs (a rehearsal).
     Raises UsageError for an unknown model, variables on a GPU that is not in the plan, added work for a tower
-    that is not there, or options that do not go together.
+    or drill that is not there, or options that do not go together.
     """
     backend, machine, choice = target.backend, target.machine, target.plan.choice
     count = len(choice.gpus) or target.cpu_devices
@@ -98,6 +99,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
         says=(*spec.says, *_batch_note(spec, choice.batch_sizes)),
     )
+    _check_drills(spec)
     check(spec)
     return spec
 
@@ -116,7 +118,9 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
     work = (_work_note(tower, passes) for tower, passes in sorted(requested.extra_forward.items()))
-    return (where, *work, *stale, *old)
+    noun = "GPU" if target.backend == "gpu" else "tower"
+    drill = (drill_says(requested.drills, noun),) if requested.drills else ()
+    return (*drill, where, *work, *stale, *old)
 
 
 def _work_note(tower: int, passes: int) -> str:
@@ -230,6 +234,19 @@ def _check_added_work(added: Mapping[int, int], count: int) -> None:
     if stray is not None:
         raise UsageError(
             f"--add-work names tower {stray}, this run has {count}", f"give a tower from 0 to {count - 1}"
+        )
+
+
+def _check_drills(spec: RunSpec) -> None:
+    on_cpu = spec.backend == "cpu"
+    known = [one.tower if on_cpu or one.gpu is None else one.gpu for one in spec.devices]
+    stray = next((one for one in spec.drills if one.device is not None and one.device not in known), None)
+    if stray is not None:
+        noun = "tower" if on_cpu else "GPU"
+        listed = ", ".join(map(str, known))
+        raise UsageError(
+            f"--drill {stray.typed} names {noun} {stray.device}, this run has {listed}",
+            f"name a {noun} of this run, such as {known[-1]}",
         )
 
 

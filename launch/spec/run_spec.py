@@ -21,6 +21,7 @@ from gputopo.launch.spec.readers import (
 from gputopo.launch.spec.strategy_names import STRATEGIES
 from gputopo.values.option import Option, require_choice
 from gputopo.values.run.batches import AUTO, BatchSize, batches_of, read_batch_size
+from gputopo.values.run.drill import Drill, read_drills
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import AllReduce, VariableUpdate
 
@@ -345,7 +346,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
     `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
-    tower 1 run its forward pass two times more in each step. `max_clocks_mhz`: maximum clocks of each GPU,
+    tower 1 run its forward pass two times more in each step. `drills`: faults that the run injects into
+    itself. `max_clocks_mhz`: maximum clocks of each GPU,
     {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
     `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of
     the machine's software that the worker cannot see. `says`: notes for every output.
@@ -455,6 +457,18 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             theme=STEPS,
         ),
     ] = {}
+    drills: Annotated[
+        tuple[Drill, ...],
+        Option(
+            "--drill",
+            "Inject a fault on purpose: slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, "
+            "nan@50, hang@100; @N: from counted step N on. Repeatable",
+            value="FAULT[@N]",
+            read=read_drills,
+            repeated=True,
+            theme=STEPS,
+        ),
+    ] = ()
     max_clocks_mhz: dict[int, dict[str, int]] = {}
     rehearsal_of: str | None = None
     asked: dict[str, Any] = {}

@@ -4,7 +4,7 @@ A mark depends on a scalar copied back from a tower's device. So synchronous tra
 is slow, and nothing more than the step's own result is waited for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +42,12 @@ def clock(after: Sequence[Tensor]) -> Tensor:
     """Read the host's clock (seconds since the epoch, float64) after the given tensors are there."""
     with tf.device(HOST), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
         return tf.timestamp()
+
+
+def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
+    """Call a Python function on the host in each step, with these tensors as numpy values."""
+    with tf.device(HOST), tf.name_scope(_SCOPE):
+        return tf.numpy_function(function, list(given), kind)
 
 
 def row_of(marks: Sequence[Tensor]) -> Tensor:

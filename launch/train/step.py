@@ -6,7 +6,7 @@ one total for each variable, and the updater changes the variables by the totals
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tensorflow as tf
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.drills import Drills, drilled
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
 from gputopo.launch.train.marks import Marks, clock, row_of
@@ -23,7 +24,7 @@ from gputopo.launch.train.placement.devices import HOST, concurrent_towers
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.placement.variables import VariableSet, read_state, write_state
 from gputopo.launch.train.precision import LossScale
-from gputopo.launch.train.towers import TowerInput, TowerMath, hits
+from gputopo.launch.train.towers import TowerInput, TowerMath, TowerOutput, hits
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -94,7 +95,8 @@ class TrainingStep(GraphStep):
         self._model = model
         self._spec = spec
         self.placement = placement
-        self.source = source
+        self.drills = Drills(spec)
+        self.source = source = drilled(source, self.drills)
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, source, scale)
         self._updater = Updater(
@@ -178,15 +180,22 @@ class TrainingStep(GraphStep):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
             ready = clock([self._marks.arrived(weights, device)])
+            late = self.drills.weights_arrived(tower, started, ready)
+            if late is not None:
+                ready = clock([late])
             given = TowerInput(tower, number, weights, state, fed)
             # CPU devices have few threads: without this a mark could come after the work that it precedes.
-            gate = [ready] if self._spec.backend == "cpu" else []
+            gate = [ready] if self._spec.backend == "cpu" or late is not None else []
             with tf.control_dependencies(gate), tf.device(device):
                 made = self._math.forward_backward(given)
             with tf.control_dependencies(made.gradients), tf.device(device):
                 added = self._math.added_work(given)
             work = [self._marks.arrived([logits], device) for logits in added]
             done = clock([self._marks.arrived(made.gradients, device), *work])
+            late = self.drills.computed(tower, ready, done)
+            if late is not None:
+                done = clock([late])
+            made = _as_drilled(made, device, self.drills.spoiled(tower), [] if late is None else [done])
             marks = row_of([started, ready, done])
             if self._spec.lifecycle.training_accuracy:
                 with tf.device(device):
@@ -268,6 +277,19 @@ class TrainingStep(GraphStep):
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
         return checking.check_placement(self.placement, self._spec)
+
+
+def _as_drilled(
+    made: TowerOutput, device: str, factor: Tensor | None, after: Sequence[Tensor]
+) -> TowerOutput:
+    """Return what a tower made, after what it waits for and times a factor, if there is one."""
+    if not after and factor is None:
+        return made
+    with tf.device(device), tf.control_dependencies(list(after)):
+        loss, *gradients = (
+            tf.identity(one) if factor is None else one * factor for one in (made.loss, *made.gradients)
+        )
+    return replace(made, loss=loss, gradients=gradients)
 
 
 def _is_large(variable: Any) -> bool:

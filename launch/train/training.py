@@ -103,6 +103,8 @@ def train(
                 report = getattr(step, "scale_report", None)
                 if report is not None:
                     watching.append(ScaleWatch(report, emit))
+                if isinstance(step, TrainingStep):
+                    watching.insert(0, step.drills)
                 watching.append(_Saving(checkpoints, ends))
                 loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
                 loop.run()

@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.report.layout import text_of
+from gputopo.report.runs.devices import device_tables
+from gputopo.report.runs.report import title
 from gputopo.runs.anomaly import event_of, find_anomalies
 from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
+from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
     Device,
     Event,
@@ -144,6 +148,18 @@ def test_a_rehearsal_on_cpu_devices_takes_no_clock_for_the_gpus_it_stands_for() 
     assert result.rehearsal_of == "7gforce"
     assert result.says == (SAYS,)
     assert {row.graphics_mhz for row in result.devices} == {None}
+
+
+def test_a_run_with_a_drill_is_labelled_in_its_result_and_in_the_title_of_its_report() -> None:
+    drills = msgspec.to_builtins(read_drills("--drill", ["slow-gpu=1:0.85"]))
+    started, *rest = EVENTS
+    assert isinstance(started, RunStarted)
+    spec = {**started.spec, "drills": drills}
+    result = summarise([msgspec.structs.replace(started, spec=spec), *rest])
+    assert result.drills == ("slow-gpu=1:0.85",)
+    assert "DRILL slow-gpu=1:0.85" in title(result)
+    table = text_of([line for table in device_tables(result) for line in table])
+    assert "slow-gpu 0.85" in table
 
 
 @pytest.mark.parametrize(

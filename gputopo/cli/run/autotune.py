@@ -112,6 +112,11 @@ def _refuse(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
             "--autotune cannot be combined with --from: runs on this CPU do not measure that machine",
             "leave --autotune out, or run it on that machine",
         )
+    if spec.drills:
+        raise UsageError(
+            "--autotune cannot be combined with --drill: it compares placements without faults",
+            "leave one of them out",
+        )
     others = {"task": spec.task != "train", "method": spec.method, "strategy": spec.strategy}
     other = next((name for name, given in others.items() if given), None)
     if other is not None:

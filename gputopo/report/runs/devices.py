@@ -8,6 +8,7 @@ from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned
 from gputopo.report.runs.facts import ANOMALY_STYLE
 from gputopo.runs.verdict.words import at_most, percent
+from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import EVEN, SLOW
 
@@ -62,6 +63,8 @@ def _columns(result: Result) -> list[Column]:
         right("other\nms", [units.milliseconds(row.other_ms) for row in rows]),
     ]
     columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
+    if any(drilled := [_drills_of(row, result) for row in rows]):
+        columns.append(left("drill", drilled))
     if any(row.verdict for row in rows):
         columns.append(left("verdict", [_verdict(row) for row in rows]))
         if any(row.verdict and row.verdict.causes for row in rows):
@@ -88,6 +91,13 @@ def _wider(column: Column, width: int) -> Column:
 
 def _width(columns: Sequence[Column]) -> int:
     return sum(column.width + _GAP for column in columns) - _GAP
+
+
+def _drills_of(row: DeviceResult, result: Result) -> str:
+    """Return the faults that were injected into a device, such as "slow-gpu 0.85"."""
+    number = row.device.tower if result.backend == "cpu" or row.device.gpu is None else row.device.gpu
+    own = (one for one in drills_of(result.spec) if one.device == number)
+    return ", ".join(f"{one.fault} {'' if one.factor is None else f'{one.factor:g}'}".rstrip() for one in own)
 
 
 def _verdict(row: DeviceResult) -> str:

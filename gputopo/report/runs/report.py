@@ -52,6 +52,8 @@ def title(result: Result, *, ended: bool = True) -> str:
         parts.append(f"strategy {spec['strategy']}")
     elif mode := spec.get("variable_update"):
         parts.append(f"{mode}, variables on {spec['ps_device']}" if spec.get("ps_device") else str(mode))
+    if result.drills:
+        parts.append(f"DRILL {' '.join(result.drills)}")
     if result.rehearsal_of:
         parts.append(f"rehearsal of {result.rehearsal_of}")
     if ended and result.status != "complete":

@@ -26,6 +26,7 @@ from gputopo.runs.ran import exchange_words
 from gputopo.runs.steadiness import MIN_STEPS
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.machine import Machine
+from gputopo.values.run.drill import labels
 from gputopo.values.run.plan import AllReduce, Learned, VariableUpdate
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
@@ -184,6 +185,8 @@ def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
         return "steps compiled by XLA are not predicted"
     if found.extra_forward:
         return "forward passes were added"
+    if labels(spec):
+        return "a drill: a fault was injected on purpose"
     if words := [one for one in exchange_words(spec) if not one.startswith("groups ")]:
         return f"not predicted: {', '.join(words)}"
     return None

@@ -117,6 +117,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     spec: dict[str, Any]
     backend: str
     rehearsal_of: str | None = None
+    drills: tuple[str, ...] = ()  # faults that were injected on purpose, as typed
     says: tuple[str, ...] = ()
     steps: int = 0
     warmup_steps: int = 0

@@ -189,6 +189,7 @@ def require_method(spec: RunSpec) -> Method:
         (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
         (spec.task != "train", f"the task {spec.task}", "use it without --method"),
         (bool(spec.extra_forward), "--add-work", "use it without --method"),
+        (bool(spec.drills), "--drill", "use it without --method"),
         (spec.lifecycle.training_accuracy, "--training-accuracy", "use it without --method"),
     )
     for wrong, what, hint in refused:

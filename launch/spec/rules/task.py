@@ -4,6 +4,7 @@ import math
 
 from gputopo.launch.spec.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec.run_spec import Exchange, Lifecycle, RunSpec
+from gputopo.values.run.drill import SLOW_WEIGHTS
 
 # Options by their names in RunSpec.asked.
 _OF_AN_UPDATE = (
@@ -48,6 +49,10 @@ def _last_step(spec: RunSpec) -> float:
 
 def _traces_beyond(spec: RunSpec) -> bool:
     return max(spec.lifecycle.trace_steps, default=0) > _last_step(spec)
+
+
+def _drills_beyond(spec: RunSpec) -> bool:
+    return max((one.step for one in spec.drills), default=0) > _last_step(spec)
 
 
 def _traced_within(spec: RunSpec) -> RunSpec:
@@ -106,6 +111,28 @@ TASK_RULES: tuple[Rule, ...] = (
         "--add-work cannot be combined with --task {spec.task}: it slows down steps of training",
         "leave --add-work out, or use --task train",
         to(extra_forward={}),
+    ),
+    Rule(
+        lambda spec: spec.task != "train" and bool(spec.drills),
+        "--drill cannot be combined with --task {spec.task}: its faults are those of steps of training",
+        "leave --drill out, or use --task train",
+        to(drills=()),
+    ),
+    Rule(
+        lambda spec: _drills_beyond(spec),
+        "--drill names a step that the run does not have: it counts {spec.batch_limit} at most",
+        "name earlier ones with --drill, or give more steps with --num-batches",
+        lambda spec: replaced(spec, drills=tuple(one for one in spec.drills if one.step <= _last_step(spec))),
+    ),
+    Rule(
+        lambda spec: (
+            spec.variable_update != "parameter_server"
+            and any(one.fault == SLOW_WEIGHTS for one in spec.drills)
+        ),
+        "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each device "
+        "has its own copy of the weights",
+        "leave --drill out, or use --variable-update parameter_server",
+        lambda spec: replaced(spec, drills=tuple(one for one in spec.drills if one.fault != SLOW_WEIGHTS)),
     ),
     Rule(
         lambda spec: spec.task != "train" and (moves_gradients(spec.exchange) or spec.grad_reduce != "mean"),

@@ -110,6 +110,12 @@ TRAINER_RULES: tuple[Rule, ...] = (
         to(extra_forward={}),
     ),
     Rule(
+        lambda spec: _other(spec) and bool(spec.drills),
+        "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
+        "leave --drill out",
+        to(drills=()),
+    ),
+    Rule(
         lambda spec: _other(spec) and spec.lifecycle.training_accuracy,
         "--print-training-accuracy cannot be combined with a --method or --strategy: our own towers count it",
         "leave --print-training-accuracy out",
@@ -192,4 +198,5 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
         (spec.task != "train", f"cannot be combined with the task {spec.task}", leave),
         (spec.lifecycle.training_accuracy, "cannot be combined with --training-accuracy", leave),
         (bool(spec.extra_forward), "cannot be combined with --add-work", leave),
+        (bool(spec.drills), "cannot be combined with --drill", leave),
     ]

@@ -27,6 +27,13 @@ REFUSED = """
 --method kuza55 --grad-reduce sum
 --method kuza55 --add-work 1:1
 --strategy mirrored --add-work 1:1
+--method kuza55 --drill hang@2
+--strategy mirrored --drill slow-gpu=1:0.9
+--forward-only --drill slow-gpu=1:0.9
+--eval --checkpoints DIR --drill slow-gpu=1:0.9
+--input-only --data-source cpu --drill slow-gpu=1:0.9
+--num-batches 4 --drill nan@5
+--variable-update replicated --drill slow-weights=1:0.9
 --method kuza55 --print-training-accuracy
 --method kuza55 --num-gpus 2 --batch-size 4,8
 --strategy mirrored:nccl
@@ -138,6 +145,7 @@ FITTING = {
     "--num-gpus": "4",
     "--num-batches": "10",
     "--trace": "1",
+    "--drill": "nan@1",
     "--ps": "gpu:1",
     "--num-intra-threads": "1",
     "--num-inter-threads": "1",

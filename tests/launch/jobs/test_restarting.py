@@ -3,6 +3,7 @@
 import pytest
 
 from gputopo.launch.jobs.restarting import Kept, continued, may_restart
+from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import CheckpointSaved, RankFailed, Step
 from tests.launch.specs import cpu_spec
 
@@ -53,3 +54,12 @@ def test_the_rest_trains_as_many_steps_as_an_uninterrupted_run(
 def test_what_comes_again_is_not_tried_again(kind: str, code: int, again: bool) -> None:
     failed = RankFailed(time_s=0.0, kind=kind, cause="c", remedy="r", exit_code=code)
     assert may_restart(failed) == again
+
+
+def test_a_drill_that_happened_does_not_happen_again_and_a_slow_gpu_stays_slow_from_the_same_step_on() -> (
+    None
+):
+    drills = read_drills("--drill", ["slow-gpu=1:0.9@10", "slow-gpu=1:0.8@50", "hang@20", "lost-gpu=0@21"])
+    rest = continued(cpu_spec(num_batches=100, drills=drills), 20)
+    assert rest is not None
+    assert [one.typed for one in rest.drills] == ["slow-gpu=1:0.9", "slow-gpu=1:0.8@30"]

@@ -15,6 +15,7 @@ from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.option import Text, given_of
+from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Plan
 from gputopo.workload.workloads import require
 from tests.launch.specs import machine, plan_for
@@ -207,6 +208,22 @@ def test_added_work_is_in_the_spec_and_is_reported() -> None:
     made = spec(backend="cpu", extra_forward={1: 2})
     assert made.extra_forward == {1: 2}
     assert made.says[1] == "Tower 1 makes 2 forward passes more in each step, as asked."
+
+
+def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
+    drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
+    made = spec((2, 3), "gpu:3", drills=drills)
+    assert made.says[0].startswith(
+        "DRILL, a fault injected on purpose: GPU 3 computes at 85 % of its own pace"
+    )
+    assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("tower 1")
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [((2, 3), "gpu"), ((), "cpu")])
+def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ...], backend: str) -> None:
+    drills = read_drills("--drill", ["lost-gpu=4@9"])
+    with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|tower) 4, this run has (2, 3|0, 1)$"):
+        spec(gpus, backend=backend, drills=drills)
 
 
 def test_an_unknown_model_names_the_nearest() -> None:

@@ -10,6 +10,7 @@ from gputopo.launch.spec.rules.checks import RULES, check, clash
 from gputopo.launch.spec.rules.rule import replaced
 from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
 from gputopo.values.errors import UsageError
+from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import VariableUpdate
 from tests.launch.specs import cpu_spec
@@ -82,6 +83,9 @@ ASKED = st.one_of(
 )
 
 
+DRILLS = read_drills("--drill", ("slow-weights=1:0.8", "nan@9", "slow-gpu=0:0.5@11"))
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> RunSpec:
     """Any combination of options, those that go together and those that do not."""
@@ -112,6 +116,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
         lifecycle=draw(LIVES),
         runtime=draw(RUNTIMES),
         extra_forward=draw(st.sampled_from([{}, {0: 2}])),
+        drills=draw(st.sampled_from([(), DRILLS])),
         asked=draw(ASKED),
     )
 

@@ -1,0 +1,187 @@
+"""Faults that a training injects into itself on purpose: `gputopo run --drill`.
+
+A slow device is a host that waits inside the step's graph, between two time marks: it reads when the tower's
+work began and ended, waits until the work would have ended at the drill's pace, and the next mark and the
+gradients (or the forward pass, for slow weights) depend on it. So the delay is in proportion to what this
+step itself took, is measured as all work is, and makes the step longer as a slow GPU would. The device idles
+meanwhile: its clocks, power and temperature are those of a GPU that has less to do.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.inputs.source import Fact, Source
+from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.train.marks import host_call
+from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, SLOW_WEIGHTS, Drill
+from gputopo.values.run.events import Step
+
+Tensor = Any
+# A thread that sleeps wakes up some 0.1 ms late: the rest is waited for by reading the clock. Ours.
+AWAKE_S = 0.0005
+RECENT_STEPS = 9  # whose median is the pace without a slow input. Ours.
+
+
+class Drills:
+    """The drills of a run; also an observer, which knows the number of the step.
+
+    In the graph a drill that has not begun yet waits for nothing, and changes no number.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._drills = spec.drills
+        self._towers = {_number(spec, tower): tower for tower in range(len(spec.devices))}
+        self._step = -(10**9)
+
+    def before(self, number: int) -> None:
+        """Note the number of the step. Raises tf.errors.InternalError where a GPU is lost; or hangs."""
+        self._step = number
+        for drill in self._drills:
+            if drill.step == number and drill.fault == LOST_GPU:
+                what = f"device {drill.device} is lost (drill {drill.typed})"
+                raise tf.errors.InternalError(None, None, what)
+            while drill.step == number and drill.fault == HANG:
+                time.sleep(1.0)
+
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def of(self, fault: str, tower: int | None = None) -> list[Drill]:
+        """Return the drills with this fault of a tower, those that have not begun, too."""
+        return [
+            drill
+            for drill in self._drills
+            if drill.fault == fault
+            and (drill.device is None or self._towers.get(drill.device) == tower or tower is None)
+        ]
+
+    def factor(self, fault: str, tower: int | None = None) -> float:
+        """Return the factor of the pace in this step: that of the drill that began last, 1 before it."""
+        begun = [drill for drill in self.of(fault, tower) if self._step >= drill.step or not drill.step]
+        last = max(begun, key=lambda drill: drill.step, default=None)
+        return 1.0 if last is None or last.factor is None else last.factor
+
+    def weights_arrived(self, tower: int, started: Tensor, arrived: Tensor) -> Tensor | None:
+        """Return when the weights are there at the drill's pace, in the graph; None without such a drill."""
+        if not self.of(SLOW_WEIGHTS, tower):
+            return None
+        return self._waited(SLOW_WEIGHTS, tower, started, arrived)
+
+    def computed(self, tower: int, ready: Tensor, done: Tensor) -> Tensor | None:
+        """Return when the gradients are done at the drill's pace, in the graph; None without such a drill."""
+        if not self.of(SLOW_GPU, tower):
+            return None
+        return self._waited(SLOW_GPU, tower, ready, done)
+
+    def spoiled(self, tower: int) -> Tensor | None:
+        """Return a factor of loss and gradients, in the graph: 1, or NaN; None for a tower without one."""
+        drills = self.of(NAN)
+        if tower or not drills:
+            return None
+
+        def factor() -> Any:
+            return np.float32(np.nan if any(drill.step == self._step for drill in drills) else 1.0)
+
+        return host_call(factor, [], tf.float32)
+
+    def _waited(self, fault: str, tower: int, began: Tensor, ended: Tensor) -> Tensor:
+        def wait(began_s: Any, ended_s: Any) -> Any:
+            until = float(began_s) + float(ended_s - began_s) / self.factor(fault, tower)
+            wait_until(until)
+            return np.float64(until)
+
+        return host_call(wait, [began, ended], tf.float64)
+
+
+class LateInput:
+    """A source whose batches come later than the devices could use them, as a drill demands.
+
+    The pace of the devices is that of the latest steps between two calls, without what was waited.
+    """
+
+    def __init__(self, source: Source, drills: Drills) -> None:
+        self._source = source
+        self._drills = drills
+        self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._fed_s: float | None = None
+        self._late_s = 0.0
+        self._calls = 0
+
+    @property
+    def signature(self) -> Sequence[Any]:
+        """As the source's."""
+        return self._source.signature
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """As the source's."""
+        return self._source.images_per_epoch
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the last `feed` took, the delay included."""
+        return self._source.waited_s + self._late_s
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """As the source's."""
+        return self._source.notices
+
+    def describe(self) -> Mapping[str, Fact]:
+        """As the source's."""
+        return self._source.describe()
+
+    def start_at(self, number: int, image: int) -> None:
+        """As the source's."""
+        self._source.start_at(number, image)
+
+    def feed(self, number: int) -> Sequence[Tensor]:
+        """Return what the source feeds, after the delay."""
+        called_s, self._calls = time.perf_counter(), self._calls + 1
+        if self._fed_s is not None and self._calls > 2:  # the first step compiles
+            self._steps.append(called_s - self._fed_s)
+        fed = self._source.feed(number)
+        own_s = self._source.waited_s
+        factor = self._drills.factor(SLOW_INPUT)
+        pace_s = median(self._steps) + own_s if self._steps else 0.0
+        self._late_s = pace_s * (1 / factor - 1)
+        time.sleep(self._late_s)
+        self._fed_s = time.perf_counter()
+        return fed
+
+    def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """As the source's."""
+        return self._source.read(tower, fed)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+
+def drilled(source: Source, drills: Drills) -> Source:
+    """Return the source, with its delay where a drill has one."""
+    return LateInput(source, drills) if drills.of(SLOW_INPUT) else source
+
+
+def wait_until(until_s: float) -> None:
+    """Wait until so many seconds since the epoch, by the clock of `tf.timestamp`."""
+    if (left := until_s - time.time() - AWAKE_S) > 0:
+        time.sleep(left)
+    while time.time() < until_s:
+        time.sleep(0)
+
+
+def _number(spec: RunSpec, tower: int) -> int:
+    """Return the number by which outputs name a tower's device: of the GPU, or of the tower on a CPU."""
+    gpu = spec.devices[tower].gpu
+    return tower if spec.backend == "cpu" or gpu is None else gpu
