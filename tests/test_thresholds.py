@@ -96,6 +96,8 @@ NUMBERS: dict[str, dict[str, float]] = {
         "MIN_PART": 20,
         "MIN_PART_STEPS": 40,
         "CHANGE_CHANCE": 0.01,
+        "CANDIDATE_CHANCE": 0.1,
+        "MAX_MEMORY": 0.95,
         "MAX_DEPTH": 3,
         "DEVIATIONS": 4.0,
         "MIN_AWAY": 0.03,

@@ -5,10 +5,12 @@
 Printed: what a long run of 16 GPUs costs; for each slow-down and noise in how many runs the slow GPU was
 named, in all and of those whose stated resolution is not above the slow-down ("resolved"), and in how many
 another one; precision and recall over the resolved ones; cards that change within the run; false alarms in
-windows of 100 steps of even runs, by kind of noise.
+windows of 100 steps of even runs, by kind of noise; even CPU devices beside a program that takes its time
+from one of them.
 """
 
 import argparse
+import random
 import secrets
 import time
 from itertools import product
@@ -16,7 +18,7 @@ from itertools import product
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict.drills import Trainer, always, flapping, since
+from tests.runs.verdict.drills import Factor, Trainer, always, flapping, hogged, levels, since
 
 EVEN = {
     "1 %, 4 GPUs": Trainer(),
@@ -81,6 +83,10 @@ def changes(runs: int, seed: int) -> None:
     cases = {
         "10 % since step 300 of 500": (Trainer(slow={2: since(300, 10)}), 500),
         "10 % in a ramp of 100 steps from 300 of 800": (Trainer(slow={2: since(300, 10, ramp=100)}), 800),
+        "8 %, 20 % since step 200 of 400": (Trainer(slow={2: levels((0, 8), (200, 20))}), 400),
+        "8 % since step 150, 20 % since 300 of 450": (Trainer(slow={2: levels((150, 8), (300, 20))}), 450),
+        "12 % from step 100 to 250 of 500": (Trainer(slow={2: levels((100, 12), (250, 0))}), 500),
+        "20 % in a ramp of 500 steps from 300 of 1000": (Trainer(slow={2: since(300, 20, ramp=500)}), 1000),
         "15 % in 10 of 30 steps, 300 steps": (Trainer(slow={2: flapping(30, 10, 15)}), 300),
         "wait of 30 ms since step 100 of 200": (
             Trainer(waits_s={2: lambda step: 0.03 if step >= 100 else 0.0}),
@@ -93,6 +99,28 @@ def changes(runs: int, seed: int) -> None:
             f"{name}: named in {sum(2 in one for one in named)} of {runs}, "
             f"others in {sum(bool(one - {2}) for one in named)}"
         )
+
+
+def beside_hogs(runs: int, seed: int) -> None:
+    """Print how often a CPU device is named from whose part of the cores another program takes its time."""
+    rng, named = random.Random(seed), 0
+    for run in range(runs):
+        towers = rng.choice((2, 4))
+        share, period = rng.uniform(0.1, 0.5), rng.choice((1, 20, 200, 10**6))
+        load = _on_and_off(share, period, rng.uniform(0.5, 1))
+        trainer = Trainer(
+            devices=cpu_devices(towers),
+            noise=0.03,
+            slow={rng.randrange(towers): hogged(load, towers)},
+            other_cpu=load,
+            cores=rng.choice((2, 4, 8)),
+        )
+        named += bool(judged(trainer, 200, seed + run).slow)
+    print(f"CPU devices beside a program that slows one of them: named in {named} of {runs}")
+
+
+def _on_and_off(share: float, period: int, on: float) -> Factor:
+    return lambda step: share if step % period < on * period else 0.0
 
 
 def time_of_a_long_run() -> None:
@@ -120,6 +148,7 @@ def main() -> None:
     time_of_a_long_run()
     slow_cards(asked.runs, asked.seed)
     changes(asked.runs, asked.seed)
+    beside_hogs(10 * asked.runs, asked.seed)
     false_alarms(asked.windows, asked.seed)
 
 

@@ -188,7 +188,8 @@ def _slow_parts(
         from_step=None if slow_spans[0] == spans[0] else steps[first],
         to_step=None if slow_spans[-1] == spans[-1] else steps[last] + paces.blocks.size - 1,
     )
-    return msgspec.structs.replace(verdict, says=words.slow(found.device, verdict))
+    whole = slow_spans[-1][1] - slow_spans[0][0] == sum(end - begin for begin, end in slow_spans)
+    return msgspec.structs.replace(verdict, says=words.slow(found.device, verdict, throughout=whole))
 
 
 def _slow_steps(paces: Paces, found: Difference, fields: Verdict, limits: _Limits) -> Verdict | None:

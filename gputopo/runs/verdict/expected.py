@@ -44,6 +44,8 @@ def against_past(paces: Paces) -> Verdict | None:
         return None
     bounds = [interval(run[begin:end], FALSE_ALARM / 2) for begin, end in found]
     known = [(part, bound) for part, bound in zip(found, bounds, strict=True) if bound is not None]
+    if len(known) < 2:
+        return None
     (begin, _), last = known[-1]
     # What came first may be a warm-up, and slower: the run is compared with the fastest part before.
     best = min((bound for _, bound in known[:-1]), key=lambda bound: bound.middle, default=last)

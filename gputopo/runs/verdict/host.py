@@ -1,5 +1,7 @@
 """The load of the host beside a run: whether it is so busy that the devices' paces say nothing about them."""
 
+import math
+
 import msgspec
 
 from gputopo.values.run.events import HostLoad
@@ -14,6 +16,7 @@ SWAP_BYTES_PER_S = 1_048_576.0
 MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while programs wait. Ours.
 # A fifth of the samples: a median over the steps ignores fewer. Ours.
 BUSY_SHARE = 0.20
+_BINS = 100  # of a share: percents
 
 
 class HostRecord:
@@ -30,6 +33,7 @@ class HostRecord:
         """Forget the samples so far."""
         self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
         self._count, self._sum, self._memory = {}, {}, None
+        self._others = [0] * (_BINS + 1)  # samples by the share that others took
 
     def add(self, load: HostLoad) -> None:
         """Add a sample."""
@@ -45,6 +49,7 @@ class HostRecord:
             self._memory = min(load.memory_available_share, 1.0 if known is None else known)
             self._short += load.memory_available_share < MEMORY_AVAILABLE_SHARE
         other = load.other_cpu_share or 0.0
+        self._others[min(_BINS, math.ceil(_BINS * other))] += 1
         self._by_programs += other >= OTHER_CPU_SHARE
         taken = other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or (
             load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
@@ -52,8 +57,8 @@ class HostRecord:
         self._full += other >= OTHER_CPU_SHARE and taken
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
 
-    def summary(self, *, on_cpu: bool) -> HostSummary | None:
-        """Return the load of the host; None without a sample. `on_cpu`: the run computes on CPU devices."""
+    def summary(self, *, cpu_devices: int) -> HostSummary | None:
+        """Return the load of the host; None without a sample. `cpu_devices`: those the run computes on."""
         if not self._samples:
             return None
         found = HostSummary(
@@ -64,7 +69,27 @@ class HostRecord:
             memory_available_share=self._memory,
             swap_bytes_per_s=self._mean("swap"),
         )
-        return msgspec.structs.replace(found, busy=self._busy(found, on_cpu))
+        busy = self._busy(found, cpu_devices > 0)
+        may_cost = None
+        if busy is not None and cpu_devices and not self._is_short_of_memory():
+            may_cost = 100 * self._most_for_one(cpu_devices)
+        return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
+
+    def _most_for_one(self, cpu_devices: int) -> float:
+        """Return the share of its pace that other programs can cost one CPU device at most.
+
+        They took no more than some share of all cores' time in all samples but `BUSY_SHARE` of them, which a
+        median ignores. At worst all of it was taken from that device's part of the cores; or from one core,
+        with a thread that the others of the device wait for.
+        """
+        left, place = BUSY_SHARE * self._samples, _BINS
+        while place and self._others[place] <= left:
+            left -= self._others[place]
+            place -= 1
+        return min(1.0, place / _BINS * max(cpu_devices, self._cores or math.inf))
+
+    def _is_short_of_memory(self) -> bool:
+        return max(self._swapped, self._short) > BUSY_SHARE * self._samples
 
     def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
         allowed = BUSY_SHARE * self._samples

@@ -13,6 +13,7 @@ from gputopo.runs.verdict.devices import is_cpu
 from gputopo.runs.verdict.expected import against_expected, against_past
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference, differences, steps_needed
+from gputopo.runs.verdict.thresholds import SLOW_PERCENT
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import CANNOT_TELL, SLOW, Cost, Expected, HostSummary, Verdict
 
@@ -38,7 +39,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(paces: Paces, *, mode: str | None = None, expected: Expected | None = None) -> Judgement:
     """Return the verdicts of a run so far. `mode`: its `variable_update`. `expected`: its speed."""
     on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
-    host = paces.host.summary(on_cpu=on_cpu)
+    host = paces.host.summary(cpu_devices=len(paces.devices) if on_cpu else 0)
     found = differences(paces)
     verdicts = {
         device.tower: _on_device(paces, device, [one for one in found if one.device == device], host)
@@ -97,6 +98,10 @@ def _on_device(
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow and host is not None and host.busy is not None:
         worst = max(slow, key=_percent)
+        if _exceeds(worst, host):
+            return _with_causes(
+                paces, msgspec.structs.replace(worst, says=words.beside(worst.says, host)), found
+            )
         # What the run resolves, it would resolve on an idle host.
         return unknown(device, host.busy, msgspec.structs.replace(worst, resolution_percent=None))
     if slow:
@@ -104,6 +109,15 @@ def _on_device(
     if unclear := [verdict for verdict in by_part if verdict.word == CANNOT_TELL]:
         return max(unclear, key=_percent)
     return max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
+
+
+def _exceeds(slow: Verdict, host: HostSummary) -> bool:
+    """Whether a device is slower than the load of the host could make it."""
+    in_a_part = (slow.from_step, slow.to_step, slow.share_of_steps) != (None, None, None)
+    if host.may_cost_percent is None or slow.percent_under_low is None or in_a_part:
+        return False  # the load may have been higher in that part
+    left = 1 - host.may_cost_percent / 100
+    return left > 0 and 100 * (1 - (1 - slow.percent_under_low / 100) / left) > SLOW_PERCENT
 
 
 def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[Difference]) -> Verdict:

@@ -1,10 +1,11 @@
 """Where a series changed: parts of a run with levels of their own, and slow single steps all over it. Pure.
 
 A change is looked for where the ranks before and after differ most (A. N. Pettitt, A non-parametric approach
-to the change-point problem, Applied Statistics 28(2), 1979), and counts if the intervals of both medians do
-not overlap. Each part is searched again.
+to the change-point problem, Applied Statistics 28(2), 1979). Each part is searched again. A change counts if
+the intervals of the medians on both sides do not overlap, by the noise that is left within all parts.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
@@ -19,6 +20,9 @@ from gputopo.runs.verdict.thresholds import POWER
 MIN_PART, MIN_PART_STEPS = 20, 40
 # Each bound of the median of a part that only divides: what is said of a part has a smaller chance. Ours.
 CHANGE_CHANCE = 0.01
+CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
+# Noise that remembers more than this from value to value is as good as a drift. Ours.
+MAX_MEMORY = 0.95
 MAX_DEPTH = 3  # changes within changes: eight parts at most
 # A slow single step is this far from the fast ones, in their deviations and at least. Ours.
 DEVIATIONS, MIN_AWAY = 4.0, 0.03
@@ -48,20 +52,28 @@ def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
     `size`: steps of each value.
     """
     smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
-    return [*pairwise([0, *_changes(values, 0, smallest, MAX_DEPTH), len(values)])]
+    places = _candidates(values, 0, smallest, MAX_DEPTH)
+    return _without_noise(values, [*pairwise([0, *places, len(values)])])
 
 
 def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> float:
-    """Return the correlation time of what is left when each part is brought to the same median.
+    """Return the correlation time of what is left when each part is brought to one level, without its slope.
 
     A change may take its time, as heat does: the quarter of a part next to a change is left out.
     """
     levelled: list[float] = []
     for begin, end in spans:
-        level, quarter = median(values[begin:end]), (end - begin) // 4
+        quarter = (end - begin) // 4
         first = begin + quarter if begin else begin
         last = end - quarter if end < len(values) else end
-        levelled += [value - level for value in values[first:last]]
+        part = values[first:last]
+        half = len(part) // 2
+        early, late = median(part[:half]), median(part[half:])
+        slope = (late - early) / (len(part) - half)
+        middle = (len(part) - 1) / 2
+        levelled += [
+            value - slope * (place - middle) - (early + late) / 2 for place, value in enumerate(part)
+        ]
     return correlation_time(levelled)
 
 
@@ -85,7 +97,9 @@ def dips(values: Sequence[float]) -> Dips | None:
     # Of each stretch of slow steps and the fast ones until the next.
     cycles = [fmean(values[begin:end]) - level for begin, end in pairwise(starts)]
     error = stdev(cycles) / len(cycles) ** 0.5 * students_t(len(cycles) - 1, 1 - POWER)
-    return Dips(share=len(slow) / len(values), level=level, away=median(slow), mean_low=fmean(cycles) - error)
+    distance, mean = median(slow), fmean(cycles)
+    share = min(1.0, max(len(slow) / len(values), mean / distance))  # some are hidden in the noise
+    return Dips(share=share, level=level, away=distance, mean_low=mean - error)
 
 
 def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
@@ -99,26 +113,64 @@ def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
     return starts
 
 
-def _changes(values: Sequence[float], begin: int, smallest: int, depth: int) -> list[int]:
-    place = _change(values, smallest) if depth else None
-    if place is None:
+def _candidates(values: Sequence[float], begin: int, smallest: int, depth: int) -> list[int]:
+    """Return where a series may have changed, each part searched again, by the noise of neighbouring values.
+
+    So further changes within a part do not hide one; what is only correlated noise is sorted out afterwards.
+    """
+    count = len(values)
+    if not depth or count < 2 * smallest:
+        return []
+    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(values)))
+    place = max(range(smallest, count - smallest + 1), key=lambda end: abs(sums[end - 1]))
+    # By Pettitt; correlated values weigh like fewer.
+    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / _memory_time(values)
+    if 2 * math.exp(-weight) > CANDIDATE_CHANCE:
         return []
     return [
-        *_changes(values[:place], begin, smallest, depth - 1),
+        *_candidates(values[:place], begin, smallest, depth - 1),
         begin + place,
-        *_changes(values[place:], begin + place, smallest, depth - 1),
+        *_candidates(values[place:], begin + place, smallest, depth - 1),
     ]
 
 
-def _change(values: Sequence[float], smallest: int) -> int | None:
-    count = len(values)
-    if count < 2 * smallest:
-        return None
-    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(values)))
-    place = max(range(smallest, count - smallest + 1), key=lambda end: abs(sums[end - 1]))
-    time = residual_time(values, [(0, place), (place, count)])
-    before = interval(values[:place], CHANGE_CHANCE, time, of=count)
-    after = interval(values[place:], CHANGE_CHANCE, time, of=count)
-    if before is None or after is None:
-        return None
-    return place if before.high < after.low or after.high < before.low else None
+def _without_noise(values: Sequence[float], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join parts that correlated noise explains, those that are closest first."""
+    while len(spans) > 1:
+        time = residual_time(values, spans)
+        alike = [
+            place
+            for place, (one, other) in enumerate(pairwise(spans))
+            if not _differ(values, one, other, time, of=len(values))
+        ]
+        if not alike:
+            break
+        levels = [median(values[begin:end]) for begin, end in spans]
+        closest = min(alike, key=lambda place: abs(levels[place + 1] - levels[place]))
+        spans = [*spans[:closest], (spans[closest][0], spans[closest + 1][1]), *spans[closest + 2 :]]
+    return spans
+
+
+def _differ(
+    values: Sequence[float], one: tuple[int, int], other: tuple[int, int], time: float, of: int = 0
+) -> bool:
+    """Whether the intervals of the medians of two parts do not overlap. `time`: correlation of the noise."""
+    first = interval(values[slice(*one)], CHANGE_CHANCE, time, of=of)
+    second = interval(values[slice(*other)], CHANGE_CHANCE, time, of=of)
+    if first is None or second is None:
+        return False
+    return first.high < second.low or second.high < first.low
+
+
+def _memory_time(values: Sequence[float]) -> float:
+    """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
+
+    Of such noise, differences over two values have 1 + r times the variance of those over one, where r is
+    the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes leave medians.
+    """
+    one = median(abs(b - a) for a, b in pairwise(values))
+    two = median(abs(b - a) for a, b in zip(values, values[2:], strict=False))
+    if one <= 0:
+        return 1.0
+    memory = min(max((two / one) ** 2 - 1, 0.0), MAX_MEMORY)
+    return (1 + memory) / (1 - memory)

@@ -8,18 +8,22 @@ from gputopo.runs.verdict.devices import name_of
 from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.runs.verdict.thresholds import CONFIDENCE
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import EVEN, SLOW, Cost, Expected, Verdict
+from gputopo.values.run.verdict import EVEN, SLOW, Cost, Expected, HostSummary, Verdict
 
 
-def slow(device: Device, found: Verdict) -> str:
-    """Return how much slower a device is, and at least, and in which part of the run."""
+def slow(device: Device, found: Verdict, *, throughout: bool = True) -> str:
+    """Return how much slower a device is, and at least, and in which part of the run.
+
+    `throughout`: from its begin to its end, without fast parts in between.
+    """
     shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
     what = (
         f"computes {shown} % slower than its peers"
         if found.part == COMPUTE
         else f"is {shown} % slower than its peers as it waits longer for its weights"
     )
-    return f"{name_of(device)} {what}{_when(found)} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
+    sure = f"at least {low} %, {100 * CONFIDENCE:g} % confidence"
+    return f"{name_of(device)} {what}{_when(found, throughout)} ({sure})"
 
 
 def slow_steps(device: Device, found: Verdict, away: float) -> str:
@@ -41,9 +45,12 @@ def slow_on_average(device: Device, found: Verdict) -> str:
     )
 
 
-def _when(found: Verdict) -> str:
+def _when(found: Verdict, throughout: bool) -> str:
     if found.from_step is not None and found.to_step is not None:
-        return f" in parts of steps {found.from_step:,} to {found.to_step:,}"
+        where = "from about step" if throughout else "in parts of steps"
+        return f" {where} {found.from_step:,} to {found.to_step:,}"
+    if not throughout:
+        return " in parts of the run"
     if found.from_step is not None:
         return f" since about step {found.from_step:,}"
     return "" if found.to_step is None else f" until about step {found.to_step:,}"
@@ -78,6 +85,12 @@ def resolves(found: Verdict, short_ms: float | None) -> str:
 def busy(says: str, why: str) -> str:
     """Return why a slow run is not named beside a busy host."""
     return f"Cannot tell: {why} ({says[0].lower()}{says[1:]})"
+
+
+def beside(says: str, host: HostSummary) -> str:
+    """Return the sentence on a slow CPU device with what other programs could have cost it at most."""
+    share, most = 100 * (host.other_cpu_share or 0.0), at_most(host.may_cost_percent or 0.0)
+    return f"{says}; other programs took {share:.0f} % of the CPU, which explains {most} % at most"
 
 
 def against_expected(found: Verdict, word: str, speed: float, expected: Expected) -> Verdict:

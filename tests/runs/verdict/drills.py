@@ -31,6 +31,16 @@ def since(step: int, percent: float, *, ramp: int = 1) -> Factor:
     return lambda now: 1 / (1 - percent / 100 * min(1.0, max(0.0, (now - step + 1) / ramp)))
 
 
+def levels(*of: tuple[int, float]) -> Factor:
+    """Slower by so many percent from each of some steps on."""
+    return lambda now: 1 / (1 - next((percent for step, percent in reversed(of) if now >= step), 0.0) / 100)
+
+
+def hogged(share: Factor, towers: int) -> Factor:
+    """Slower by a program that takes a share of all the CPU's time from the part of one of the towers."""
+    return lambda step: 1 / (1 - min(0.9, towers * share(step)))
+
+
 def flapping(period: int, slow: int, percent: float) -> Factor:
     """Slower in the last `slow` steps of each period."""
     return lambda step: 1 / (1 - percent / 100) if step % period >= period - slow else 1.0
@@ -43,7 +53,7 @@ class Trainer:
     `noise`: own, per step and tower; `common`: of a step; `memory`: correlation of the own noise between
     steps; `bursts`: chance that a burst of up to 15 steps with 1.5 times the time begins in a tower.
     `pauses`: steps before which a phase is begun, and that take three times as long. `gone`: last step with
-    marks of a tower. `other_cpu`: share that other programs take; `gaps`: no samples of the host.
+    marks of a tower. `other_cpu`: share of all `cores` that other programs take, by step.
     """
 
     devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
@@ -57,6 +67,7 @@ class Trainer:
     pauses: frozenset[int] = frozenset()
     gone: dict[int, int] = field(default_factory=dict)
     other_cpu: Factor | None = None
+    cores: int = 8
     clock_skew_s: Callable[[int], float] = lambda step: 0.0
     seed: int = 0
 
@@ -76,7 +87,9 @@ class Trainer:
             now += one.seconds
             yield one
             if self.other_cpu is not None and step % 5 == 0:
-                load = HostLoad(time_s=now, seconds=1.0, cores=8, other_cpu_share=self.other_cpu(step))
+                load = HostLoad(
+                    time_s=now, seconds=1.0, cores=self.cores, other_cpu_share=self.other_cpu(step)
+                )
                 yield Sample(time_s=now, gpus=(), host=load)
 
     def _step(

@@ -10,7 +10,7 @@ from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Expected
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict.drills import Trainer, always, flapping, since
+from tests.runs.verdict.drills import Trainer, always, flapping, levels, since
 
 SEEDS = (1, 2, 3)
 
@@ -79,6 +79,27 @@ def test_heat_that_bites_little_by_little_is_found_when_it_has(seed: int) -> Non
     assert found.from_step == pytest.approx(350, abs=50)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "steps", "when"),
+    [
+        (Trainer(slow={1: levels((0, 8), (200, 20))}), 400, None),
+        (Trainer(slow={1: levels((150, 8), (300, 20))}), 450, (150, None)),
+        (Trainer(slow={1: levels((100, 12), (250, 0))}), 500, (100, 250)),
+        (Trainer(slow={1: since(300, 20, ramp=500)}), 1000, (430, None)),
+    ],
+    ids=["8 then 20 percent", "even, 8, then 20 percent", "back again", "a ramp of half of the run"],
+)
+def test_a_card_whose_level_changes_more_than_once_is_slow_where_it_is(
+    trainer: Trainer, steps: int, when: tuple[int, int | None] | None
+) -> None:
+    (found,) = judged(trainer, steps).slow
+    assert found.tower == 1
+    first, last = when or (None, None)
+    assert found.from_step == (first if first is None else pytest.approx(first, abs=100))
+    assert found.to_step == (last if last is None else pytest.approx(last, abs=30))
+    assert ("from about step" in found.says) == (last is not None)
+
+
 def test_clocks_that_flap_are_found_although_most_steps_are_as_fast_as_the_peers() -> None:
     (found,) = judged(Trainer(slow={3: flapping(30, 10, 15)}), 300).slow
     assert found.tower == 3
@@ -140,6 +161,18 @@ def test_beside_a_busy_host_the_host_is_the_verdict() -> None:
     found = judged(trainer, 100).devices[1]
     assert (found.word, found.why) == ("cannot tell", "other programs took 61 % of the CPU")
     assert "looks 20 % slower" in found.says
+
+
+def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it() -> None:
+    trainer = Trainer(
+        devices=cpu_devices(2), slow={1: always(27)}, other_cpu=lambda step: 0.1, cores=2, noise=0.03
+    )
+    (found,) = judged(trainer, 200).slow
+    assert found.tower == 1
+    assert "; other programs took 10 % of the CPU, which explains 20 % at most" in found.says
+    # One core of eight is 12.5 %: all of it may be taken from the thread that a device waits for.
+    trainer.cores = 8
+    assert words(judged(trainer, 200)) == ["even", "cannot tell"]
 
 
 def test_a_program_that_ran_for_a_moment_is_no_excuse() -> None:
