@@ -98,6 +98,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "CHANGE_CHANCE": 0.01,
         "CANDIDATE_CHANCE": 0.1,
         "MAX_MEMORY": 0.95,
+        "MAX_STEP": 4.0,
         "MAX_DEPTH": 3,
         "DEVIATIONS": 4.0,
         "MIN_AWAY": 0.03,

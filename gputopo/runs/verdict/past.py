@@ -12,7 +12,7 @@ from statistics import fmean, median, stdev
 
 import msgspec
 
-from gputopo.runs.median_bound import correlation_time, interval, ranks_of, students_t
+from gputopo.runs.median_bound import CORRELATED, correlation_time, interval, ranks_of, students_t
 from gputopo.runs.verdict.thresholds import POWER
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
@@ -23,6 +23,7 @@ CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
 # Noise that remembers more than this from value to value is as good as a drift. Ours.
 MAX_MEMORY = 0.95
+MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
 MAX_DEPTH = 3  # changes within changes: eight parts at most
 # A slow single step is this far from the fast ones, in their deviations and at least. Ours.
 DEVIATIONS, MIN_AWAY = 4.0, 0.03
@@ -74,7 +75,9 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
         levelled += [
             value - slope * (place - middle) - (early + late) / 2 for place, value in enumerate(part)
         ]
-    return correlation_time(levelled)
+    # Levels take a part of the correlation away; what neighbouring values share is left.
+    time, memory = correlation_time(levelled), _memory_time(values)
+    return max(time, memory) if memory >= CORRELATED else time
 
 
 def dips(values: Sequence[float]) -> Dips | None:
@@ -165,12 +168,14 @@ def _differ(
 def _memory_time(values: Sequence[float]) -> float:
     """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
 
-    Of such noise, differences over two values have 1 + r times the variance of those over one, where r is
-    the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes leave medians.
+    Of such noise, differences over three values have 1 + r + r^2 times the variance of those over one, where
+    r is the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes are cut.
     """
-    one = median(abs(b - a) for a, b in pairwise(values))
-    two = median(abs(b - a) for a, b in zip(values, values[2:], strict=False))
-    if one <= 0:
+    one = [abs(b - a) for a, b in pairwise(values)]
+    three = [abs(b - a) for a, b in zip(values, values[3:], strict=False)]
+    limit = MAX_STEP * median(one)
+    if limit <= 0:
         return 1.0
-    memory = min(max((two / one) ** 2 - 1, 0.0), MAX_MEMORY)
+    grows = fmean(min(step, limit) for step in three) / fmean(min(step, limit) for step in one)
+    memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
     return (1 + memory) / (1 - memory)

@@ -89,8 +89,8 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Load of the host while the steps were counted: means over the samples, None where not known.
 
     `busy`: in words, what kept the host busy so much that the devices' paces cannot be compared; None: idle
-    enough. `samples`: how many there are. `may_cost_percent`: where that is other programs beside CPU devices,
-    the most that they could have cost one device, in percent of its pace.
+    enough. `samples`: how many there are. `may_cost_percent`: where that is other programs beside CPU
+    devices, the most that they could have cost one device, in percent of its pace.
     """
 
     samples: int
