@@ -45,6 +45,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "launch.jobs.program": {"ONE_REQUEST_S": 0.05},
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},
     "launch.jobs.screen": {"ROUNDS": 3, "QUICK_S": 120.0, "QUICK_COUNTED_S": 2.0},
+    "launch.jobs.sweep": {"COOLING_LIMIT_S": 600.0, "COOLING_LOOK_S": 2.0},
     "launch.jobs.trials": {"COUNTED_S": 5.0, "MAX_STEPS": 200, "MAX_WARMUP": 10},
     "launch.spec.host_place": {"MIN_CPUS_PER_GPU": 2},
     "launch.spec.prepare": {
@@ -83,6 +84,9 @@ NUMBERS: dict[str, dict[str, float]] = {
     "probes.session.ramp_up": {"MIN_S": 0.25, "MAX_S": 1.5},
     "probes.session.repeats": {"EXTRA_REPEATS": 4, "MAX_RAMP_UP_S": 1.5},
     "reference.expectations": {"FITTING_SHARE": 0.95},
+    "sweeps.course": {"START_S": 12.0, "FALLBACK_S": 60.0},
+    "sweeps.expand": {"PAIRS_OF_A_LINK": 2},
+    "sweeps.matrix": {"MAX_CELLS": 10_000},
     "runs.verdict.answer": {"MIN_OF_MEAN": 27},
     "runs.verdict.blocks": {"CAPACITY": 600, "FOLD": 3, "MEAN_LIMIT": 0.7},
     "runs.verdict.host": {

@@ -60,6 +60,16 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "Train on each GPU alone and on all at once: which is slow, and why.",
         moved={"--from": "runs here do not screen that machine; run it there"},
     ),
+    "sweep": CommandPlace(
+        "gputopo.cli.sweep.command",
+        "sweep",
+        "Run a matrix of trainings, each in a process of its own; resumable.",
+        moved={
+            "--from": "runs here do not measure that machine; run it there",
+            "--model": "write it into a matrix: gputopo explain sweep",
+            "--repeats": "write repeats = N into the matrix: gputopo explain sweep",
+        },
+    ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
         "bench_reduction",

@@ -138,8 +138,8 @@ def _cells(
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.options import OutputOptions
     from gputopo.launch.jobs.screen import Cell
-    from gputopo.launch.jobs.trials import COUNTED_S, Trial, trial_of
-    from gputopo.launch.spec import env, target
+    from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
+    from gputopo.launch.spec import target
     from gputopo.launch.spec.prepare import spec_of
     from gputopo.launch.supervise.cpus import usable_cpus
 
@@ -180,7 +180,7 @@ def _cells(
         core.require_runnable(one, spec, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
-        return Cell(kind, order, Trial(one.plan, short, env.run_env(os.environ, one, short)))
+        return Cell(kind, order, trial(one, short, os.environ))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:

@@ -16,6 +16,7 @@ PAGES = (
     "plan",
     "run",
     "screen",
+    "sweep",
     "findings",
     "models",
     "reductions",

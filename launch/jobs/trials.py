@@ -1,4 +1,4 @@
-"""Short runs, each in a worker and a folder of its own: what `--autotune` and `screen` measure with."""
+"""Runs in a row, each in a worker and a folder of its own: for `sweep`, `screen` and `--autotune`."""
 
 import contextlib
 import time
@@ -11,7 +11,9 @@ import msgspec
 
 from gputopo.launch.jobs.batch_search import WorkerCommand
 from gputopo.launch.jobs.run import supervise, worker_command
+from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
+from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import Sampler
 from gputopo.runs.predicted.compare import with_prediction
@@ -38,6 +40,11 @@ class Trial:
     def candidate(self) -> Candidate:
         """The candidate."""
         return self.plan.choice
+
+
+def trial(target: Target, spec: RunSpec, environ: Mapping[str, str]) -> Trial:
+    """Return a target and its spec as a run. `environ`: of this process."""
+    return Trial(target.plan, spec, run_env(environ, target, spec))
 
 
 class StoppedError(Exception):

@@ -96,18 +96,28 @@ def target_of(
         return Target(
             "cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of, affinity=affinity
         )
+    why = why_cpu(machine, environ, cpu=cpu)
+    if why is not None:
+        return _without_gpus(request, why, require_gpu=require_gpu)
+    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
+    return Target("gpu", plan, machine, usable=usable, affinity=affinity)
+
+
+def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
+    """Return why a run on this machine has CPU devices, a clause; None: it has GPUs.
+
+    Raises HardwareError for an NVIDIA device whose driver does not work.
+    """
     if cpu:
-        return _without_gpus(request, _NONE_WANTED, require_gpu=False)
+        return _NONE_WANTED
     broken = driver_broken(machine)
     if broken is not None:
         raise HardwareError(
             broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
         )
     if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
-        why = _NONE_VISIBLE if machine.gpus else _NONE_THERE
-        return _without_gpus(request, why, require_gpu=require_gpu)
-    plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
-    return Target("gpu", plan, machine, usable=usable, affinity=affinity)
+        return _NONE_VISIBLE if machine.gpus else _NONE_THERE
+    return None
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -52,13 +52,14 @@ def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
             folder = Path(name)
             require_writable(folder, option)
             if folder.resolve() not in ours:
-                locks.enter_context(_locked_folder(folder, option))
+                locks.enter_context(locked_folder(folder, option))
                 ours.add(folder.resolve())
         yield
 
 
 @contextlib.contextmanager
-def _locked_folder(folder: Path, option: str) -> Iterator[None]:
+def locked_folder(folder: Path, option: str) -> Iterator[None]:
+    """Lock a folder while in the context. `option`: that names another one, for the InputError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not try_lock(handle):

@@ -9,6 +9,7 @@ import pytest
 
 from gputopo.cli import run_command, screen
 from gputopo.cli.run import autotune, training
+from gputopo.cli.sweep import command as sweep
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
@@ -63,7 +64,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        for module in (autotune, screen, training):
+        for module in (autotune, screen, sweep, training):
             monkeypatch.setattr(module, "worker_command", command)
 
     return behaves

@@ -140,8 +140,7 @@ def _trials(
 
     Raises UsageError where there is only one.
     """
-    from gputopo.launch.jobs.trials import Trial, trial_of
-    from gputopo.launch.spec import env
+    from gputopo.launch.jobs.trials import trial, trial_of
     from gputopo.planner.autotune import contenders
     from gputopo.planner.choose import plan_environment
 
@@ -169,7 +168,7 @@ def _trials(
             short = trial_of(_spec_of(planned, spec.model, asked, training))
         except UsageError:
             continue  # the other options do not go with this placement
-        trials.append(Trial(plan, short, env.run_env(os.environ, planned, short)))
+        trials.append(trial(planned, short, os.environ))
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options leave a single placement",

@@ -19,6 +19,7 @@ from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
     from gputopo.values.machine import Machine
 
 # Options of a run, as typed, that need replicas, or a parameter server.
@@ -124,21 +125,11 @@ def _target_of(
     Raises GputopoError.
     """
     from gputopo import planner
-    from gputopo.launch.spec import model_names, target
+    from gputopo.launch.spec import target
     from gputopo.launch.supervise import run_folder as runs
     from gputopo.launch.supervise.cpus import usable_cpus
 
-    if model is not None:
-        model = model_names.model_for(model, asked.get("data_name"))
-    copies = strategy_has_copies(asked)
-    update = "replicated" if copies else implied_update(asked)
-    request = planner.Request(
-        model=model,
-        batch_size=AUTO if is_auto(asked.get("batch_size")) else training.get("batch_size"),
-        precision=training.get("precision", Precision()).compute,
-        predicts=_is_predicted(placement, training),
-        **{**placement, "variable_update": update},
-    )
+    request = request_of(placement, asked, model, training)
     runs.check_output(None if options.output is None else Path(options.output))
     needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
     machine = planned_machine(sources, pairs=needs_bandwidth)
@@ -164,7 +155,34 @@ def _target_of(
         )
 
     chosen = choose_and_claim(machine, choose, None if options.dry_run else claims)
-    if not copies:
+    return as_strategy_reduces(chosen, asked)
+
+
+def request_of(
+    placement: Mapping[str, Any], asked: Mapping[str, Any], model: str | None, training: Mapping[str, Any]
+) -> "Request":
+    """Return the request for a plan of the options' values. Raises UsageError.
+
+    `placement`, `training`: the fields that they set; `asked`: what was typed.
+    """
+    from gputopo import planner
+    from gputopo.launch.spec import model_names
+
+    if model is not None:
+        model = model_names.model_for(model, asked.get("data_name"))
+    update = "replicated" if strategy_has_copies(asked) else implied_update(asked)
+    return planner.Request(
+        model=model,
+        batch_size=AUTO if is_auto(asked.get("batch_size")) else training.get("batch_size"),
+        precision=training.get("precision", Precision()).compute,
+        predicts=_is_predicted(placement, training),
+        **{**placement, "variable_update": update},
+    )
+
+
+def as_strategy_reduces(chosen: "Target", asked: Mapping[str, Any]) -> "Target":
+    """Return the target without a reduction where a strategy of tf.distribute has its own."""
+    if not strategy_has_copies(asked):
         return chosen
     from gputopo.launch.spec.prepare import reduced_by_strategy
 

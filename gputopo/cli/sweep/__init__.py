@@ -1,0 +1,1 @@
+"""`gputopo sweep`: a matrix of runs."""

@@ -1,0 +1,202 @@
+"""The cells of a sweep as runs on this machine: their options read as `gputopo run` reads them."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gputopo.cli.before import Before, measured_before, with_costs
+from gputopo.cli.plan_options import PlanOptions, parse_model
+from gputopo.cli.printing import note
+from gputopo.launch.jobs.sweep import DATA
+from gputopo.launch.spec.run_spec import Data, RunSpec
+from gputopo.sweeps.course import predicted_s
+from gputopo.sweeps.expand import Box
+from gputopo.sweeps.matrix import MADE
+from gputopo.values.errors import GputopoError
+from gputopo.values.option import Declared, Option, given_of, options_of
+from gputopo.values.run.candidate import mode_words
+from gputopo.values.run.sweep import SweepCell
+
+if TYPE_CHECKING:
+    from gputopo.launch.jobs.trials import Trial
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Machine
+
+_ALL_WRITE = "all cells would write to it"
+_ONE_RUN = "it is for one run"
+UNFIT: Mapping[str, str] = {
+    **dict.fromkeys(("checkpoints", "export", "tensorboard"), _ALL_WRITE),
+    **dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "resume", "resume_or_start", "trace"), _ONE_RUN),
+    "eval": "it needs a checkpoint",
+    "cpu": "give --cpu to gputopo sweep",
+    "repeats": "write repeats = N beside it, at the top or in a table of the matrix",
+}
+"""Options of `gputopo run` that no cell can have, and why."""
+_MODEL = Declared(
+    Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model), "model", str, None
+)
+
+
+@cache
+def known_options() -> Mapping[str, Declared]:
+    """Return the options of a cell by name."""
+    declared = (*options_of(PlanOptions), *options_of(RunSpec))
+    found = {one.name.rstrip("_"): one for one in declared}
+    return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
+
+
+def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}) -> Box:
+    """Return what of this machine decides about cells. Raises HardwareError for a broken driver."""
+    from gputopo.launch.spec.target import why_cpu
+    from gputopo.planner import hidden_gpus
+
+    why = why_cpu(machine, os.environ, cpu=cpu)
+    if why is not None:
+        return Box(backend="cpu", why_cpu=why, asked=asked)
+    hidden = hidden_gpus(os.environ, machine)
+    gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *claimed}]
+    links = {}
+    for link in machine.links:
+        hop = "unknown" if link.hop is None else link.hop.value
+        links[link.a, link.b] = f"NV{link.nvlinks}" if link.nvlinks else hop
+    return Box(backend="gpu", gpus=tuple(gpus), links=links, default_devices=len(gpus), asked=asked)
+
+
+class Planned(NamedTuple):
+    """The cells with their plans, and the runs of those that can run by the cells' numbers."""
+
+    cells: tuple[SweepCell, ...]
+    trials: "dict[int, Trial]"
+
+
+class Cells:
+    """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom."""
+
+    def __init__(self, machine: "Machine", folder: Path, *, cpu: bool, claimed: Mapping[int, str]) -> None:
+        self._machine = machine
+        self._folder = folder
+        self._cpu = cpu
+        self._claimed = claimed
+        self._before: dict[tuple[Any, ...], Before] = {}
+        self._warnings: set[str] = set()
+
+    def planned(self, cells: Sequence[SweepCell]) -> Planned:
+        """Return the cells with their plans; one that the rules refuse has the reason."""
+        from gputopo.launch.jobs.trials import trial
+
+        found: list[SweepCell] = []
+        trials: dict[int, Trial] = {}
+        for cell in cells:
+            if cell.state not in ("pending", "running"):
+                found.append(cell)
+                continue
+            try:
+                target, spec = self._run_of(cell)
+            except GputopoError as error:
+                reason = f"{error.what}; {error.hint}"
+                found.append(msgspec.structs.replace(cell, state="refused", reason=reason))
+                continue
+            for warning in target.plan.warnings:
+                if warning not in self._warnings:
+                    self._warnings.add(warning)
+                    note(warning)
+            trials[cell.number] = trial(target, spec, os.environ)
+            found.append(_with_plan(cell, target, spec))
+        return Planned(tuple(found), trials)
+
+    def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
+        """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
+        from gputopo.cli.run import training as core
+        from gputopo.cli.run.command import as_strategy_reduces, placed, request_of
+        from gputopo.cli.run.options import OutputOptions
+        from gputopo.launch.jobs.trials import trial_of
+        from gputopo.launch.spec import target
+        from gputopo.launch.spec.prepare import spec_of
+        from gputopo.launch.supervise.cpus import usable_cpus
+        from gputopo.values.errors import UsageError
+
+        texts = {_typed_name(name): _typed(name, value) for name, value in cell.options.items()}
+        model = texts.pop("model", None)
+        if model is None:
+            raise UsageError("the cell has no model", 'add model = "alexnet" to the matrix')
+        made = texts.pop("data_dir") if texts.get("data_dir") in MADE else None
+        placement, training = given_of(PlanOptions, texts), given_of(RunSpec, texts)
+        fields, typed = dict(training.fields), dict(training.typed)
+        if made is not None:
+            fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
+        asked = {**placed(placement), **typed}
+        request = request_of(placement.fields, asked, str(model), fields)
+        if self._machine.gpus and not self._cpu:
+            with contextlib.suppress(GputopoError):
+                request = with_costs(request)
+        chosen = target.target_of(
+            self._machine,
+            request,
+            environ=os.environ,
+            claimed=self._claimed,
+            **self._measured_before(request)._asdict(),
+            cpu=self._cpu,
+            keep=1,
+            usable=usable_cpus(),
+        )
+        chosen = as_strategy_reduces(chosen, asked)
+        spec = spec_of(chosen, str(model), asked, **fields)
+        core.require_runnable(chosen, spec if made is None else _without_folder(spec), OutputOptions())
+        return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
+
+    def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
+        """Return the data, and what was typed, with the folder of drawn images."""
+        name = made.removeprefix("made:")
+        folder = str((self._folder / DATA / name).absolute())
+        named = {**typed, "data_dir": folder, "data_name": name}
+        return msgspec.structs.replace(data, folder=folder, name=name), named
+
+    def _measured_before(self, request: "Request") -> Before:
+        if self._cpu:
+            return Before()
+        key = (request.no_history, request.predicts, request.single_gpu_images_per_sec)
+        if key not in self._before:
+            self._before[key] = measured_before(self._machine, request)
+        return self._before[key]
+
+
+def made_data(cells: Sequence[SweepCell]) -> tuple[str, ...]:
+    """Return the names of the data sets that pending cells need made."""
+    wanted = [cell.options.get("data_dir") for cell in cells if cell.state in ("pending", "running")]
+    return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
+
+
+def _with_plan(cell: SweepCell, target: "Target", spec: RunSpec) -> SweepCell:
+    choice = target.plan.choice
+    return msgspec.structs.replace(
+        cell,
+        mode=mode_words(choice) if spec.method is None and spec.strategy is None else None,
+        gpus=choice.gpus,
+        devices=len(spec.devices),
+        predicted_s=predicted_s(
+            images_per_sec=choice.images_per_sec,
+            joint_batch=spec.joint_batch,
+            warmup=spec.num_warmup_batches,
+            counted=spec.batch_limit,
+            counted_s=spec.time_budget_s,
+        ),
+    )
+
+
+def _without_folder(spec: RunSpec) -> RunSpec:
+    return msgspec.structs.replace(spec, data=msgspec.structs.replace(spec.data, folder=None))
+
+
+def _typed_name(name: str) -> str:
+    return known_options()[name].name
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return the value as text of the command line: a list for an option that may be repeated."""
+    return str(value).split(",") if known_options()[name].option.repeated and value is not True else value

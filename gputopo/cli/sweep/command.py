@@ -1,0 +1,305 @@
+"""`gputopo sweep`: run each cell of a matrix in a process of its own, and go on where it was ended."""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.spec.readers import read_folder
+from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
+from gputopo.values.option import Option
+
+if TYPE_CHECKING:
+    from gputopo.cli.sweep.cells import Planned
+    from gputopo.launch.jobs.sweep import Pause
+    from gputopo.sweeps.matrix import Matrix
+    from gputopo.values.machine import Machine
+    from gputopo.values.run.sweep import Sweep, SweepCell
+
+LOAD_S = 1.0  # over which the load of the host is measured before a cell
+
+
+def sweep(
+    preset: Annotated[
+        str | None,
+        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
+    ] = None,
+    matrix: Annotated[
+        Path | None, Option("--matrix", "File with a matrix of your own (TOML): gputopo explain sweep")
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "Folder of the sweep", value="DIR", default="a new one", read=read_folder),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
+    ] = None,
+    retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
+    time_budget: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            "Start no cell that would not end within so many seconds",
+            value="SECONDS",
+            above=0,
+            default="that of the matrix",
+        ),
+    ] = None,
+    compare_pairs: Annotated[
+        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
+    ] = False,
+    order: Annotated[
+        Literal["listed", "rounds", "random"] | None,
+        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
+    ] = None,
+    seed: Annotated[
+        int | None, Option("--seed", "Of a random order", min=0, default="by the clock; it is stated")
+    ] = None,
+    cool_down: Annotated[
+        float | None,
+        Option("--cool-down", "Pause before each cell", value="SECONDS", min=0, default="that of the matrix"),
+    ] = None,
+    cool_below: Annotated[
+        float | None,
+        Option(
+            "--cool-below",
+            "Wait before each cell until all GPUs are below this temperature",
+            value="CELSIUS",
+            above=0,
+            default="that of the matrix",
+        ),
+    ] = None,
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", "List the cells with their predicted time; run none")
+    ] = False,
+    shape: Annotated[
+        Literal["table", "json"],
+        Option("--format", "Output format"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table",
+    fail_on: Annotated[
+        Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")
+    ] = None,
+) -> int:
+    """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
+
+    A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
+    refused and left out cells stay in the result, with their reason.
+
+    Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
+    or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
+    """
+    from gputopo.cli.source import planned_machine
+    from gputopo.cli.sweep.begin import begun, resumed
+    from gputopo.launch.supervise.locks import locked_folder
+
+    if resume is None:
+        blank, made = begun(preset, matrix, seed=seed, order=order, asked=_asked(cpu, compare_pairs))
+    else:
+        _refuse_beside_resume(output=output, order=order, seed=seed, cpu=cpu, compare_pairs=compare_pairs)
+        blank, made = resumed(Path(resume), preset, matrix, retry_failed=retry_failed)
+    if retry_failed and resume is None:
+        raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
+    machine = planned_machine((), pairs=True)
+    folder = _folder(blank, output, resume, dry_run=dry_run)
+    with contextlib.ExitStack() as held:
+        if not dry_run:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked_folder(folder, "--output"))
+        found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
+        if dry_run:
+            _print(found, shape, dry=True)
+            return ExitCode.OK
+        to_stderr(f"Sweep folder: {folder}\n")
+        changed = {"time_budget_s": time_budget, "cool_down_s": cool_down, "cool_down_c": cool_below}
+        made = msgspec.structs.replace(made, **{key: one for key, one in changed.items() if one is not None})
+        found, code = _run(found, made, planned, machine, folder)
+    _print(found, shape)
+    if not found.complete:
+        note(f"to go on: gputopo sweep --resume {shlex.quote(str(folder))}")
+    return code or _exit_code(found, folder, fail_on)
+
+
+def _asked(cpu: bool, compare_pairs: bool) -> dict[str, bool]:
+    return {name: True for name, given in (("cpu", cpu), ("compare_pairs", compare_pairs)) if given}
+
+
+def _refuse_beside_resume(**given: object) -> None:
+    for name, value in given.items():
+        if value not in (None, False):
+            flag = name.replace("_", "-")
+            raise UsageError(
+                f"--{flag} cannot be combined with --resume: it goes on as the sweep began",
+                "leave it out, or begin a new sweep without --resume",
+            )
+
+
+def _folder(blank: "Sweep", output: str | None, resume: str | None, *, dry_run: bool) -> Path:
+    """Return the folder of the sweep; a new one is made, unless it is a dry run."""
+    from gputopo.launch.jobs.sweep import FILE
+    from gputopo.launch.supervise import run_folder as runs
+    from gputopo.values.run.sweep import FOLDER
+
+    if resume is not None:
+        return Path(resume)
+    if output is None:
+        home = runs.runs_home(os.environ)
+        if dry_run:
+            return home / "SWEEP"
+        name = "".join(one if one.isalnum() or one in "-_" else "-" for one in Path(blank.origin).stem)
+        return runs.new_folder(home, datetime.now(), f"sweep-{name}")
+    runs.check_output(Path(output))
+    if (Path(output) / FILE).exists():
+        raise InputError(f"{output} holds a sweep", f"go on with it: --resume {output}, or name a new folder")
+    if (Path(output) / FOLDER).exists():
+        raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
+    return Path(output)
+
+
+def _planned(
+    blank: "Sweep", matrix: "Matrix", machine: "Machine", folder: Path, held: contextlib.ExitStack | None
+) -> "tuple[Sweep, Planned]":
+    """Return the sweep with its cells planned, and their runs; claim their GPUs until `held` closes.
+
+    Raises GputopoError: where the cells of a resumed sweep are no longer the same, too.
+    """
+    from gputopo.cli.sweep.begin import with_cells
+    from gputopo.cli.sweep.cells import Cells, box_of
+    from gputopo.launch.jobs.claims import (
+        MAX_ATTEMPTS,
+        ClaimedError,
+        claimed,
+        claimed_by_others,
+        claims_folder,
+        never_free,
+    )
+    from gputopo.runs.history import fingerprint
+
+    cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
+    for _ in range(MAX_ATTEMPTS):
+        others = {} if cpu else claimed_by_others(machine, claims)
+        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
+        found = with_cells(blank, matrix, box, fingerprint(machine))
+        planned = Cells(machine, folder, cpu=cpu, claimed=others).planned(found.cells)
+        found = msgspec.structs.replace(found, cells=planned.cells)
+        used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
+        if held is None or box.backend == "cpu":
+            return found, planned
+        with contextlib.suppress(ClaimedError):
+            gpus = [gpu for gpu in machine.gpus if gpu.index in used]
+            held.enter_context(claimed(gpus, claims, "gputopo sweep", on_problem=note))
+            return found, planned
+    raise never_free()
+
+
+def _run(
+    found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
+) -> "tuple[Sweep, int]":
+    """Run the cells; return the sweep and the code of a signal."""
+    from gputopo.launch.jobs.sweep import run_cells
+    from gputopo.probes.run_watch import RunWatch
+    from gputopo.report.runs.sweep import cell_line
+    from gputopo.sweeps.course import left_s
+    from gputopo.sweeps.expand import ordered
+
+    on_gpu = found.backend == "gpu"
+    pause = _pause(matrix, machine if on_gpu else None)
+
+    def on_cell(cell: "SweepCell", now: "Sweep") -> None:
+        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=matrix.cool_down_s))}\n")
+
+    numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
+    _make_data(found, folder)
+    return run_cells(
+        found,
+        numbers,
+        planned.trials,
+        folder,
+        open_sampler=RunWatch,
+        machine=machine if on_gpu else None,
+        pause=pause,
+        budget_s=matrix.time_budget_s,
+        on_cell=on_cell,
+        on_wait=note,
+        command=worker_command,
+    )
+
+
+def _pause(matrix: "Matrix", machine: "Machine | None") -> "Pause":
+    """Return what comes before each cell: cooling, and a look at the load of the host."""
+    from gputopo.launch.jobs.sweep import Pause
+    from gputopo.probes.host_load import HostReader
+    from gputopo.probes.run_watch import RunWatch
+
+    gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
+
+    def hottest() -> float | None:
+        if not gpus:
+            return None
+        with RunWatch(gpus) as watch:
+            samples = [one for one in watch.look() if hasattr(one, "gpus")]
+        known = [gpu.temperature_c for one in samples for gpu in one.gpus if gpu.temperature_c is not None]
+        return max(known, default=None)
+
+    def other_share() -> float | None:
+        reader = HostReader()
+        time.sleep(LOAD_S)
+        return reader.read().other_cpu_share
+
+    return Pause(matrix.cool_down_s, matrix.cool_down_c, hottest, other_share)
+
+
+def _make_data(found: "Sweep", folder: Path) -> None:
+    """Make the folders of drawn images that cells need, each in another process, which loads TensorFlow.
+
+    Raises HardwareError where one cannot be made.
+    """
+    from gputopo.cli.sweep.cells import made_data
+    from gputopo.launch.jobs.sweep import DATA
+
+    for name in made_data(found.cells):
+        place = folder / DATA / name
+        if place.exists():
+            continue
+        note(f"drawing a small data folder: {place}")
+        command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = done.stderr.strip().splitlines()
+            raise HardwareError(
+                f"the data of the sweep cannot be made: {why[0] if why else done.returncode}",
+                f"make it: gputopo make-data {place} --data-name {name}; then go on with --resume {folder}",
+            )
+
+
+def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
+    if shape == "json":
+        from gputopo.values import schema
+
+        emit(schema.encode_pretty(found))
+        return
+    from gputopo.report.runs.sweep import sweep_lines
+
+    show(lambda width: sweep_lines(found, width, dry=dry))
+
+
+def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:
+    failed = [cell for cell in found.cells if cell.state == "failed"]
+    if failed and fail_on is not None:
+        return ExitCode.FINDINGS
+    if failed and not any(cell.state == "done" for cell in found.cells):
+        raise HardwareError(
+            f"no cell could be run: {failed[0].reason}", f"see the logs of the runs in {folder}"
+        )
+    return ExitCode.OK

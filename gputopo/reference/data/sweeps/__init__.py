@@ -1,0 +1,1 @@
+"""Machines that come with gputopo, one recording each; `gputopo.captures.recording` reads them."""

@@ -1,0 +1,167 @@
+"""The cells of a sweep: a table for each of its matrix's, and a line for each cell that ends."""
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from statistics import median
+
+from gputopo.report import units
+from gputopo.report.layout import Column, Line, aligned, blocks, line, paragraph, plain
+from gputopo.sweeps.course import left_s
+from gputopo.values.run.sweep import Sweep, SweepCell
+
+MAX_WIDTH = 30  # characters of a value; longer ones are folded
+_NOT_RUN = ("refused", "left_out")
+_WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
+
+
+def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
+    """Return `cell 3 of 20: alexnet, num_gpus 2: 512 images/sec; about 5 min left`."""
+    wanted = [one for one in cells if one.state not in ("refused", "left_out")]
+    ran = sum(one.ran for one in wanted)
+    outcome = (
+        f"failed: {plain(cell.reason or '')}"
+        if cell.state == "failed"
+        else f"{cell.images_per_sec or 0:.4g} images/sec"
+    )
+    beside = " beside other work" if cell.beside_other_work else ""
+    left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
+    return f"cell {ran} of {len(wanted)}: {cell_words(cell)}: {outcome}{beside}{left}"
+
+
+def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
+    """Return the options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these."""
+    options = {name: one for name, one in cell.options.items() if names is None or name in names}
+    words = [plain(str(options.pop("model")))] if "model" in options else []
+    words += [name if one is True else f"{name} {plain(str(one))}" for name, one in options.items()]
+    return ", ".join([*words, *([f"repeat {cell.repeat}"] if cell.repeat > 1 and names is None else [])])
+
+
+def sweep_lines(found: Sweep, width: int = 80, *, dry: bool = False) -> list[Line]:
+    """Return the whole report; with `dry` what would be run."""
+    lines = [line(f"{plain(found.title)} ({plain(found.origin)})", "bold")]
+    lines += [one for text in found.says for one in paragraph(plain(text), width)]
+    for table, cells in groupby(found.cells, key=lambda cell: cell.table):
+        lines += _table(table, list(cells), width, dry=dry)
+    lines += [line(), *_remarks(found, width), *_end(found, width, dry=dry)]
+    return lines
+
+
+def _table(name: str, cells: Sequence[SweepCell], width: int, *, dry: bool) -> list[Line]:
+    """Return a row for each combination that runs, its repeats together; none: no line."""
+    shown = [cell for cell in cells if cell.state not in _NOT_RUN]
+    grouped = groupby(shown, key=lambda cell: (cell.number - cell.repeat, sorted(cell.options.items())))
+    rows = [list(same) for _, same in grouped]
+    if not rows:
+        return []
+    firsts = [row[0] for row in rows]
+    names = list(dict.fromkeys(option for cell in firsts for option in cell.options))
+    varied = [one for one in names if len({str(cell.options.get(one)) for cell in firsts}) > 1]
+    same = cell_words(firsts[0], [one for one in names if one not in varied])
+    heads = Column("cell", tuple(str(cell.number) for cell in firsts), "right")
+    columns = [
+        Column(option, tuple(_shown(cell.options.get(option)) for cell in firsts), max_width=MAX_WIDTH)
+        for option in varied
+    ]
+    if dry:
+        columns.append(Column("predicted", tuple(_predicted(row) for row in rows), "right"))
+    else:
+        columns.append(Column("images/sec", tuple(_speed(row) for row in rows), "right"))
+        columns.append(Column("spread %", tuple(_spread(row) for row in rows), "right"))
+        columns.append(Column("", tuple(_note(row) for row in rows), max_width=MAX_WIDTH))
+    title = same if name.isdigit() else ": ".join(filter(None, (plain(name), same)))
+    lines = [line(), *paragraph(title or "cells", width)]
+    for block in blocks([[column] for column in columns], width - heads.width):
+        lines += aligned(heads, block)
+    return lines
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else "yes" if value is True else plain(str(value))
+
+
+def _predicted(row: Sequence[SweepCell]) -> str:
+    seconds = row[0].predicted_s
+    count = f"{len(row)} x " if len(row) > 1 else ""
+    return f"{count}{units.UNKNOWN if seconds is None else units.seconds(seconds)}"
+
+
+def _speed(row: Sequence[SweepCell]) -> str:
+    speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
+    return units.images_per_sec(median(speeds)) if speeds else ""
+
+
+def _spread(row: Sequence[SweepCell]) -> str:
+    """Return the range of the repeats in percent of their median; of one, the noise within it."""
+    speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
+    if len(speeds) > 1:
+        return f"{100 * (max(speeds) - min(speeds)) / median(speeds):.1f}"
+    noise = next((cell.noise for cell in row if cell.noise is not None), None)
+    return "" if noise is None else f"\N{PLUS-MINUS SIGN}{100 * noise:.1f}"
+
+
+def _note(row: Sequence[SweepCell]) -> str:
+    """Return what is to be known of a row: states other than done, other work on the host."""
+    words = []
+    for state, same in groupby(sorted(cell.state for cell in row if cell.state != "done")):
+        count = len(list(same))
+        word = _WORDS.get(state, state)
+        words.append(word if len(row) == 1 else f"{count} of {len(row)} {word}")
+    if any(cell.beside_other_work for cell in row):
+        words.append("beside other work")
+    return ", ".join(words)
+
+
+def _remarks(found: Sweep, width: int) -> list[Line]:
+    """Return each reason and each note once, with the cells that it is of."""
+    by_text: dict[str, list[int]] = {}
+    for cell in found.cells:
+        if cell.reason is not None:
+            by_text.setdefault(f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}", []).append(
+                cell.number
+            )
+        for said in cell.notes:
+            by_text.setdefault(f": {said}", []).append(cell.number)
+    lines: list[Line] = []
+    for text, numbers in by_text.items():
+        noun = "Cell" if len(numbers) == 1 else "Cells"
+        lines += paragraph(f"{noun} {_ranges(numbers)}{plain(text)}", width)
+    return lines
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return `1-3, 5`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in parts)
+
+
+def _end(found: Sweep, width: int, *, dry: bool) -> list[Line]:
+    counts: dict[str, int] = {}
+    for cell in found.cells:
+        word = _STATES[cell.state]
+        counts[word] = counts.get(word, 0) + 1
+    counts["excluded by the matrix"] = found.excluded
+    counts["duplicates removed"] = found.duplicates
+    listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    if dry:
+        unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
+        guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
+        took = f"about {units.seconds(left_s(found.cells))}{guessed}."
+    else:
+        took = f"{units.seconds(found.seconds)}."
+        took += f" Ended by {found.ended_by}." if found.ended_by else ""
+    return paragraph(f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}", width)
+
+
+_STATES = {
+    "done": "done",
+    "failed": "failed",
+    "refused": "refused",
+    "left_out": "left out",
+    "pending": "to run",
+    "running": "to run",
+}

@@ -1,0 +1,242 @@
+"""The cells of a matrix on a machine: all combinations, none dropped in silence, duplicates removed.
+
+Whether the options of a cell go together is for the rules of `gputopo run`, which the caller asks with each
+cell; a cell that they refuse stays, with the reason.
+"""
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations, product
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, Table, Value, When, is_bound, text_of
+from gputopo.values.errors import UsageError
+from gputopo.values.run.sweep import SweepCell
+
+Choice = dict[str, Value]
+PAIRS_OF_A_LINK = 2  # with pairs-by-link: two show whether pairs of one kind are equal
+MAX_NAME = 60  # characters of a folder's name, its number and its repeat apart
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a machine decides about cells. `gpus`: indices of those that can be used.
+
+    `links`: of each pair (lower index first), in words: PIX, PHB, NV2. `default_devices`: of a run that does
+    not name a number. `why_cpu`: why there are CPU devices. `asked`: flags of `gputopo sweep`, by name.
+    """
+
+    backend: Literal["cpu", "gpu"]
+    gpus: tuple[int, ...] = ()
+    links: dict[tuple[int, int], str] = {}
+    default_devices: int = 2
+    why_cpu: str = "No NVIDIA device"
+    asked: frozenset[str] = frozenset()
+
+
+class Expanded(NamedTuple):
+    """The cells in the order of the matrix; how many were excluded without a reason, or were duplicates."""
+
+    cells: tuple[SweepCell, ...]
+    excluded: int
+    duplicates: int
+
+
+class _Blank(NamedTuple):
+    """A combination before its repeats. `why`: why it is left out; `seconds`: counted ones."""
+
+    table: Table
+    choice: Choice
+    notes: tuple[str, ...] = ()
+    why: str | None = None
+    seconds: float | None = None
+
+
+def expand(matrix: Matrix, box: Box) -> Expanded:
+    """Return the cells of a matrix on a machine. Raises UsageError for more than MAX_CELLS of them."""
+    total = sum(_size(table, box) * (table.repeats or matrix.repeats) for table in matrix.tables)
+    if total > MAX_CELLS:
+        raise UsageError(
+            f"the matrix has {total} cells", f"at most {MAX_CELLS} are run; take some values out"
+        )
+    seen: set[tuple[Any, ...]] = set()
+    cells: list[SweepCell] = []
+    excluded = duplicates = 0
+    for blank in chain.from_iterable(_combinations(matrix, table, box) for table in matrix.tables):
+        placed = _constrained(matrix, blank, box)
+        if placed is None:
+            excluded += 1
+            continue
+        key = (placed.table.name, tuple(sorted((name, text_of(v)) for name, v in placed.choice.items())))
+        if key in seen:
+            duplicates += 1
+            continue
+        seen.add(key)
+        cells += _repeated(placed, matrix, len(cells), box)
+    return Expanded(tuple(cells), excluded, duplicates)
+
+
+def ordered(cells: Sequence[SweepCell], order: str, seed: int | None) -> tuple[SweepCell, ...]:
+    """Return the cells in the order in which they run; the same for the same seed."""
+    if order == "random":
+        return tuple(random.Random(seed).sample(list(cells), len(cells)))
+    if order == "rounds":
+        return tuple(sorted(cells, key=lambda cell: (cell.repeat, cell.number)))
+    return tuple(cells)
+
+
+def differences(before: Iterable[SweepCell], now: Iterable[SweepCell]) -> tuple[int, int]:
+    """Return how many cells are new, and how many are gone."""
+
+    def keys(cells: Iterable[SweepCell]) -> set[tuple[Any, ...]]:
+        return {
+            (
+                cell.name,
+                cell.table,
+                cell.repeat,
+                cell.counted_s,
+                tuple(sorted(map(str, cell.options.items()))),
+            )
+            for cell in cells
+        }
+
+    old, new = keys(before), keys(now)
+    return len(new - old), len(old - new)
+
+
+def _size(table: Table, box: Box) -> int:
+    size = 1
+    for name, values in table.axes.items():
+        size *= sum(len(_values(name, value, box)) or 1 for value in values)
+    return size
+
+
+def _combinations(matrix: Matrix, table: Table, box: Box) -> Iterator[_Blank]:
+    axes = [
+        (name, tuple(chain.from_iterable(_alternatives(name, v, box) for v in values)))
+        for name, values in table.axes.items()
+    ]
+    for values in product(*(alternatives for _, alternatives in axes)):
+        choice: Choice = {name: _values(name, value, box)[0] for name, value in matrix.options.items()}
+        why = None
+        for (name, _), (value, reason) in zip(axes, values, strict=True):
+            choice[name] = value
+            why = why or reason
+        yield _Blank(table, _given(choice), why=why, seconds=table.seconds or matrix.seconds)
+
+
+def _alternatives(name: str, value: Value, box: Box) -> list[tuple[Value, str | None]]:
+    """Return what a value stands for on this machine; a word that stands for nothing, with why."""
+    found = _values(name, value, box)
+    if found:
+        return [(one, None) for one in found]
+    if box.backend == "cpu":
+        return [(value, f"{box.why_cpu}: CPU devices share all cores, and are alike")]
+    return [(value, f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}")]
+
+
+def _values(name: str, value: Value, box: Box) -> Sequence[Value]:
+    if name == "gpus" and value == "each":
+        return [str(gpu) for gpu in box.gpus]
+    if name == "gpus" and value == "pairs":
+        return [f"{a},{b}" for a, b in combinations(sorted(box.gpus), 2)]
+    if name == "gpus" and value == "pairs-by-link":
+        return [f"{a},{b}" for a, b in _pairs_by_link(box)]
+    count = len(box.gpus) if box.backend == "gpu" else box.default_devices
+    if name == "num_gpus" and is_bound(value):
+        return [min(int(str(value).removeprefix(AT_MOST)), count)]
+    if name == "num_gpus" and value in ("doubling", "counted"):
+        counts = range(1, count + 1)
+        return [n for n in counts if value == "counted" or n & (n - 1) == 0 or n == count]
+    return [value]
+
+
+def _pairs_by_link(box: Box) -> list[tuple[int, int]]:
+    by_link: dict[str, list[tuple[int, int]]] = {}
+    for pair in combinations(sorted(box.gpus), 2):
+        by_link.setdefault(box.links.get(pair, "unknown"), []).append(pair)
+    return [pair for pairs in by_link.values() for pair in pairs[:PAIRS_OF_A_LINK]]
+
+
+def _constrained(matrix: Matrix, blank: _Blank, box: Box) -> _Blank | None:
+    """Return the combination as it is run here, None where the matrix excludes it."""
+    choice, notes, why, seconds = blank.choice, blank.notes, blank.why, blank.seconds
+    for when in matrix.sets:
+        facts = _facts(blank.table, choice, box)
+        if _matches(when, facts):
+            choice, seconds = _given({**choice, **when.sets}), when.seconds or seconds
+            notes = notes if when.reason is None else (*notes, when.reason)
+    facts = _facts(blank.table, choice, box)
+    if matrix.only and not any(_matches(when, facts) for when in matrix.only):
+        return None
+    for when in matrix.exclude:
+        if _matches(when, facts):
+            if when.reason is None:
+                return None
+            why = why or when.reason
+    if blank.table.asked is not None and blank.table.asked not in box.asked:
+        why = f"only with --{blank.table.asked.replace('_', '-')}"
+    why = why or _too_many(choice, box)
+    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
+
+
+def _too_many(choice: Choice, box: Box) -> str | None:
+    """Return why a machine with fewer GPUs leaves it out."""
+    count = choice.get("num_gpus")
+    if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
+        return f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}"
+    return None
+
+
+def _given(choice: Mapping[str, Value]) -> Choice:
+    """Return the options that are given: false is none."""
+    return {name: value for name, value in choice.items() if value is not False}
+
+
+def _facts(table: Table, choice: Choice, box: Box) -> dict[str, Value]:
+    devices: Value = box.default_devices
+    if "gpus" in choice and "num_gpus" not in choice:
+        devices = text_of(choice["gpus"]).count(",") + 1
+    return {"devices": choice.get("num_gpus", devices), **choice, "backend": box.backend, "table": table.name}
+
+
+def _matches(when: When, facts: Mapping[str, Value]) -> bool:
+    return all(
+        any(_same(facts.get(name, False), value) for value in values) for name, values in when.match.items()
+    )
+
+
+def _same(fact: Value, value: Value) -> bool:
+    if isinstance(fact, bool) or isinstance(value, bool):
+        return fact is value
+    return text_of(fact).replace("-", "_") == text_of(value).replace("-", "_")
+
+
+def _repeated(blank: _Blank, matrix: Matrix, before: int, box: Box) -> Iterator[SweepCell]:
+    repeats = 1 if blank.why is not None else blank.table.repeats or matrix.repeats
+    for repeat in range(1, repeats + 1):
+        number = before + repeat
+        yield SweepCell(
+            number=number,
+            name=_name(number, blank, repeat if repeats > 1 else None),
+            table=blank.table.name,
+            options={name: True if value is True else text_of(value) for name, value in blank.choice.items()},
+            repeat=repeat,
+            state="pending" if blank.why is None else "left_out",
+            reason=blank.why,
+            notes=blank.notes,
+            counted_s=blank.seconds,
+        )
+
+
+def _name(number: int, blank: _Blank, repeat: int | None) -> str:
+    """Return the name of a cell's folder: letters, digits, -, _ and . only."""
+    words = [
+        name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", text_of(value))
+        for name, value in blank.choice.items()
+        if name in blank.table.axes
+    ]
+    body = "-".join(words).replace(",", "+").strip("-._")[:MAX_NAME]
+    return "-".join(filter(None, (f"{number:04d}", body, None if repeat is None else f"r{repeat}")))

@@ -1,0 +1,194 @@
+"""The cells of a sweep, one after another: its manifest is written before and after each."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputopo.launch.jobs.batch_search import WorkerCommand
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.jobs.screen import OpenSampler
+from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
+from gputopo.launch.supervise import signals
+from gputopo.runs.verdict.host import OTHER_CPU_SHARE
+from gputopo.sweeps.course import expected_s
+from gputopo.values import schema
+from gputopo.values.machine import Machine
+from gputopo.values.run.result import Result
+from gputopo.values.run.sweep import Sweep, SweepCell
+
+FILE = "sweep.json"
+DATA = "data"  # folder of made examples, within that of the sweep
+COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought
+COOLING_LOOK_S = 2.0  # between two readings
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What comes before each cell. `seconds`: of pause; `below_c`: of all GPUs.
+
+    `temperature_c` reads that of the hottest GPU; `other_cpu_share` the share of all cores that other
+    processes use: None where they cannot be read.
+    """
+
+    seconds: float = 0.0
+    below_c: float | None = None
+    temperature_c: Callable[[], float | None] = lambda: None
+    other_cpu_share: Callable[[], float | None] = lambda: None
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Course:
+    """A sweep that runs: the manifest with what is known so far, in its file."""
+
+    def __init__(self, sweep: Sweep, folder: Path, clock: Callable[[], float]) -> None:
+        self.sweep = sweep
+        self.folder = folder
+        self._clock = clock
+        self._began = clock()
+        self._before = sweep.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Since this part of the sweep began."""
+        return self._clock() - self._began
+
+    def cell(self, number: int) -> SweepCell:
+        """Return a cell as it is known now."""
+        return next(cell for cell in self.sweep.cells if cell.number == number)
+
+    def change(self, number: int, **fields: Any) -> SweepCell:
+        """Change a cell and write the manifest; return the cell. Raises InputError."""
+        found = msgspec.structs.replace(self.cell(number), **fields)
+        cells = tuple(found if cell.number == number else cell for cell in self.sweep.cells)
+        self.write(cells=cells)
+        return found
+
+    def write(self, **fields: Any) -> None:
+        """Change the manifest and write it, whole or not at all. Raises InputError."""
+        self.sweep = msgspec.structs.replace(
+            self.sweep, **fields, seconds=round(self._before + self.seconds, 3)
+        )
+        schema.write(self.folder / FILE, self.sweep)
+
+
+def run_cells(
+    sweep: Sweep,
+    order: Sequence[int],
+    trials: Mapping[int, Trial],
+    folder: Path,
+    *,
+    open_sampler: OpenSampler,
+    machine: Machine | None = None,
+    pause: Pause = Pause(),
+    budget_s: float | None = None,
+    on_cell: Callable[[SweepCell, Sweep], None] = lambda cell, sweep: None,
+    on_wait: Callable[[str], None] = lambda says: None,
+    command: WorkerCommand = worker_command,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Sweep, int]:
+    """Run the pending cells of a sweep; return it and the code of a signal that ended it (0: none).
+
+    `order`: the numbers of the cells; `trials`: of those that can run. A cell that was running when an
+    earlier part was killed runs again, in an empty folder. `budget_s`: of this part; a cell that would not
+    end within it is not started, nor are those after it. `on_cell` gets each cell that ended. Raises
+    GputopoError where files cannot be written.
+    """
+    course = Course(sweep, folder, clock)
+    with until_stopped() as ending:
+        ended = _run_all(
+            course, order, trials, open_sampler, machine, pause, budget_s, on_cell, on_wait, command
+        )
+    with signals.deferred():
+        if ending.code:
+            ended = "a signal"
+        for cell in course.sweep.cells:
+            if cell.state == "running":
+                shutil.rmtree(folder / cell.folder, ignore_errors=True)
+                course.change(cell.number, state="pending", began_at=None)
+        pending = any(cell.state == "pending" for cell in course.sweep.cells)
+        course.write(complete=not pending, ended_by=ended)
+    return course.sweep, ending.code
+
+
+def _run_all(
+    course: Course,
+    order: Sequence[int],
+    trials: Mapping[int, Trial],
+    open_sampler: OpenSampler,
+    machine: Machine | None,
+    pause: Pause,
+    budget_s: float | None,
+    on_cell: Callable[[SweepCell, Sweep], None],
+    on_wait: Callable[[str], None],
+    command: WorkerCommand,
+) -> str | None:
+    """Run the cells; return "time" where the budget ended it. Raises StoppedError and signals' exceptions."""
+    first = True
+    for number in order:
+        cell = course.cell(number)
+        if cell.state not in ("pending", "running"):
+            continue
+        if budget_s is not None and course.seconds + expected_s(cell, course.sweep.cells) > budget_s:
+            return "time"
+        hottest = _cooled(pause, on_wait, first=first)
+        first = False
+        other = pause.other_cpu_share()
+        course.change(
+            number, state="running", began_at=time.time(), other_cpu_share=other, temperature_c=hottest
+        )
+        shutil.rmtree(course.folder / cell.folder, ignore_errors=True)
+        before = course.seconds
+        trial = trials[number]
+        gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
+        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler:
+            result = run_trial(trial, course.folder / cell.folder, machine, command, sampler=sampler)
+        with signals.deferred():
+            ended = course.change(
+                number, **_outcome(result, other), seconds=round(course.seconds - before, 3)
+            )
+            on_cell(ended, course.sweep)
+    return None
+
+
+def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> float | None:
+    """Wait as asked before a cell; return the temperature of the hottest GPU, where it is known."""
+    if pause.seconds and not first:
+        pause.sleep(pause.seconds)
+    hottest = pause.temperature_c()
+    if pause.below_c is None or hottest is None or hottest < pause.below_c:
+        return hottest
+    on_wait(f"waiting until all GPUs are below {pause.below_c:g} \N{DEGREE SIGN}C, now {hottest:.0f}")
+    waited = 0.0
+    while hottest is not None and hottest >= pause.below_c:
+        if waited >= COOLING_LIMIT_S:
+            on_wait(f"still {hottest:.0f} \N{DEGREE SIGN}C after {waited:.0f} s: the cell runs now")
+            break
+        pause.sleep(COOLING_LOOK_S)
+        waited += COOLING_LOOK_S
+        hottest = pause.temperature_c()
+    return hottest
+
+
+def _outcome(result: Result, before: float | None) -> dict[str, Any]:
+    """Return what a result changes in its cell. `before`: share of the cores that others used before it."""
+    found = timed(result)
+    load = result.host_load
+    shares = [one for one in (before, None if load is None else load.other_cpu_share) if one is not None]
+    other = max(shares, default=None)
+    common = {
+        "other_cpu_share": other,
+        "beside_other_work": other is not None and other > OTHER_CPU_SHARE,
+    }
+    if isinstance(found, str):
+        return {"state": "failed", "reason": found, **common}
+    return {
+        "state": "done",
+        "images_per_sec": found.images_per_sec,
+        "noise": found.noise,
+        **common,
+    }

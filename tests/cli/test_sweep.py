@@ -1,0 +1,175 @@
+"""`gputopo sweep`: cells of a matrix with a worker that only pretends."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gputopo.cli.sweep import command
+from gputopo.sweeps.presets import PRESETS
+from gputopo.values import schema
+from gputopo.values.run.sweep import Sweep
+from tests.cli.conftest import Call
+from tests.kit_workers import misbehave
+
+MATRIX = """
+title = "Two models"
+seconds = 1
+[[matrix]]
+table = "models"
+model = ["trivial", "lenet"]
+variable_update = ["parameter_server", "replicated"]
+ps = [false, "cpu"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "LOAD_S", 0.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "m.toml"
+    path.write_text(MATRIX)
+    return path
+
+
+def swept(text: str) -> Sweep:
+    return schema.decode(text, Sweep, origin="stdout")
+
+
+def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
+    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+) -> None:
+    worker("works")
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    found = swept(done.out)
+    assert [cell.state for cell in found.cells] == ["done", "done", "done", "refused"] * 2
+    assert "--ps cpu cannot be combined with --variable-update replicated" in (found.cells[3].reason or "")
+    assert found.says == ("No NVIDIA device: cells run on logical CPU devices, which share all cores.",)
+    assert (tmp_path / "out" / "sweep.json").read_text() == done.out
+    assert "cell 6 of 6: lenet, variable_update replicated: 40 images/sec" in done.err
+    table = call("sweep", "--resume", tmp_path / "out")
+    assert "8 cells: 6 done, 2 refused" in table.out
+    assert "Cells 4, 8 refused:" in table.out
+    assert "cell 1 of" not in table.err  # nothing ran again
+
+
+def test_a_stopped_sweep_goes_on(
+    call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path
+) -> None:
+    started: list[str] = []
+
+    def stops_second(spec: Path, events_fd: int) -> Sequence[str]:
+        started.append(spec.parent.name)
+        if len(started) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return (sys.executable, "-I", misbehave.__file__, "works", str(spec), str(events_fd))
+
+    monkeypatch.setattr(command, "worker_command", stops_second)
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
+    assert done.code == 143
+    assert "1 done, 5 to run, 2 refused" in done.out
+    assert f"gputopo sweep --resume {tmp_path / 'out'}" in done.err
+    again = call("sweep", "--matrix", file, "--resume", tmp_path / "out", "--json")
+    assert again.code == 0, again.err
+    assert swept(again.out).complete
+    assert len(started) == 7  # six cells, the second twice
+    assert started[1] == started[2]
+
+
+def test_another_matrix_another_machine_and_a_taken_folder_are_refused(
+    call: Call,
+    on_scenario: Callable[[str], None],
+    without_gpu: None,
+    worker: Callable[[str], None],
+    file: Path,
+    tmp_path: Path,
+) -> None:
+    worker("works")
+    out = tmp_path / "out"
+    call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001")
+    taken = call("sweep", "--matrix", file, "--output", out)
+    assert (taken.code, f"--resume {out}" in taken.err) == (2, True)
+    file.write_text(MATRIX.replace("lenet", "alexnet"))
+    changed = call("sweep", "--matrix", file, "--resume", out)
+    assert (changed.code, "no longer the matrix of the sweep" in changed.err) == (2, True)
+    on_scenario("four")
+    moved = call("sweep", "--resume", out)
+    assert (moved.code, "another machine" in moved.err) == (2, True)
+
+
+def test_failed_cells_are_reported_and_run_again_on_request(
+    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+) -> None:
+    worker("traceback")
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out", "--fail-on", "error")
+    assert (done.code, "6 failed" in done.out) == (1, True)
+    worker("works")
+    kept = call("sweep", "--resume", tmp_path / "out")
+    assert (kept.code, "no cell could be run" in kept.err) == (3, True)
+    again = call("sweep", "--resume", tmp_path / "out", "--retry-failed")
+    assert (again.code, "6 done" in again.out) == (0, True)
+
+
+def test_gpus_of_the_machine_stand_in_the_cells(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("four")
+    worker("works")
+    file = tmp_path / "pairs.toml"
+    file.write_text('[matrix]\nmodel = "alexnet"\ngpus = "pairs-by-link"\nvariable_update = "replicated"\n')
+    done = call("sweep", "--matrix", file, "--json", "--order", "random", "--seed", "7")
+    assert done.code == 0, done.err
+    found = swept(done.out)
+    assert all(cell.state == "done" and len(cell.gpus) == 2 for cell in found.cells)
+    assert [",".join(map(str, cell.gpus)) for cell in found.cells] == [c.options["gpus"] for c in found.cells]
+    assert found.says == ("Cells run in random order, seed 7.",)
+    assert found.backend == "gpu"
+
+
+@pytest.mark.parametrize("machine", ["four", None])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_cell_of_a_preset_is_refused(
+    call: Call,
+    on_scenario: Callable[[str], None],
+    request: pytest.FixtureRequest,
+    preset: str,
+    machine: str | None,
+) -> None:
+    if machine is None:
+        request.getfixturevalue("without_gpu")
+    else:
+        on_scenario(machine)
+    done = call("sweep", preset, "--dry-run", "--json", "--compare-pairs")
+    assert done.code == 0, done.err
+    found = swept(done.out)
+    assert [cell.reason for cell in found.cells if cell.state == "refused"] == []
+    assert any(cell.state == "pending" for cell in found.cells)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "name a preset (quick"),
+        (("quik",), "did you mean quick?"),
+        (("quick", "--matrix", "x.toml"), "--matrix cannot be combined with a preset"),
+        (("--matrix", "nowhere.toml"), "cannot read nowhere.toml"),
+        (("quick", "--retry-failed"), "add --resume DIR"),
+        (("--resume", "nowhere"), "holds no sweep"),
+        (("quick", "--seed", "3"), "add --order random"),
+        (("--resume", "nowhere", "--order", "random"), "--order cannot be combined with --resume"),
+    ],
+)
+def test_a_mistake_is_one_line_and_what_to_do(
+    call: Call, without_gpu: None, arguments: tuple[str, ...], says: str
+) -> None:
+    done = call("sweep", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert done.err.count("\n") == 2

@@ -1,0 +1,94 @@
+"""A matrix's file: what it may hold, and what is said of mistakes."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.cli.sweep.cells import UNFIT, known_options
+from gputopo.sweeps.matrix import Matrix, read
+from gputopo.sweeps.presets import PRESETS, preset_text
+from gputopo.values.errors import GputopoError, InputError, UsageError
+
+MODEL = '[matrix]\nmodel = "alexnet"\n'
+
+
+def matrix(text: str) -> Matrix:
+    return read(text, known_options(), origin="m.toml", unfit=UNFIT)
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        matrix(text)
+    return f"{caught.value.what}; {caught.value.hint}"
+
+
+def test_values_lists_and_switches_are_read() -> None:
+    found = matrix(
+        'title = "T"\nrepeats = 2\n[options]\nnum-batches = 10\n[[matrix]]\nmodel = ["alexnet", "vgg16"]\n'
+        "gpus = [[0, 1], [2, 3]]\nxla = [false, true]\nrepeats = 3\n[[matrix]]\nmodel = 'resnet50'\n"
+        "[[set]]\nwhen = {backend = 'cpu'}\nbatch_size = 4\nreason = 'slow'\n[[exclude]]\nmodel = 'vgg16'\n"
+    )
+    first, second = found.tables
+    assert first.axes == {
+        "model": ("alexnet", "vgg16"),
+        "gpus": ((0, 1), (2, 3)),
+        "xla": (False, True),
+    }
+    assert (first.repeats, second.repeats, found.repeats, found.options) == (3, None, 2, {"num_batches": 10})
+    assert found.sets[0].sets == {"batch_size": 4}
+    assert found.exclude[0].match == {"model": ("vgg16",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it has no [matrix]"),
+        ('[matrix]\nmodle = "alexnet"\n', "there is no key 'modle'; did you mean model?"),
+        (MODEL + "batchsize = 3\n", "did you mean batch_size?"),
+        ("repeat = 2\n" + MODEL, "did you mean repeats?"),
+        (MODEL + "batch_size = 0\n", "--batch-size"),
+        (MODEL + "variable_update = 'replicatd'\n", "did you mean replicated?"),
+        ('[matrix]\nmodel = "alexnett"\n', "alexnet"),
+        (MODEL + "checkpoints = 'x'\n", "checkpoints is no option of a cell: all cells would write to it"),
+        (MODEL + "xla = 3\n", "give true or false"),
+        (MODEL + "batch_size = true\n", "batch_size cannot be 'true'"),
+        (MODEL + "batch_size = []\n", "batch_size has no value"),
+        (MODEL + "batch_size = {a = 1}\n", "batch_size cannot be a dict"),
+        (MODEL + "batch_size = 1979-05-27\n", "batch_size cannot be a date"),
+        ("repeats = 0\n" + MODEL, "repeats cannot be '0'; give an integer from 1"),
+        ("seconds = -1\n" + MODEL, "seconds cannot be"),
+        ("order = 'sorted'\n" + MODEL, "listed, rounds or random"),
+        ("matrix = 3\n", "matrix is not a table"),
+        ("[[set]]\nwhen = {model = 'alexnet'}\n" + MODEL, "a [[set]] sets nothing"),
+        ("[[exclude]]\nmodell = 'alexnet'\n" + MODEL, "did you mean model?"),
+        (MODEL + "asked = 'everything'\n", "compare_pairs"),
+    ],
+)
+def test_a_mistake_names_the_file_and_what_to_do(text: str, says: str) -> None:
+    assert says in refused(text)
+    assert refused(text).startswith("m.toml: ")
+
+
+@pytest.mark.parametrize("text", ["[matrix", "a = 1\na = 2", "x" * (1 << 21)])
+def test_what_is_no_toml_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"m\.toml is"):
+        matrix(text)
+
+
+@given(st.text(max_size=200) | st.builds(MODEL.__add__, st.text(max_size=60)))
+def test_any_text_is_a_matrix_or_an_error_that_can_be_acted_on(text: str) -> None:
+    with contextlib.suppress(GputopoError):
+        assert matrix(text).tables
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_preset_is_a_matrix(name: str) -> None:
+    assert matrix(preset_text(name)).tables
+
+
+def test_an_unknown_preset_has_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        preset_text("tensorpac")
+    assert "did you mean tensorpack?" in caught.value.hint
