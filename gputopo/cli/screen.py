@@ -256,24 +256,16 @@ def _where(chosen: "Target", count: int) -> str:
 
 def _last(home: Path, folder: Path, now: "Screen") -> "tuple[str | None, Screen | None]":
     """Return folder and contents of the last screen of this job on this machine."""
-    from gputopo.launch.jobs.screen import FILE
-    from gputopo.launch.supervise.run_folder import latest_folders
-    from gputopo.values import schema
-    from gputopo.values.errors import InputError
-    from gputopo.values.run.screen import Screen
+    from gputopo.launch.supervise.run_folder import latest_screens
 
     def job(one: "Screen") -> object:
         return one.model, one.batch_size, one.backend, one.fingerprint
 
     if now.fingerprint is None:
         return None, None
-    for file in latest_folders(home, FILE):
-        if file.parent == folder:
-            continue
-        with contextlib.suppress(OSError, InputError):
-            then = schema.decode(file.read_bytes(), Screen, origin=str(file))
-            if job(then) == job(now):
-                return str(file.parent), then
+    for path, then in latest_screens(home):
+        if path != folder and job(then) == job(now):
+            return str(path), then
     return None, None
 
 

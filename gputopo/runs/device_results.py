@@ -8,11 +8,15 @@ import msgspec
 
 from gputopo.values.run.batches import batches_of, stored_batches
 from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
-from gputopo.values.run.result import DeviceResult
+from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.screen import Screen
 
 # Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
 # {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.
 MAX_CLOCKS = "max_clocks_mhz"
+
+# What of a GPU's samples stands in its row.
+SAMPLED = ("graphics_mhz", "memory_mhz", "temperature_c", "power_w", "pcie_gen", "pcie_width")
 
 
 def device_results(
@@ -34,7 +38,7 @@ def device_results(
         for device, batch in zip(started.devices, batch_sizes(started, counted), strict=True)
     ]
     if started.backend == "gpu":
-        rows = [_with_clocks(row, samples, started.spec) for row in rows]
+        rows = [_with_samples(row, samples, started.spec) for row in rows]
     best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
     if not best:
         return tuple(rows)
@@ -81,21 +85,55 @@ def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tup
     return stored or batches_of(counted[0].images // max(1, devices) if counted else 0, devices)
 
 
-def _with_clocks(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
-    readings = [reading for sample in samples for reading in sample.gpus if reading.gpu == row.device.gpu]
-    graphics, memory = _median_clock(readings, "graphics_mhz"), _median_clock(readings, "memory_mhz")
+def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
+    """Return a row with the medians of what was sampled of its GPU, and why others are not known."""
+    readings = [one for sample in samples for one in sample.gpus if one.gpu == row.device.gpu]
+    found = {field: _median(readings, field) for field in SAMPLED}
+    if not readings:
+        why = "no sample while the steps were counted"
+    else:
+        lost = any(one.lost for one in readings)
+        why = "NVML reported the GPU as lost" if lost else "not reported by NVML"
     return msgspec.structs.replace(
         row,
-        graphics_mhz=graphics,
-        memory_mhz=memory,
-        graphics_percent=_percent(graphics, _max_clock(spec, row.device.gpu, "graphics")),
-        memory_percent=_percent(memory, _max_clock(spec, row.device.gpu, "memory")),
+        **found,
+        graphics_percent=_percent(found["graphics_mhz"], _max_clock(spec, row.device.gpu, "graphics")),
+        memory_percent=_percent(found["memory_mhz"], _max_clock(spec, row.device.gpu, "memory")),
+        missing={field: why for field, value in found.items() if value is None},
     )
 
 
-def _median_clock(readings: Iterable[GpuSample], field: str) -> int | None:
+def with_alone(result: Result, screen: Screen, folder: str) -> Result:
+    """Return the result with the speed of each GPU alone by a screen, if that was of the same job.
+
+    `folder`: of the screen. Whether it was on the same machine is the caller's to know.
+    """
+    same = (screen.model, screen.batch_size, screen.backend) == (
+        result.spec.get("model"),
+        result.batch_size,
+        result.backend,
+    )
+    alone = {device.number: device.alone for device in screen.devices}
+    known = [
+        row for row in result.devices if same and alone.get(-1 if row.device.gpu is None else row.device.gpu)
+    ]
+    if not known or result.backend != "gpu":
+        return result
+    return msgspec.structs.replace(
+        result,
+        alone=folder,
+        devices=tuple(
+            msgspec.structs.replace(row, alone_images_per_sec=alone[row.device.gpu or 0])
+            if row in known
+            else row
+            for row in result.devices
+        ),
+    )
+
+
+def _median(readings: Iterable[GpuSample], field: str) -> Any:
     values = [value for reading in readings if (value := getattr(reading, field)) is not None]
-    return median_low(values) if values else None  # a clock that was really observed
+    return median_low(values) if values else None  # a value that was really observed
 
 
 def _max_clock(spec: Mapping[str, Any], gpu: int | None, domain: str) -> float | None:

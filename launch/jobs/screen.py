@@ -18,7 +18,7 @@ from gputopo.values.run.events import Event, GpuSample, Sample, WarmupDone
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.screen import InRun, Kind, Reading, ScreenRun
 
-FILE = "screen.json"
+FILE = run_folder.SCREEN_FILE
 ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
 QUICK_S = 120.0  # of all runs of --quick
 QUICK_COUNTED_S = 2.0  # of one run of --quick

@@ -32,6 +32,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, RankFailed, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
+from gputopo.values.run.screen import Screen
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
@@ -40,6 +41,7 @@ _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_H
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 # Folders of short runs, within that of the run or the screen that they belong to.
 AUTOTUNE, SCREEN = "autotune", "screen"
+SCREEN_FILE = "screen.json"
 MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
@@ -249,6 +251,13 @@ def latest_folders(home: Path, file: str) -> Iterator[Path]:
     for path in _latest(home):
         if (path / file).is_file():
             yield path / file
+
+
+def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
+    """Iterate over folder and contents of the latest screens, latest first, but those that cannot be read."""
+    for file in latest_folders(home, SCREEN_FILE):
+        with contextlib.suppress(OSError, InputError):
+            yield file.parent, schema.decode(file.read_bytes(), Screen, origin=str(file))
 
 
 def new_folder(home: Path, now: datetime, model: str) -> Path:

@@ -247,6 +247,7 @@ def _train_once(
 
     with signals.deferred():
         result = with_prediction(_judged(outcome.result, folder), target.plan)
+        result = _with_alone(result, target)
         results.append(runs.save_result(folder, result, time_s=time.time()))
         to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped
@@ -261,6 +262,21 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     # The verdict names the other run's folder, and a result is written in UTF-8.
     found = verdict(result, ((where.encode(errors="replace").decode(), other) for where, other in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
+
+
+def _with_alone(result: "Result", target: "Target") -> "Result":
+    """Add the speeds of the GPUs alone by the latest screen of this job on this machine."""
+    from gputopo.launch.supervise.run_folder import latest_screens
+    from gputopo.runs.device_results import with_alone
+    from gputopo.runs.history import fingerprint
+
+    here = None if result.backend != "gpu" or target.machine is None else fingerprint(target.machine)
+    if here is None:
+        return result
+    for path, screen in latest_screens(runs.runs_home(os.environ)):
+        if screen.fingerprint == here and (found := with_alone(result, screen, str(path))) != result:
+            return found
+    return result
 
 
 def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -> int:

@@ -55,6 +55,9 @@ def _columns(result: Result) -> list[Column]:
     parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
     if len({row.batch_size for row in rows}) > 1:
         columns.append(right("batch", [str(row.batch_size) for row in rows]))
+    if any(row.alone_images_per_sec is not None for row in rows):
+        alone = [units.images_per_sec(row.alone_images_per_sec) for row in rows]
+        columns.append(right("images/sec\nalone", alone))
     columns += [
         right("images\n/sec", [units.images_per_sec(row.images_per_sec) for row in rows]),
         right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
@@ -74,8 +77,23 @@ def _columns(result: Result) -> list[Column]:
     if gpu_run:
         core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
         memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
-        columns += [right(f"{_FIRST_CLOCK} MHz\n(% max)", core), right("mem. MHz\n(% max)", memory)]
+        columns += [
+            right(f"{_FIRST_CLOCK} MHz\n(% max)", core),
+            right("mem. MHz\n(% max)", memory),
+            right("PCIe", [_pcie(row) for row in rows]),
+            right(
+                "C", [units.UNKNOWN if row.temperature_c is None else str(row.temperature_c) for row in rows]
+            ),
+            right("W", [units.UNKNOWN if row.power_w is None else f"{row.power_w:.0f}" for row in rows]),
+        ]
     return columns
+
+
+def _pcie(row: DeviceResult) -> str:
+    """Return "gen 3 x16"; a part of it that is not known is left out."""
+    generation = None if row.pcie_gen is None else f"gen {row.pcie_gen}"
+    width = None if row.pcie_width is None else f"x{row.pcie_width}"
+    return " ".join(filter(None, (generation, width))) or units.UNKNOWN
 
 
 def _widened(devices: Column, columns: Sequence[Column], width: int) -> list[Column]:

@@ -13,6 +13,15 @@ from gputopo.values.run.result import AgainstPrediction, Result
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
 ANOMALY_STYLE = "bold red"
+# Fields of `gputopo.runs.device_results.SAMPLED` in words.
+_SAMPLED = {
+    "graphics_mhz": "core clock",
+    "memory_mhz": "memory clock",
+    "temperature_c": "temperature",
+    "power_w": "power",
+    "pcie_gen": "PCIe link",
+    "pcie_width": "PCIe link",
+}
 
 
 class Fact(NamedTuple):
@@ -61,8 +70,21 @@ def _speed(result: Result) -> Iterator[Fact]:
         devices = units.counted(len(batches), "device")
         where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
         yield Fact("batch", f"{sum(batches)} images: {each} {where}")
-    if result.backend == "gpu" and result.devices and all(row.graphics_mhz is None for row in result.devices):
-        yield Fact("clocks", "not read while the steps were counted")
+    if result.alone is not None:
+        yield Fact("alone", f"images/sec of each GPU alone are of the screen in {result.alone}")
+    yield from _missing(result)
+
+
+def _missing(result: Result) -> Iterator[Fact]:
+    """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
+    gpus: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for row in result.devices:
+        for why in dict.fromkeys(row.missing.values()):
+            names = dict.fromkeys(_SAMPLED[field] for field, reason in row.missing.items() if reason == why)
+            gpus.setdefault((why, tuple(names)), []).append(str(row.device.gpu))
+    for (why, fields), numbers in gpus.items():
+        of = "" if len(numbers) == len(result.devices) else f" of GPU {', '.join(numbers)}"
+        yield Fact("not known", f"{', '.join(fields)}{of}: {why}")
 
 
 def _prediction(found: AgainstPrediction) -> Iterator[Fact]:

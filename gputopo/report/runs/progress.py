@@ -1,5 +1,6 @@
 """The progress of a run: a live display on a terminal, plain lines where the output is piped."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -7,19 +8,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from gputopo.report import units
+from gputopo.report.runs.display import Display
 from gputopo.report.runs.news import news
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import Event, RunStarted
 
-REDRAWS_PER_SECOND = 4.0
-BAR_WIDTH = 30
+REDRAW_S = 0.25
 
 
 class Progress:
@@ -40,39 +38,56 @@ class Progress:
         self._console = console or Console(stderr=True)
         self._display_every = display_every
         self._state = RunState(clock)
-        self._lock = threading.Lock()  # the display is drawn by another thread
+        # The display is drawn by another thread. Rich draws without a lock: two at a time leave a line twice.
+        self._lock = threading.Lock()
         self._live: Live | None = None
+        self._over = threading.Event()
+        self._drawing: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Start the display."""
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Lines for standard output go past the display only if both are the same screen.
             self._live = Live(
+                Display(self._state),
                 console=self._console,
-                get_renderable=self._draw,
-                refresh_per_second=REDRAWS_PER_SECOND,
+                auto_refresh=False,
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._live.__enter__()
+            self._drawing = threading.Thread(
+                target=self._draw, args=(self._live,), name="display", daemon=True
+            )
+            self._drawing.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the display and restore the terminal."""
+        self._over.set()
+        if self._drawing is not None:
+            self._drawing.join()
+            self._drawing = None
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
             self._live = None
 
-    def _draw(self) -> RenderableType:
-        with self._lock:
-            return display(self._state)
+    def _draw(self, live: Live) -> None:
+        """Draw until the end: the work of the thread. A terminal that is gone ends it."""
+        with contextlib.suppress(OSError):
+            while not self._over.wait(REDRAW_S):
+                with self._lock:
+                    live.refresh()
 
     def event(self, event: Event) -> None:
         """Add an event of the run and show what it changes. Cheap: drawing is done by another thread."""
         with self._lock:
-            self._state.add(event)
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
+        self._state.add(event)
         if self._live is None:
             for line in self._state.plain_lines(event, self._display_every):
                 # Written as it is: no wrapping, no markup, no colours.
@@ -83,24 +98,3 @@ class Progress:
                 self._console.print(Text(message))
         elif (latest := news(event)) is not None:
             self._console.print(Text(latest))
-
-
-def display(state: RunState) -> RenderableType:
-    """Return what a terminal shows of a run: phase and speed, a bar of the steps and of each device."""
-    head = Text.assemble((state.phase, "bold"), f"  {units.seconds(state.phase_s)}  {state.speed_words()}")
-    fraction = state.fraction()
-    bars = Table.grid(padding=(0, 1, 0, 0))
-    steps = ProgressBar(
-        total=None if fraction is None else 1.0,
-        completed=fraction or 0.0,
-        width=BAR_WIDTH,
-        pulse=fraction is None,
-    )
-    bars.add_row(Text("steps"), steps, Text(state.steps_words()))
-    if verdict := state.verdict_words():
-        head = Text.assemble(head, "\n", verdict)
-    for device, pace in state.paces():
-        bar = ProgressBar(total=1.0, completed=pace, width=BAR_WIDTH)
-        words = f"{100 * pace:.0f} % of the best  {state.sensors_words(device)}"
-        bars.add_row(Text(device.device), bar, Text(words.rstrip()))
-    return Group(head, bars)

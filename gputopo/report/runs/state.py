@@ -40,6 +40,7 @@ STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (t
 MIN_LEFT_S = 1.0  # less is not shown
 MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
+_SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
@@ -114,27 +115,35 @@ class RunState:
         resolved = f", differences under {at_most(max(known))} % are not resolved" if known else ""
         return f"cannot tell yet{resolved}"
 
-    def sensors_words(self, device: Device) -> str:
-        """Return what the GPU of a device reported last: clock, temperature, power; empty if nothing."""
+    @property
+    def is_slow(self) -> bool:
+        """Whether the verdict so far is that a device is slow, or all of them are."""
+        judged = self._judged
+        return judged is not None and (judged.run is not None or any(d.word == SLOW for d in judged.devices))
+
+    def sensors(self, device: Device) -> list[str]:
+        """Return what the GPU of a device reported last, most important first; empty if nothing."""
         last = self._gpus.get(-1 if device.gpu is None else device.gpu)
         if last is None:
-            return ""
+            return []
         if last.lost:
-            return "lost"
+            return ["lost"]
         facts = (
             ("{} MHz", last.graphics_mhz),
+            (" ".join(in_short_words(decode(max(0, last.throttle_mask or 0)))), last.throttle_mask),
             ("{} C", last.temperature_c),
             ("{:.0f} W", last.power_w),
+            ("PCIe {}", _link_words(last)),
         )
-        words = [pattern.format(value) for pattern, value in facts if value is not None]
-        return "  ".join((*words, *in_short_words(decode(max(0, last.throttle_mask or 0)))))
+        return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
 
     def _latest(self, sample: GpuSample) -> GpuSample:
-        """Return a sample with the temperature of the one before, where it was not asked in this one."""
+        """Return a sample with what is asked more seldom from the one before, where it is not in this one."""
         before = self._gpus.get(sample.gpu)
-        if before is None or sample.silent or sample.temperature_c is not None:
+        if before is None or sample.silent:
             return sample
-        return msgspec.structs.replace(sample, temperature_c=before.temperature_c)
+        kept = {name: getattr(before, name) for name in _SELDOM if getattr(sample, name) is None}
+        return msgspec.structs.replace(sample, **kept)
 
     def fraction(self) -> float | None:
         """Return the share of the counted steps or of the time that is done; None if unknown."""
@@ -236,7 +245,7 @@ class RunState:
         if steps := self._spec.get("num_batches"):
             return f"{done} of {steps}{self._left()}"
         if budget_s := self._spec.get("time_budget_s"):
-            return f"{done}, for {units.seconds(budget_s)}"
+            return f"{done}, for {units.seconds(budget_s)}{self._left()}"
         return str(done)
 
     def speed_words(self) -> str:
@@ -252,3 +261,9 @@ def _slow_words(one: Standing) -> str:
     name = f"tower {one.tower}" if one.gpu is None else f"GPU {one.gpu}"
     by = "" if one.percent is None else f" by {percent(one.percent)} %"
     return f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
+
+
+def _link_words(sample: GpuSample) -> str | None:
+    generation = None if sample.pcie_gen is None else f"gen {sample.pcie_gen}"
+    width = None if sample.pcie_width is None else f"x{sample.pcie_width}"
+    return " ".join(filter(None, (generation, width))) or None

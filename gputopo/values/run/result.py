@@ -25,13 +25,16 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
     computed. In synchronous training all devices end a step together, so only their paces differ.
     `other_ms` is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
+    `alone_images_per_sec`: of the device alone, by the latest screen of the same job; see `Result.alone`.
     `verdict`: whether it is slow, even with its peers, or the run cannot tell. `graphics_percent` and
-    `memory_percent` compare the clocks under load with the card's maximum.
+    `memory_percent` compare the clocks under load with the card's maximum. `missing`: why what is sampled of
+    a GPU is not known, by field.
     """
 
     device: Device
     batch_size: int
     images_per_sec: float | None = None
+    alone_images_per_sec: float | None = None
     percent_of_best: float | None = None
     weights_ms: float | None = None
     compute_ms: float | None = None
@@ -40,6 +43,11 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     graphics_percent: float | None = None
     memory_mhz: int | None = None
     memory_percent: float | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    missing: dict[str, str] = {}
     anomaly: str | None = None
     verdict: Verdict | None = None
 
@@ -106,7 +114,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
     the warm-up as the step times show it (`gputopo.runs.steadiness`), None where `steady` has the reason.
     Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
-    `wall_s` is of the whole run. `checkpoints`: those that are there. `input`: how the examples came, as the
+    `wall_s` is of the whole run. `alone`: folder of the screen that has the speeds of the devices alone.
+    `checkpoints`: those that are there. `input`: how the examples came, as the
     input reports; `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited
     for examples. `input_verdict`: from this run and an earlier one; `prediction`: from this run and its plan,
     None where that predicts nothing; all else from this run's events.
@@ -163,6 +172,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     input_waited_share: float | None = None
     input_verdict: InputVerdict | None = None
     prediction: AgainstPrediction | None = None
+    alone: str | None = None
 
     @property
     def is_slow(self) -> bool:

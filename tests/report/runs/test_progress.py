@@ -1,12 +1,14 @@
 import io
 import itertools
+import re
 import sys
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.runs.progress import Progress, display
+from gputopo.report.runs.display import Display
+from gputopo.report.runs.progress import Progress
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,
@@ -23,6 +25,7 @@ from gputopo.values.run.events import (
     Traced,
 )
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, stream
+from tests.kit import commands
 
 RUN = InventedRun(2, slow={1: 0.5}, noise=Noise(common=0.0, own=0.0, stalls=0.0))
 EVENTS: list[Event] = list(stream(gpu_devices(2), RUN.steps(20)))
@@ -43,9 +46,9 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def drawn(state: RunState) -> str:
-    console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(display(state))
+def drawn(state: RunState, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(Display(state))
     return text_of(console)
 
 
@@ -112,7 +115,7 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "cannot tell yet"
+    assert lines[1].rstrip() == "verdict: cannot tell yet"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("/GPU:0")
     assert lines[3].rstrip().endswith("100 % of the best  1700 MHz")
@@ -149,6 +152,29 @@ def test_the_verdict_so_far_is_in_the_fields_words(
     assert state.verdict_words() == words
 
 
+FULL = GpuSample(
+    gpu=1, graphics_mhz=1500, temperature_c=83, power_w=150.4, throttle_mask=4, pcie_gen=3, pcie_width=8
+)
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 160, 200])
+def test_no_line_wraps_and_a_device_has_what_fits_into_its_line(width: int) -> None:
+    state = RunState()
+    for event in EVENTS[:-7]:
+        state.add(event)
+    state.add(Sample(time_s=1.0, gpus=(FULL,)))
+    # The temperature and the width are not asked in every sample.
+    later = msgspec.structs.replace(FULL, temperature_c=None, pcie_width=None)
+    state.add(Sample(time_s=2.0, gpus=(later,)))
+    lines = drawn(state, width).splitlines()
+    assert len(lines) == 5
+    assert max(len(line.rstrip()) for line in lines) <= width
+    facts = ["52 %", "1500 MHz", "power limit", "83 C", "150 W", "PCIe gen 3 x8"]
+    shown = [fact for fact in facts if fact in lines[4]]
+    assert shown == facts[: len(shown)]
+    assert len(shown) >= (6 if width >= 100 else 3)
+
+
 def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead() -> None:
     now = [0.0]
     state = RunState(lambda: now[0])
@@ -165,6 +191,47 @@ def test_a_time_budget_is_shown_by_the_clock_or_by_the_steps_whichever_is_ahead(
     assert state.fraction() == pytest.approx(0.1)
     now[0] = 99.0
     assert state.fraction() == 1.0
+
+
+ON_A_TERMINAL = """
+import sys
+from gputopo.report.runs.progress import Progress
+from tests.report.runs.test_progress import RUN
+from tests.invented_runs import cpu_devices, stream
+sys.stderr.write("before\\n")
+with Progress() as progress:
+    for number, event in enumerate(stream(cpu_devices(2), RUN.steps(20), rehearsal=True)):
+        progress.event(event)
+        progress._live.refresh()  # as the drawing thread does
+print("after")
+"""
+
+
+def on_the_screen(written: str) -> list[str]:
+    """The lines of a terminal after these were written to it; of control sequences those that Rich uses."""
+    lines, row, column = [""], 0, 0
+    for found in re.finditer(r"\x1b\[\??([\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]", written):
+        text, count, control = found.group(), found.group(1), found.group(2)
+        if control == "A":
+            row -= int(count or 1)
+        elif control == "K":
+            lines[row] = "" if count == "2" else lines[row][:column]
+        elif text == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif text == "\r":
+            column = 0
+        elif not control:
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + 1 :]
+            column += 1
+    return [line for line in lines if line.strip()]
+
+
+def test_what_is_shown_first_stays_on_the_terminal_once_and_the_display_leaves_nothing() -> None:
+    code, written = commands.on_a_terminal("-c", ON_A_TERMINAL)
+    assert code == 0, written
+    assert "verdict: cannot tell yet" in written
+    assert on_the_screen(written) == ["before", SAYS, "after"]
 
 
 def test_every_state_of_a_run_can_be_drawn() -> None:

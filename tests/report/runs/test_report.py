@@ -6,18 +6,22 @@ import pytest
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
+from gputopo.runs.device_results import with_alone
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Device,
     DeviceTimes,
     Evaluated,
+    GpuSample,
     RankFailed,
     ReplicasCompared,
     RunStarted,
+    Sample,
     Traced,
 )
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
-from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from gputopo.values.run.screen import Screen, ScreenDevice
+from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 from tests.runs.causes.cards import always as readings
 from tests.runs.causes.cards import events
 from tests.runs.verdict.drills import Trainer, always
@@ -191,13 +195,52 @@ def test_differences_between_copies_are_judged_by_the_mode(mode: str, difference
     assert says in " ".join(shown(result, width=120).split())
 
 
-def test_clocks_that_nobody_read_are_reported_as_not_read() -> None:
+def test_what_nobody_sampled_is_shown_as_missing_with_the_reason() -> None:
+    run = stream(gpu_devices(2), InventedRun(2, noise=QUIET).steps(30))
+    text = shown(summarise(event for event in run if not isinstance(event, Sample)), width=160)
+    (row,) = re.findall(r"^/GPU:0 .*$", text, re.MULTILINE)
+    assert row.split()[-5:] == [units.UNKNOWN] * 5
+    assert (
+        "not known   core clock, memory clock, temperature, power, PCIe link: "
+        "no sample while the steps were counted\n"
+    ) in text
+
+
+def test_what_a_gpu_reported_stands_in_its_row_and_what_it_did_not_is_named() -> None:
+    full = GpuSample(
+        gpu=0, graphics_mhz=1700, memory_mhz=3800, temperature_c=71, power_w=120.6, pcie_gen=3, pcie_width=8
+    )
     result = gpu_result(2)
-    rows = tuple(msgspec.structs.replace(row, graphics_mhz=None, memory_mhz=None) for row in result.devices)
-    text = shown(msgspec.structs.replace(result, devices=rows))
-    assert "not read while the steps were counted" in text
-    _, clocks = re.findall(r"^/GPU:0 .*$", text, re.MULTILINE)
-    assert clocks.split()[1:] == [units.UNKNOWN, units.UNKNOWN]
+    seen = Sample(time_s=BEGAN_S + 11, gpus=(full,))
+    run = stream(gpu_devices(2), InventedRun(2, noise=QUIET).steps(30))
+    result = summarise(
+        one for event in run for one in ((event, seen) if isinstance(event, Sample) else (event,))
+    )
+    text = shown(result, width=160)
+    assert re.search(r"^/GPU:0 .* 1700 \(85\)  *3800 \(95\) gen 3 x8 71 121$", text, re.MULTILINE)
+    assert "not known   temperature, power, PCIe link of GPU 1: not reported by NVML\n" in text
+
+
+def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
+    result = gpu_result(2)
+    screened = tuple(ScreenDevice(number=n, word="even", says="", alone=90.0 - n) for n in range(2))
+    screen = Screen(
+        model="alexnet",
+        batch_size=8,
+        backend="gpu",
+        says=(),
+        devices=screened,
+        runs=(),
+        seconds=1.0,
+        quick=False,
+        complete=True,
+    )
+    found = with_alone(result, screen, "/runs/1")
+    assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
+    text = shown(found, width=160)
+    assert re.search(r"^/GPU:0 .* 90.0 ", text, re.MULTILINE)
+    assert "images/sec of each GPU alone are of the screen in /runs/1" in text
+    assert with_alone(result, msgspec.structs.replace(screen, batch_size=9), "/runs/1") == result
 
 
 def test_a_loss_that_is_not_a_number_is_written_out() -> None:
