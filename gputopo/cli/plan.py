@@ -15,7 +15,7 @@ from gputopo.cli.source import FROM, planned_machine
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
-from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
+from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, read_batch_size
 
 if TYPE_CHECKING:
     from gputopo.planner import Request
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _EXPLAINS = "--explain shows a predicted step"
 
-Shape = Literal["table", "json", "env"]
+Shape = Literal["table", "json", "env", "sbatch", "docker"]
 
 
 def plan(
@@ -83,7 +83,10 @@ def plan(
     sources: Annotated[tuple[str, ...], FROM] = (),
     shape: Annotated[
         Shape,
-        Option("--format", "Output format; env: environment variables to set"),
+        Option(
+            "--format",
+            "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
+        ),
         Option("--json", "Same as --format json", const="json"),
     ] = "table",
 ) -> int:
@@ -100,12 +103,21 @@ def plan(
     )
     if autotune is not None:
         _refuse_with_autotune(program, changes, sources, candidates)
+    typed = batch_size if batch_size is None or batch_size == AUTO else as_typed(batch_size)
+    batch = [] if typed is None else ["--batch-size", typed]
+
+    def print_it(found: "Plan") -> None:
+        if shape in ("sbatch", "docker"):
+            _print_start(found, shape, machine, sources, ["--model", model, *batch])
+        else:
+            _print(found, shape)
+
     needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
     machine = planned_machine(sources, pairs=needs_bandwidth)
     if autotune is not None:
         request = with_costs(request)
         found, code = _measured(machine, request, autotune, placement, candidates)
-        _print(found, shape)
+        print_it(found)
         return code
     require_gpus(machine)
     if not sources and len(planner.hidden_gpus(os.environ, machine)) == len(machine.gpus):
@@ -137,7 +149,7 @@ def plan(
         listed = planner.every_candidate(machine, request, unavailable=unavailable, **before._asdict())
         _print_every(found, listed)
     else:
-        _print(found, shape)
+        print_it(found)
     return 0
 
 
@@ -264,6 +276,21 @@ def _print_every(chosen: "Plan", listed: "Iterator[Candidate]") -> None:
     first = next(listed)
     plan = msgspec.structs.replace(chosen, choice=first, candidates=())
     emit_each(schema.encode_lines(plan, "candidates", chain((first,), listed)))
+
+
+def _print_start(
+    chosen: "Plan", shape: Shape, machine: "Machine", sources: tuple[str, ...], words: list[str]
+) -> None:
+    """Print how other programs start a training by this plan."""
+    from gputopo.cli.run.start import show_start
+    from gputopo.launch.spec.target import Target, rehearsal_name
+    from gputopo.launch.supervise.cpus import usable_cpus
+
+    warn(chosen)
+    target = Target(
+        "gpu", chosen, machine, rehearsal_of=rehearsal_name(sources), usable=usable_cpus(), why_cpu="no GPU"
+    )
+    show_start(target, shape, words)
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

@@ -48,9 +48,13 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
             found[CPUS] = self.cpus
         if self.memory_node is not None:
             found[MEMORY_NODE] = str(self.memory_node)
-        if self.threads is not None:
-            found |= {name: str(self.threads) for name in THREADS if name not in parent}
-        return found
+        return found | self.thread_variables(parent)
+
+    def thread_variables(self, parent: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of the threads, but for those that the user has set."""
+        return {
+            name: str(self.threads) for name in THREADS if self.threads is not None and name not in parent
+        }
 
 
 def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> HostPlace:

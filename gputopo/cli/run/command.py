@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note
+from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import Precision, RunSpec
@@ -82,12 +83,17 @@ def run(
         )
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
+    start.require_dry(options.shape, dry_run=options.dry_run)
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
         if not options.dry_run:
             warn(chosen.plan)
             for line in chosen.host_place.says if chosen.backend == "gpu" else ():
                 note(line)
+        declared = start.options_of_run() if options.shape in start.STARTS else ()
+        if program and declared:
+            words = start.words_of(declared, showing.typed)
+            return start.show_start(chosen, options.shape, words, program=program, output=options.output)
         if program:
             from gputopo.cli.run.program import run_own
 
@@ -97,6 +103,14 @@ def run(
 
         assert model is not None
         spec = spec_of(chosen, model, asked, **training.fields)
+        if declared:
+            core.require_runnable(chosen, spec, options)
+            is_planned = _is_predicted(placement.fields, training.fields)
+            words = ["--model", model, *start.words_of(declared, {**training.typed, **showing.typed})]
+            words += [] if is_planned else start.placement_words(declared, placement.typed)
+            return start.show_start(
+                chosen, options.shape, words, spec=spec, output=options.output, mode=is_planned
+            )
         if options.autotune is not None:
             from gputopo.cli.run.autotune import train_fastest
 

@@ -37,7 +37,7 @@ def read_written_file(flag: str, text: str) -> str:
     return str(path)
 
 
-Shape = Literal["table", "json", "tf-cnn-log"]
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker"]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,11 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     shape: Annotated[
         Shape,
-        Option("--format", "Output format; tf-cnn-log: log lines of tf_cnn_benchmarks"),
+        Option(
+            "--format",
+            "Output format; tf-cnn-log: log lines of tf_cnn_benchmarks; with --dry-run env: its variables, "
+            "sbatch: a Slurm script, docker: a command that starts the run",
+        ),
         Option("--json", "Same as --format json", const="json"),
         Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log"),
     ] = "table"

@@ -1,0 +1,161 @@
+"""`--format env|sbatch|docker`: what is printed starts the same run, as a fake program receives it."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.cli.run.dry import DryRun
+from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.spec.start_scripts import Start, renumbered, start_script
+from gputopo.values import schema
+from gputopo.values.errors import UsageError
+from gputopo.values.run.plan import Candidate
+from tests.cli.conftest import Call
+from tests.launch.specs import machine
+
+Started = Callable[[str, str], tuple[list[str], dict[str, str]]]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    """Return the arguments and the environment that a program gets when bash runs a script."""
+
+    def run(script: str, program: str) -> tuple[list[str], dict[str, str]]:
+        fake = tmp_path / "bin" / program
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(f'#!/bin/sh\nprintf "%s\\0" "$@" >{tmp_path}/argv\nenv -0 >{tmp_path}/env\n')
+        fake.chmod(0o755)
+        file = tmp_path / "script"
+        file.write_text(script)
+        subprocess.run(["bash", "-n", str(file)], check=True, timeout=60)
+        path = f"{fake.parent}:{os.environ['PATH']}"
+        environ = {**os.environ, "PATH": path, "IMAGE": "an image"}
+        subprocess.run(["bash", str(file)], check=True, env=environ, timeout=60)
+        variables = (one.partition("=")[::2] for one in (tmp_path / "env").read_text().split("\0")[:-1])
+        return (tmp_path / "argv").read_text().split("\0")[:-1], dict(variables)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--model alexnet --num-gpus 2 --num-batches 50 --optimizer momentum --nesterov",
+        "--model vgg16 --num-gpus 3 --ps gpu:spread --batch-size 8 --seed 3 --precision fp16",
+        "--model resnet50 --gpus 6,1 --variable-update replicated --all-reduce ring",
+        "--model resnet50 --num-gpus 2 --strategy mirrored",
+        "--model trivial --exclude 0-3 --num-gpus 2 --use_fp16",
+    ],
+)
+def test_a_batch_script_starts_the_run_that_was_planned(
+    options: str, call: Call, on_scenario: Callable[[str], None], started: Started
+) -> None:
+    on_scenario("dgx1")
+    script = call("run", *options.split(), "--dry-run", "--format", "sbatch")
+    assert script.code == 0
+    assert "\n#SBATCH --gres=gpu:8\n" in script.out
+    arguments, environment = started(script.out, "gputopo")
+    plans = [
+        schema.decode(call(*words, "--dry-run", "--json").out, DryRun, origin="stdout")
+        for words in (["run", *options.split()], arguments)
+    ]
+    planned, again = plans
+    assert planned.plan.environment.items() <= environment.items()
+    placed = [
+        (
+            one.plan.choice.gpus,
+            one.plan.choice.variable_update,
+            one.plan.choice.ps_device,
+            one.plan.choice.all_reduce,
+        )
+        for one in plans
+    ]
+    assert placed[0] == placed[1]
+    assert planned.spec is not None
+    assert again.spec is not None
+    for field in set(planned.spec.__struct_fields__) - {"asked", "says"}:
+        assert getattr(planned.spec, field) == getattr(again.spec, field), field
+
+
+def test_a_batch_script_gives_a_program_its_words_as_they_were(
+    call: Call, on_scenario: Callable[[str], None], started: Started
+) -> None:
+    on_scenario("dgx1")
+    program = ["python", "a b.py", "--name=it's", "$HOME", "two\nlines", "--", ""]
+    script = call("run", "--gpus", "2,3", "--dry-run", "--format", "sbatch", "--", *program).out
+    arguments, _ = started(script, "gputopo")
+    assert arguments[arguments.index("--") + 1 :] == program
+    assert arguments[: arguments.index("--")] == ["run", "--gpus", "2,3", "--require-gpu"]
+
+
+def test_a_container_gets_the_gpus_by_uuid_and_room_for_nccl(
+    call: Call, on_scenario: Callable[[str], None], started: Started
+) -> None:
+    on_scenario("dgx1")
+    shown = call("run", "--gpus", "6,4", "--dry-run", "--format", "docker", "--", "python", "it's.py").out
+    arguments, _ = started(shown, "docker")
+    uuids = [f"GPU-00000001-0000-4000-8000-00000000000{gpu}" for gpu in (6, 4)]
+    assert arguments[arguments.index("--gpus") + 1] == f'"device={",".join(uuids)}"'
+    assert f"CUDA_VISIBLE_DEVICES={','.join(uuids)}" in arguments
+    assert {"memlock=-1", "--shm-size=1g"} <= {*arguments}
+    assert arguments[-3:] == ["an image", "python", "it's.py"]
+
+
+def start_of(**changes: object) -> Start:
+    choice = Candidate(gpus=(3, 1), variable_update="parameter_server", ps_device="gpu:3")
+    start = Start(
+        choice=choice,
+        machine=machine(uuids=False),
+        place=HostPlace(cpus="0-3,8"),
+        environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3,1"},
+        words=("--model", "vgg16"),
+        folder="/a folder",
+        home="/home/a/gputopo",
+    )
+    return msgspec.structs.replace(start, **changes)
+
+
+def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
+    arguments, _ = started(start_script("docker", start_of()), "docker")
+    assert arguments[arguments.index("--gpus") + 1] == '"device=3,1"'
+    assert "CUDA_VISIBLE_DEVICES=1,0" in arguments
+    assert arguments[arguments.index("--cpuset-cpus") + 1] == "0-3,8"
+    inside = arguments[arguments.index("an image") + 1 :]
+    assert inside == [
+        *("gputopo", "run", "--model", "vgg16", "--gpus", "1,0", "--require-gpu"),
+        *("--variable-update", "parameter_server", "--ps", "gpu:1"),
+    ]
+    spread = msgspec.structs.replace(start_of().choice, ps_device="gpu:spread")
+    assert renumbered(spread).ps_device == "gpu:spread"
+
+
+def test_a_folder_with_a_colon_is_refused_for_docker() -> None:
+    with pytest.raises(UsageError, match="has a colon"):
+        start_script("docker", start_of(folders=("/data:old",)))
+
+
+def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> None:
+    shown = call("plan", "--from", "7gforce", "--model", "vgg16", "--gpus", "0,1", "--format", "sbatch")
+    arguments, environment = started(shown.out, "gputopo")
+    assert arguments[:4] == ["run", "--model", "vgg16", "--gpus"]
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "nodelist" not in shown.out  # a captured machine's name is not known
+
+
+def test_what_only_shows_needs_a_dry_run_and_gpus(call: Call) -> None:
+    done = call("run", "--model", "trivial", "--format", "sbatch")
+    assert (done.code, done.out) == (2, "")
+    assert "add --dry-run" in done.err
+    done = call("run", "--model", "trivial", "--cpu", "--dry-run", "--format", "docker")
+    assert done.code == 2
+    assert "none is planned: --cpu" in done.err
+
+
+def test_the_variables_alone_are_those_of_the_plan(call: Call) -> None:
+    asked = ("--from", "7gforce", "--gpus", "0,1", "--model", "alexnet")
+    of_run = call("run", *asked, "--dry-run", "--format", "env").out
+    assert of_run == call("plan", *asked, "--format", "env").out
