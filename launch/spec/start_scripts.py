@@ -48,7 +48,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_script(manager: Manager, start: Start) -> str:
-    """Return the text to give to sbatch, or to a shell. Raises UsageError for a folder docker cannot mount."""
+    """Return the text for sbatch, or for a shell. Raises UsageError for a folder that docker refuses."""
     return _sbatch(start) if manager == "sbatch" else _docker(start)
 
 
