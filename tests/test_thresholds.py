@@ -117,6 +117,12 @@ NUMBERS: dict[str, dict[str, float]] = {
         "EVERY_S": 2.0,
         "MAX_SHARE": 0.01,
     },
+    "captures.training.files": {"MAX_LOG_BYTES": 16_777_216, "MAX_FILES": 200_000},
+    "measurements.cells": {"CONTRADICTS": 0.10},
+    "measurements.conditions": {"RUN_TO_RUN": 0.01, "DEVIATIONS": 2.0},
+    "measurements.observing.ratios": {"LIMITED": 1.10, "CPU_MATTERS": 1.10},
+    "measurements.observing.scaling": {"GOOD_PERCENT": 90.0, "POOR_PERCENT": 60.0, "PAYS_SHARE": 0.25},
+    "measurements.study": {"MAX_OF_A_KIND": 12},
     "runs.verdict.thresholds": {
         "FALSE_ALARM": 0.001,
         "WHOLE_SHARE": 0.5,

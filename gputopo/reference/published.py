@@ -1,6 +1,8 @@
 """Published images/sec of training on several GPUs: `data/published.csv`, and the machines that they are of.
 
-Every row is one measurement; its source is one of `SOURCES`. Nothing here is of a GPU of the user.
+Every row is one measurement; its source is one of `SOURCES`. Nothing here is of a GPU of the user. Cells that
+a source names and has no figure for are in `data/published_missing.csv`, what the sources derive from their
+figures in `data/published_derived.csv`.
 """
 
 import csv
@@ -33,7 +35,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
     `data`: "synthetic", "real", "real-distorted" (augmented on the CPU), "synthetic-cpu" and
     "synthetic-python" (made there). `images_per_sec`: of all GPUs together; `single_gpu_images_per_sec`: of
-    the same job on one of them, where it was published. `ps_device` and `all_reduce` as options of `plan`.
+    the same job on one of them, where it was published. `core_mhz`: the GPU's boost clock, as printed with
+    the figure. `ps_device` and `all_reduce` as options of `plan`.
     """
 
     source: str
@@ -44,6 +47,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     batch_per_gpu: int
     precision: str
+    data_format: str | None = None
     xla: bool = False
     gpus: tuple[int, ...]
     variable_update: VariableUpdate | None = None
@@ -51,6 +55,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     all_reduce: str | None = None
     images_per_sec: float
     single_gpu_images_per_sec: float | None = None
+    core_mhz: float | None = None
     note: str | None = None
 
     @property
@@ -59,12 +64,57 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.note and self.note.startswith("suspect"))
 
 
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of a published table without a figure. Fields as of `Published`; `reason`: what is known."""
+
+    source: str
+    machine: str
+    program: str
+    version: str | None = None
+    data: str
+    model: str
+    batch_per_gpu: int
+    precision: str
+    data_format: str | None = None
+    gpus: tuple[int, ...]
+    variable_update: VariableUpdate | None = None
+    ps_device: str | None = None
+    all_reduce: str | None = None
+    reason: str
+
+
+class Derived(msgspec.Struct, frozen=True, kw_only=True):
+    """A speedup, efficiency, ratio or median as a document prints it, with the conditions that it states.
+
+    `metric`: speedup, efficiency_percent, the id of a comparison, these after `median_`, percent_of_gpu_0,
+    clock_percent_of_gpu_0, pair_gain, percent_of_tf_nchw, percent_of_tf_nhwc, row_label.
+    """
+
+    source: str
+    metric: str
+    machine: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    data: str | None = None
+    batch_per_gpu: int | None = None
+    data_format: str | None = None
+    framework: str | None = None
+    method: str | None = None
+    variable_update: str | None = None
+    ps_device: str | None = None
+    nccl: bool | None = None
+    gpus: tuple[int, ...] = ()
+    n_gpus: int | None = None
+    printed: str
+
+
 class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of the published figures that is not bundled.
 
     `generation`, `width`: of each card's link if less than its own; `within`: groups of GPUs by the farthest
     hop inside them, nearest hops first; `beyond`: all other pairs; `nvlinks`: groups by the number of NVLinks
-    of each pair; `p2p`: whether pairs without NVLink have it, if known; `assumed`: what no source has.
+    of each pair; `p2p`: whether pairs without NVLink have it, if known; `assumed`: what no source has; `cpu`:
+    its model, where the source names it.
     """
 
     name: str
@@ -78,6 +128,7 @@ class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
     nvlinks: dict[int, list[list[int]]] = {}
     p2p: bool | None = None
     assumed: str | None = None
+    cpu: str | None = None
 
     def machine(self) -> Machine:
         """Return it as a machine."""
@@ -114,10 +165,25 @@ class _Machines(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.pu
 @functools.cache
 def published() -> tuple[Published, ...]:
     """Return all measurements, in the order of the table."""
-    with resources.files("gputopo.reference.data").joinpath("published.csv").open(encoding="utf-8") as file:
+    return msgspec.convert(_rows("published.csv"), tuple[Published, ...], strict=False)
+
+
+@functools.cache
+def published_missing() -> tuple[Missing, ...]:
+    """Return the cells without a figure, in the order of the table."""
+    return msgspec.convert(_rows("published_missing.csv"), tuple[Missing, ...], strict=False)
+
+
+@functools.cache
+def published_derived() -> tuple[Derived, ...]:
+    """Return the derived figures of the documents as printed, in the order of the table."""
+    return msgspec.convert(_rows("published_derived.csv"), tuple[Derived, ...], strict=False)
+
+
+def _rows(name: str) -> list[dict[str, object]]:
+    with resources.files("gputopo.reference.data").joinpath(name).open(encoding="utf-8") as file:
         rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
-    found = [{**row, "gpus": list(map(int, row["gpus"].split()))} for row in rows]
-    return msgspec.convert(found, tuple[Published, ...], strict=False)
+    return [{**row, "gpus": list(map(int, row.get("gpus", "").split()))} for row in rows]
 
 
 @functools.cache

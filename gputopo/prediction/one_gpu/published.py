@@ -89,6 +89,8 @@ def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
         rate = _alone(row)
         if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
             continue
+        if row.data_format == "NHWC":  # not the layout that a GPU is trained in
+            continue
         gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
         if gpu is not None:
             found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))

@@ -1,0 +1,182 @@
+"""Files and folders of measurements: what each is, read within limits. The one module here that opens files.
+
+A folder is searched to its depths, links are not followed, and what is no measurement is counted. A file that
+was named itself must be one.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.captures import budget, intake
+from gputopo.captures.training import names, table, tensorpack, tf_cnn
+from gputopo.values.errors import InputError
+from gputopo.values.run.measurement import Measurement
+
+MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
+MAX_FILES = 200_000  # that are looked at, of all folders together
+MAX_MEASUREMENTS = 100_000
+LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of training"
+BINARY = "is a binary file, no log"
+UNKNOWN = "is no log of training, no table of measurements and no result of gputopo"
+_HINT = (
+    "give logs of tf_cnn_benchmarks or tensorpack, a CSV table with model and images_per_sec, or run folders "
+    "of gputopo: gputopo explain report"
+)
+_LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
+_OURS = frozenset({"result.json", "events.jsonl"})  # one of them makes a folder a run of gputopo
+
+
+class Read(NamedTuple):
+    """What was read. `unread`: files that cannot be, with the reason; `passed`: how many others."""
+
+    measurements: tuple[Measurement, ...]
+    unread: tuple[tuple[str, str], ...] = ()
+    passed: int = 0
+
+
+ReadRun = Callable[[Path], Measurement | None]
+ReadJson = Callable[[bytes, str], Sequence[Measurement]]
+
+
+def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Read:
+    """Return all measurements of files and folders, in the order given, names in a folder sorted.
+
+    `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError for a
+    path that does not exist, or a file that was named and is no measurement.
+    """
+    found: list[Measurement] = []
+    unread: list[tuple[str, str]] = []
+    passed = looked_at = 0
+    for given in paths:
+        path = Path(given)
+        for file, named in _files(path):
+            looked_at += 1
+            if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
+                raise budget.TooMuchError(
+                    f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
+                    "name folders in it",
+                )
+            try:
+                some = _one(file, read_run, read_json)
+            except InputError as error:
+                if named:
+                    raise
+                unread.append((str(file), error.what))
+                continue
+            if some is None:
+                if named:
+                    raise InputError(f"{file} {UNKNOWN}", _HINT)
+                passed += 1
+                continue
+            found += some
+    return Read(tuple(found), tuple(unread), passed)
+
+
+def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+    """Iterate over the files of a path, and run folders as they are; whether each was named itself."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        reason = (
+            "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        )
+        raise InputError(f"{path} {reason}", "check the path") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is no path: {error}", "check the path") from error
+    if not stat.S_ISDIR(mode):
+        yield path, True
+        return
+    for folder, inner, files in os.walk(path):
+        inner[:] = sorted(name for name in inner if name not in _LEFT_OUT and not name.startswith("."))
+        if _OURS & set(files):
+            yield Path(folder), False
+            continue
+        for name in sorted(files):
+            yield Path(folder, name), False
+
+
+def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
+    """Return the measurements of a file or a run folder; None: it is something else."""
+    if path.is_dir():
+        run = read_run(path)
+        return None if run is None else (run,)
+    if path.name in _OURS and path.name == "events.jsonl":
+        run = read_run(path)
+        return None if run is None else (run,)
+    data = _content(path)
+    if data is None:
+        return None
+    if data[:1] == b"{" and b'"schema"' in data[:4096]:
+        return read_json(data, str(path))
+    text = intake.decoded(data)
+    if text is None:
+        raise InputError(f"{path} {BINARY}", _HINT)
+    return parse(text, origin=str(path), digest=hashlib.sha256(data).hexdigest())
+
+
+def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
+    """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
+    if table.recognise(text):
+        return table.parse(text, origin=origin)
+    facts = names.facts_of(origin)
+    with budget.limited_time(origin):
+        if tensorpack.recognise(text):
+            found = tensorpack.parse(text, origin=origin)
+        elif tf_cnn.recognise(text) or facts:
+            found = tf_cnn.parse(text, origin=origin)
+        else:
+            return None
+    if len(found) == 1:
+        return (_with_facts(found[0], facts, digest),)
+    return tuple(
+        msgspec.structs.replace(
+            one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None
+        )
+        for number, one in enumerate(found, 1)
+    )
+
+
+# What the log itself states of its run has precedence over the names of its folders.
+_OF_THE_LOG = ("model", "batch_per_gpu", "n_gpus", "variable_update", "data")
+
+
+def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) -> Measurement:
+    """Return a measurement with what the names of its folders state, and where these contradict its log."""
+    known = {
+        name: getattr(one, name)
+        for name in _OF_THE_LOG
+        if name in facts and getattr(one, name) not in (None, "unknown") and one.version is not None
+    }
+    against = [
+        f"the name states {name} {facts[name]}, the log {value}"
+        for name, value in known.items()
+        if facts[name] != value
+    ]
+    gpu = {"gpu": one.gpu} if one.gpu else {}
+    reduction = {"all_reduce": one.all_reduce} if one.all_reduce else {}
+    return msgspec.structs.replace(
+        one, **{**facts, **known, **gpu, **reduction}, conditions=tuple(against), digest=digest
+    )
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the bytes of a regular file, None for a device or a pipe. Raises InputError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            data = file.read(MAX_LOG_BYTES + 1)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", "change its permissions, or leave it out"
+        ) from error
+    if len(data) > MAX_LOG_BYTES:
+        raise InputError(f"{path} {LARGE}", "give the part with the header, the steps and the total")
+    return data

@@ -1,0 +1,226 @@
+"""Logs of tf_cnn_benchmarks (2017 to 2021, and of gputopo, which prints the same lines): text in, values out.
+
+The format is that of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (`print_info`,
+`get_perf_timing_str`, `benchmark_one_session`) over its years. A text may hold several runs.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gputopo.captures.training.failures import failure_in
+from gputopo.values.run.measurement import COMPLETE, FAILED, DeviceFigure, Measurement
+
+FRAMEWORK = "tf_cnn_benchmarks"
+MAX_RUNS = 20_000  # of one text
+MAX_DEVICES = 4096  # of one run
+
+# Before a line: absl's prefix, mpirun's tag, a logger.
+_PREFIX = re.compile(
+    r"^(?:[IWEF]\d{4} [\d:.]{8,20}\s+\d{1,20} [\w.]{1,60}:\d{1,6}\] |\[[\d,]{1,12}\]<std(?:out|err)>:\s?|"
+    r"INFO:tensorflow:)"
+)
+_BEFORE = frozenset("IWEF[")  # what such a prefix begins with
+_BEGIN = "TensorFlow:"
+_FIELD = re.compile(
+    r"^(TensorFlow|Model|Dataset|Mode|Batch size|Devices|Data format|Variables|AllReduce|Use NCCL|"
+    r"Staged vars|Precision|Num batches|Trainer):\s+(.{1,4000}?)\s*$"
+)
+_NO_FIELD = frozenset("-=[")
+_PER_DEVICE = re.compile(r"^\s*(\d{1,9})(?:\.\d{1,6})? per device\b")
+_STEP = re.compile(
+    r"^(\d{1,12})\s+images/sec: (\d{1,12}(?:\.\d{1,6})?|nan|inf) \+/- (\S{1,16}) \(jitter = (\S{1,16})\)"
+)
+_SPEED = "images/sec: "  # in every line that has one
+_TOTAL = re.compile(r"\btotal images/sec: (\d{1,12}(?:\.\d{1,6})?)")
+_SCRIPT = "tf_cnn_benchmarks.py"
+_COMMAND = re.compile(r"\btf_cnn_benchmarks\.py\s+(-.{1,4000})$")
+_FLAG = re.compile(r"--(no)?(\w{1,40})(?:[= ](?!-)(\S{1,200}))?")
+_DEVICE = re.compile(r"(?:-> physical GPU |-> )\(device: (\d{1,3}), name: (.{1,100}?), pci bus id")
+_CLOCK_OF_1 = re.compile(r"\bmemoryClockRate ?\(GHz\):? (\d(?:\.\d{1,6})?)")
+_CLOCK_OF_2 = re.compile(r"\bcoreClock: (\d(?:\.\d{1,6})?)GHz")
+_FOUND = re.compile(r"\bFound device (\d{1,3}) with properties")
+_MODES = {"forward": "forward", "evaluation": "eval", "input only": "input"}
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text is a log of tf_cnn_benchmarks, whole or the part with the figures."""
+    return "images/sec: " in text or ("Running warm up" in text and "Variables:" in text)
+
+
+def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
+    """Return the runs of a log, each complete with its last total, or failed with its reason."""
+    return tuple(_run(lines, origin) for lines in _runs(text.splitlines()))
+
+
+def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Split a text at the headers of its runs; what stands before a header belongs to its run."""
+    bare = [_PREFIX.sub("", line, count=1) if line[:1] in _BEFORE else line for line in lines]
+    begins = [number for number, line in enumerate(bare) if line.startswith(_BEGIN)][:MAX_RUNS]
+    cuts = [0]
+    for begin, last in zip(begins[1:], begins, strict=False):
+        ends = [n for n in range(last, begin) if _SPEED in bare[n] and _TOTAL.search(bare[n])]
+        cuts.append(ends[-1] + 1 if ends else _after_failure(bare, last, begin))
+    for start, end in zip(cuts, [*cuts[1:], len(bare)], strict=True):
+        yield bare[start:end]
+
+
+def _after_failure(lines: Sequence[str], start: int, end: int) -> int:
+    """Return where the next run begins after one without a total: at its command, if that is shown."""
+    commands = [n for n in range(start + 1, end) if _SCRIPT in lines[n] and _COMMAND.search(lines[n])]
+    return commands[-1] if commands else end
+
+
+def _run(lines: Sequence[str], origin: str) -> Measurement:
+    fields, flags = _header(lines), _flags(lines)
+    last, step = None, None
+    for line in lines:
+        if _SPEED not in line:
+            continue
+        if (found := _TOTAL.search(line)) is not None:
+            last = float(found[1])
+        elif (match := _STEP.match(line)) is not None:
+            step = match
+    complete = last is not None and last > 0
+    names, clocks = _gpus(lines)
+    count = _device_count(fields, flags)
+    conditions = _conditions(fields, flags)
+    used = [names[n] for n in sorted(names)[:count]]
+    uncertainty, jitter = (_number(step[3]), _number(step[4])) if step else (None, None)
+    return Measurement(
+        source=origin,
+        status=COMPLETE if complete else FAILED,
+        reason=None if complete else _reason(lines, last, step),
+        gpu=" + ".join(dict.fromkeys(used)) or None,
+        n_gpus=count,
+        images_per_sec=last if complete else None,
+        uncertainty=uncertainty if complete else None,
+        jitter=jitter if complete else None,
+        steps=int(step[1]) if step else None,
+        devices=tuple(
+            DeviceFigure(number=n, name=names[n], graphics_mhz=clocks.get(n)) for n in sorted(names)[:count]
+        ),
+        framework=FRAMEWORK,
+        **conditions,
+    )
+
+
+def _header(lines: Sequence[str]) -> dict[str, str]:
+    """Return the fields of the header; of two with the same name the first."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line[:1] in _NO_FIELD or line[4:5] == "-":  # a rule, a tag, a date
+            continue
+        if (found := _FIELD.match(line)) is not None:
+            fields.setdefault(found[1], found[2])
+        elif "Batch size" in fields and (each := _PER_DEVICE.match(line)) is not None:
+            fields.setdefault("per device", each[1])
+    return fields
+
+
+def _flags(lines: Sequence[str]) -> dict[str, str]:
+    """Return the flags of the command, where the log shows it (`set -x`)."""
+    for line in lines:
+        if _SCRIPT in line and (found := _COMMAND.search(line)) is not None:
+            return {name: value or ("false" if no else "true") for no, name, value in _FLAG.findall(found[1])}
+    return {}
+
+
+def _device_count(fields: dict[str, str], flags: dict[str, str]) -> int:
+    listed = fields.get("Devices", "").count("'") // 2
+    if listed:
+        return min(listed, MAX_DEVICES)
+    joint = re.match(r"(\d{1,9})(?:\.\d+)? global", fields.get("Batch size", ""))
+    each = int(fields.get("per device", 0))
+    if joint and each:
+        return max(1, min(int(joint[1]) // each, MAX_DEVICES))
+    number = flags.get("num_gpus", "")
+    return max(1, min(int(number), MAX_DEVICES)) if number.isdecimal() and len(number) < 6 else 1
+
+
+def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]:
+    dataset, _, synthetic = fields.get("Dataset", "").partition(" (")
+    real = bool(dataset) and not synthetic
+    update = fields.get("Variables") or flags.get("variable_update")
+    precision = fields.get("Precision", "")
+    half = _is_true(flags.get("use_fp16")) or "fp16" in precision
+    xla = "XLA" in precision or _is_true(flags.get("xla")) or _is_true(flags.get("xla_compile"))
+    version = fields.get("TensorFlow")
+    task = next((known for word, known in _MODES.items() if word in fields.get("Mode", "")), "train")
+    found: dict[str, Any] = {
+        "model": fields.get("Model") or flags.get("model") or "unknown",
+        "version": ".".join(version.split(".")[:2]) if version else None,
+        "dataset": dataset or None,
+        "data": ("real" if real else "synthetic") if dataset else None,
+        "distortions": _is_true(flags["distortions"]) if real and "distortions" in flags else None,
+        "task": task,
+        "batch_per_gpu": int(fields["per device"]) if "per device" in fields else _int(flags, "batch_size"),
+        "data_format": fields.get("Data format") or flags.get("data_format"),
+        "variable_update": update,
+        "all_reduce": _all_reduce(update, fields, flags),
+        "ps_device": flags.get("local_parameter_device") if update == "parameter_server" else None,
+        "backend": "cpu" if "/cpu:" in fields.get("Devices", "").lower() else None,
+    }
+    if half or flags:
+        found["precision"] = "fp16" if half else "fp32"
+    if xla or flags:
+        found["xla"] = xla
+    return found
+
+
+def _all_reduce(update: str | None, fields: dict[str, str], flags: dict[str, str]) -> str | None:
+    if update == "parameter_server":
+        return None
+    if _is_true(fields.get("Use NCCL")) or _is_true(flags.get("use_nccl")):
+        return "nccl"
+    spec = fields.get("AllReduce") or flags.get("all_reduce_spec")
+    return None if spec in (None, "None", "") else spec
+
+
+def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:
+    """Return names and boost clocks of the GPUs, by TensorFlow's numbers."""
+    names: dict[int, str] = {}
+    clocks: dict[int, float] = {}
+    device = None
+    for line in lines:
+        if "evice" not in line and "Clock" not in line:
+            continue
+        if (found := _FOUND.search(line)) is not None:
+            device = int(found[1])
+        elif (
+            clock := _CLOCK_OF_2.search(line) or _CLOCK_OF_1.search(line)
+        ) is not None and device is not None:
+            clocks[device] = round(1000 * float(clock[1]), 3)
+        elif (created := _DEVICE.search(line)) is not None:
+            names[int(created[1])] = created[2].removeprefix("NVIDIA ").strip()
+    return names, clocks
+
+
+def _reason(lines: Sequence[str], total: float | None, step: re.Match[str] | None) -> str:
+    if total is not None:
+        return "its total is 0 images/sec"
+    known = failure_in(lines)
+    if known is not None:
+        return known
+    if step is not None:
+        return f"the log ends after step {step[1]}, without a total"
+    started = any("Running warm up" in line for line in lines)
+    return "the log ends in the warm-up" if started else "the log ends before the first step"
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _int(flags: dict[str, str], name: str) -> int | None:
+    text = flags.get(name, "")
+    return int(text) if text.isdecimal() and 0 < len(text) < 10 else None
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.strip().lower() in ("true", "1", "t", "yes")

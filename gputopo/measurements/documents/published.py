@@ -1,0 +1,99 @@
+"""Published figures as measurements, and the machines that they are of."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.reference.published import (
+    SOURCES,
+    Missing,
+    Published,
+    published,
+    published_machines,
+    published_missing,
+)
+from gputopo.values.machine import Machine
+from gputopo.values.run.measurement import DeviceFigure, Measurement
+
+PUBLISHED = "published: "  # before the name of its source
+# The names of the programs with the year of their constants, and what the column `version` has of them.
+_METHODS = frozenset({"keras-2017"})
+
+
+@functools.cache
+def published_measurements(source: str | None = None) -> tuple[Measurement, ...]:
+    """Return all published cells of one source, or of all: those with a figure, then those without."""
+    rows: tuple[Published | Missing, ...] = (*published(), *published_missing())
+    return tuple(of_published(row) for row in rows if source in (None, row.source))
+
+
+def of_published(row: Published | Missing) -> Measurement:
+    """Return one cell of a published table as a measurement."""
+    real = row.data.removesuffix("-distorted")
+    method = row.version if row.program in _METHODS else None
+    machine = machine_named(row.machine)
+    return Measurement(
+        source=PUBLISHED + row.source,
+        machine=row.machine,
+        cpu=cpu_named(row.machine),
+        gpu=(machine.gpus[row.gpus[0]].name or "").removeprefix("NVIDIA ") or None,
+        gpus=row.gpus,
+        n_gpus=len(row.gpus),
+        backend="gpu",
+        model=row.model,
+        dataset="imagenet",
+        data=real,
+        # Who publishes figures with and without them states it; else the source does not.
+        distortions=(row.data == "real-distorted") if _has_distorted(row.source) and real == "real" else None,
+        batch_per_gpu=row.batch_per_gpu,
+        precision=row.precision,
+        data_format=row.data_format,
+        xla=row.xla if isinstance(row, Published) else False,
+        framework=row.program.removesuffix("-2017"),
+        method=method,
+        version=None if method else row.version,
+        variable_update=row.variable_update,
+        ps_device=row.ps_device,
+        all_reduce=row.all_reduce,
+        **_outcome(row),
+    )
+
+
+def _outcome(row: Published | Missing) -> dict[str, Any]:
+    if isinstance(row, Missing):
+        return {"status": "missing", "reason": row.reason}
+    one = DeviceFigure(number=row.gpus[0], graphics_mhz=row.core_mhz)
+    return {
+        "images_per_sec": row.images_per_sec,
+        "suspect": row.note if row.is_suspect else None,
+        "devices": (one,) if row.core_mhz else (),
+    }
+
+
+@functools.cache
+def _has_distorted(source: str) -> bool:
+    return any(row.source == source and row.data == "real-distorted" for row in published())
+
+
+@functools.cache
+def machine_named(name: str) -> Machine:
+    """Return a bundled machine, or one of the published figures. Raises KeyError for another name."""
+    return read_bundled(name) if name in bundled_names() else published_machines()[name].machine()
+
+
+def cpu_named(name: str) -> str | None:
+    """Return the CPU of a published machine, None where the source does not name it."""
+    known = published_machines().get(name)
+    return known.cpu if known else None
+
+
+def known_machines() -> Mapping[str, Machine]:
+    """Return all machines of published figures by name."""
+    return {name: machine_named(name) for name in {row.machine for row in published()}}
+
+
+def citation(measurement: Measurement) -> str | None:
+    """Return the publication of a published figure, None for any other."""
+    name = measurement.source.removeprefix(PUBLISHED)
+    return SOURCES.get(name) if name != measurement.source else None

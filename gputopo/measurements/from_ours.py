@@ -1,0 +1,166 @@
+"""A run of gputopo as a measurement: from its result, whole or of a killed run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gputopo.values.run.measurement import (
+    COMPLETE,
+    FAILED,
+    INTERRUPTED,
+    DeviceFigure,
+    Measurement,
+    Predicted,
+    Status,
+)
+from gputopo.values.run.result import Result
+
+# Causes of a slow device that are conditions of the run, not properties of the device.
+_UNDER_CONDITIONS = ("power", "thermal", "other process", "host", "clock")
+
+
+def of_result(
+    result: Result,
+    *,
+    source: str,
+    machine: str | None = None,
+    cpu: str | None = None,
+    gpus: Mapping[int, str] = {},
+    time_s: float | None = None,
+    digest: str | None = None,
+) -> Measurement:
+    """Return the measurement of a run. `gpus`: names of the machine's GPUs by index.
+
+    A run that did not complete keeps what it measured out of `images_per_sec`: its reason stands instead.
+    """
+    spec = result.spec
+    complete = result.status == COMPLETE and result.throughput is not None
+    speed = result.throughput if complete else None
+    numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None)
+    data = _part(spec, "data")
+    return Measurement(
+        source=source,
+        status=_status(result),
+        reason=None if complete else _reason(result),
+        machine=machine,
+        cpu=cpu,
+        gpu=_gpu_name(result, gpus),
+        gpus=numbers if len(numbers) == len(result.devices) else (),
+        n_gpus=len(result.devices) or len(_sequence(spec, "devices")) or 1,
+        backend=result.backend,
+        model=_text(spec, "model") or "unknown",
+        dataset=_text(data, "name"),
+        data=_data(data),
+        distortions=bool(data.get("distortions")) if data.get("folder") else None,
+        task=_text(spec, "task") or "train",
+        batch_per_gpu=result.batch_size,
+        precision=_text(_part(spec, "precision"), "compute"),
+        data_format=_text(spec, "data_format"),
+        xla=_part(spec, "precision").get("xla") is True if _part(spec, "precision") else None,
+        framework="gputopo",
+        method=_text(spec, "method") or _text(spec, "strategy"),
+        version=result.versions.get("tensorflow"),
+        variable_update=_text(spec, "variable_update"),
+        ps_device=_ps_device(spec),
+        all_reduce=_text(spec, "all_reduce"),
+        images_per_sec=speed.mean if speed else None,
+        median=speed.median if speed else None,
+        uncertainty=speed.uncertainty if speed else None,
+        jitter=speed.jitter if speed else None,
+        steps=result.steps if complete else None,
+        devices=tuple(
+            DeviceFigure(
+                number=row.device.gpu if row.device.gpu is not None else row.device.tower,
+                name=row.device.gpu_name,
+                images_per_sec=row.images_per_sec if complete else None,
+                graphics_mhz=row.graphics_mhz,
+                memory_mhz=row.memory_mhz,
+                anomaly=row.anomaly,
+            )
+            for row in result.devices
+        ),
+        predicted=_predicted(result),
+        conditions=_conditions(result),
+        limited_by_input=_input(result),
+        time_s=time_s,
+        digest=digest,
+    )
+
+
+def _status(result: Result) -> Status:
+    if result.status == COMPLETE:
+        return "complete" if result.throughput is not None else "failed"
+    return INTERRUPTED if result.status == INTERRUPTED else FAILED
+
+
+def _reason(result: Result) -> str:
+    if result.failure is not None:
+        return result.failure.cause
+    return "no step was counted" if result.status == COMPLETE else f"the run is {result.status}"
+
+
+def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
+    known = [
+        row.device.gpu_name or gpus.get(-1 if row.device.gpu is None else row.device.gpu)
+        for row in result.devices
+    ]
+    names = dict.fromkeys(name.removeprefix("NVIDIA ") for name in known if name)
+    return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
+
+
+def _data(data: Mapping[str, Any]) -> str | None:
+    if not data:
+        return None
+    if data.get("folder"):
+        return "real"
+    source = data.get("source")
+    return f"synthetic-{source}" if source in ("cpu", "python") else "synthetic"
+
+
+def _ps_device(spec: Mapping[str, Any]) -> str | None:
+    if spec.get("variable_update") != "parameter_server":
+        return None
+    if _part(spec, "exchange").get("ps_spread"):
+        return "gpu:spread"
+    name = (_text(spec, "ps_device") or "").lower().removeprefix("/")
+    return ("cpu" if name.startswith("cpu") else name) or None
+
+
+def _predicted(result: Result) -> Predicted | None:
+    one = result.prediction
+    if one is None:
+        return None
+    return Predicted(
+        images_per_sec=one.images_per_sec,
+        low=one.images_per_sec_low,
+        high=one.images_per_sec_high,
+        verdict=one.verdict,
+    )
+
+
+def _conditions(result: Result) -> tuple[str, ...]:
+    """Return what the run was under that another need not be: a rehearsal, slow devices, a loaded host."""
+    found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
+    found += [one.says for one in result.anomalies]
+    if result.run_verdict is not None and result.run_verdict.word == "slow":
+        found.append(result.run_verdict.says)
+    return tuple(dict.fromkeys(found))
+
+
+def _input(result: Result) -> str | None:
+    one = result.input_verdict
+    return one.says if one is not None and one.verdict == "input" else None
+
+
+def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _sequence(spec: Mapping[str, Any], name: str) -> list[Any]:
+    part = spec.get(name)
+    return part if isinstance(part, list) else []
+
+
+def _text(spec: Mapping[str, Any], name: str) -> str | None:
+    value = spec.get(name)
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,1 @@
+"""Observations on a study, by theme: sentences with the numbers behind them."""

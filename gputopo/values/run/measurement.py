@@ -1,0 +1,108 @@
+"""One measured throughput with the conditions that it was measured under, whoever measured it.
+
+A condition that the source does not state is None, which is neither equal to a stated one nor a default.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+COMPLETE: Final = "complete"
+FAILED: Final = "failed"
+INTERRUPTED: Final = "interrupted"
+Status = Literal["complete", "failed", "interrupted", "missing"]
+
+
+class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device of a measurement: its own pace, its clocks under load, and what its run reported of it.
+
+    `graphics_mhz`, `memory_mhz`: medians under load, or the clocks that a log prints. `anomaly`: in words.
+    """
+
+    number: int
+    name: str | None = None
+    images_per_sec: float | None = None
+    graphics_mhz: float | None = None
+    memory_mhz: float | None = None
+    anomaly: str | None = None
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a plan predicted, in images/sec. `verdict`: within, slower, faster or not compared."""
+
+    images_per_sec: float
+    low: float
+    high: float
+    verdict: str = "not compared"
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Images/sec of one training job on `n_gpus` devices together. What is not known is None.
+
+    `source`: the file, run folder or publication. `machine`: name of the box; `cpu`, `gpu`: models;
+    `gpus`: the indices in use, in the order of the towers. `backend`: "gpu", or "cpu" for CPU devices.
+    `data`: "synthetic", "synthetic-cpu" and "synthetic-python" (made there), "real"; `distortions`: whether
+    real examples were augmented. `task`: "train", "forward", "eval" or "input".
+    `data_format`: NCHW or NHWC. `framework`: the program, `method`: its way to use several devices where that
+    is no option, such as "kuza55"; `version`: of TensorFlow. `variable_update`, `ps_device`, `all_reduce` as
+    options of `gputopo run`.
+
+    `images_per_sec`: the figure that the source reports as its result (total or mean); `median` of its steps;
+    `uncertainty`: standard error of the mean; `jitter`: as tf_cnn_benchmarks prints it. `steps`: counted.
+    `status`: missing is a cell that the source names and has no figure for. `reason`: why there is no figure.
+    `conditions`: what else was different, in words, such as a power cap or another process. `suspect`: why
+    the figure is doubted. `limited_by_input`: what the run says of its input. `time_s`: when, since 1970.
+    `digest`: of the file's content, where there is one.
+    """
+
+    source: str
+    status: Status = "complete"
+    reason: str | None = None
+    machine: str | None = None
+    cpu: str | None = None
+    gpu: str | None = None
+    gpus: tuple[int, ...] = ()
+    n_gpus: int = 1
+    backend: str | None = None
+    model: str = "unknown"
+    dataset: str | None = None
+    data: str | None = None
+    distortions: bool | None = None
+    task: str = "train"
+    batch_per_gpu: int | None = None
+    precision: str | None = None
+    data_format: str | None = None
+    xla: bool | None = None
+    framework: str | None = None
+    method: str | None = None
+    version: str | None = None
+    variable_update: str | None = None
+    ps_device: str | None = None
+    all_reduce: str | None = None
+    images_per_sec: float | None = None
+    median: float | None = None
+    uncertainty: float | None = None
+    jitter: float | None = None
+    steps: int | None = None
+    devices: tuple[DeviceFigure, ...] = ()
+    predicted: Predicted | None = None
+    conditions: tuple[str, ...] = ()
+    suspect: str | None = None
+    limited_by_input: str | None = None
+    time_s: float | None = None
+    digest: str | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a figure of a run that ended as it should."""
+        return self.status == COMPLETE and self.images_per_sec is not None
+
+    @property
+    def mode(self) -> str:
+        """The exchange between devices in short: `parameter_server cpu`, `replicated nccl`."""
+        return " ".join(filter(None, (self.variable_update, self.ps_device, self.all_reduce)))
+
+    @property
+    def program(self) -> str:
+        """The program in short: `keras kuza55`."""
+        return " ".join(filter(None, (self.framework, self.method)))

@@ -1,0 +1,161 @@
+"""Scaling, ratios, pairs, clocks, comparisons: on small invented studies."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.measurements.against import against_earlier
+from gputopo.measurements.cells import cells_of
+from gputopo.measurements.conditions import COMPARISONS, CONDITIONS
+from gputopo.measurements.figures import figures_of
+from gputopo.measurements.observing.observation import OBSERVATIONS
+from gputopo.measurements.study import MAX_OF_A_KIND, study_of
+from gputopo.values import schema
+from gputopo.values.run.measurement import DeviceFigure, Measurement
+
+
+def run(speed: float | None, n: int = 1, **fields: Any) -> Measurement:
+    known: dict[str, Any] = {
+        "source": f"run-{n}-{speed}", "machine": "box", "gpu": "GeForce GTX 1070", "model": "resnet50",
+        "data": "synthetic", "batch_per_gpu": 64, "precision": "fp32", "framework": "gputopo",
+        "version": "2.21.0", "n_gpus": n, "images_per_sec": speed,
+    }  # fmt: skip
+    return msgspec.convert({**known, **fields}, Measurement)
+
+
+def says(measurements: list[Measurement], id: str) -> list[str]:
+    return [one.says for one in study_of(measurements, title="t").observations if one.id == id]
+
+
+def test_every_condition_is_a_field_and_every_comparison_is_of_one() -> None:
+    assert set(CONDITIONS) <= set(Measurement.__struct_fields__)
+    for one in COMPARISONS:
+        assert {one.by, *one.free} <= set(CONDITIONS)
+
+
+def test_a_failed_run_has_no_figure_and_is_no_zero() -> None:
+    found = figures_of([run(100), run(None, 2, status="failed", reason="out of memory"), run(180, 4)])
+
+    assert [cell.images_per_sec for cell in found.cells] == [100, None, 180]
+    assert found.cells[1].failed == ("out of memory",)
+    assert [row.n_gpus for row in found.scalings[0].rows] == [1, 4]
+
+
+def test_repeats_are_one_cell_and_the_same_file_counts_once() -> None:
+    (cell,) = cells_of([run(100), run(104), run(104, digest="a"), run(104, digest="a", source="copy")])
+
+    assert cell.repeats == (100, 104, 104)
+    assert cell.duplicates == ("copy",)
+    assert cell.images_per_sec == pytest.approx(308 / 3)
+
+
+def test_contradictory_repeats_are_named() -> None:
+    (words,) = says([run(100), run(150)], "repeats.contradict")
+    assert "100 to 150 images/sec" in words
+
+
+@pytest.mark.parametrize(
+    ("difference", "refused"),
+    [
+        ({"batch_per_gpu": 16}, "batch per GPU"),
+        ({"version": "2.16.1"}, "version"),
+        ({"machine": "other"}, "machine"),
+    ],
+)
+def test_no_speedup_is_computed_over_a_run_under_other_conditions_and_that_is_said(
+    difference: dict[str, Any], refused: str
+) -> None:
+    runs = [run(100, **difference), run(190, 2)]
+
+    assert not figures_of(runs).scalings
+    (words,) = says(runs, "compare.refused")
+    assert refused in words
+
+
+def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
+    (figure,) = says([run(100), run(195, 2), run(430, 4), run(760, 8)], "scaling.superlinear")
+    (baseline,) = says([run(100), run(215, 2), run(430, 4)], "scaling.superlinear")
+    (cause,) = says([run(100, conditions=["GPU 0 at its power limit"]), run(215, 2)], "scaling.superlinear")
+
+    assert "this figure is too high" in figure
+    assert "the figure of one GPU is too low" in baseline
+    assert "power limit" in cause
+    assert not says([run(100), run(201, 2)], "scaling.superlinear")  # within the noise
+
+
+def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
+    (words,) = says([run(100), run(190, 2), run(195, 4)], "scaling.stops")
+    assert "more than 2 GPUs pay little: 195 images/sec on 4 against 190 on 2 (+3 %)" in words
+
+
+def test_slow_input_is_a_bottleneck_and_more_work_that_ran_faster_an_error() -> None:
+    real: dict[str, Any] = {"data": "real", "distortions": False}
+    (words,) = says([run(300), run(100, **real)], "input.bottleneck")
+    assert "3.00x" in words
+    found = [run(100, **real), run(120, **{**real, "distortions": True})]
+    (words,) = says(found, "work.more_is_faster")
+    assert "by up to 20 %" in words
+
+
+def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None:
+    def alone(gpu: int, speed: float, mhz: float) -> Measurement:
+        return run(speed, gpus=[gpu], devices=[DeviceFigure(number=gpu, graphics_mhz=mhz)])
+
+    rows = figures_of([alone(0, 100, 1000), alone(1, 85, 950), alone(2, 97, 950)]).clocks[0].rows
+
+    assert [row.explained_percent for row in rows[1:]] == pytest.approx([5.0, 3.0])
+    assert [row.unexplained_percent for row in rows[1:]] == pytest.approx([10.0, 0.0], abs=1e-9)
+
+
+def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
+    now = cells_of([run(90)])
+    (same,) = against_earlier(now, cells_of([run(100)]))
+    (other,) = against_earlier(now, cells_of([run(100, version="2.16.1")]))
+    (even,) = against_earlier(now, cells_of([run(91)]))
+
+    assert (same.verdict, same.is_regression, round(same.difference_percent)) == ("slower", True, -10)
+    assert (other.verdict, other.is_regression) == ("slower", False)
+    assert other.differs == ("version of TensorFlow",)
+    assert even.verdict == "even"
+    assert not against_earlier(now, cells_of([run(100, machine="other")]))
+
+
+def test_many_observations_of_a_kind_are_counted() -> None:
+    runs = [
+        one
+        for batch in range(1, 40)
+        for one in (run(100, batch_per_gpu=batch), run(101, 2, batch_per_gpu=batch))
+    ]
+    found = says(runs, "scaling.stops")
+
+    assert len(found) == MAX_OF_A_KIND
+    assert "And 27 more of this kind" in found[-1]
+
+
+@given(
+    st.lists(
+        st.builds(
+            run,
+            st.none() | st.floats(0.1, 1e6),
+            st.integers(1, 8),
+            model=st.sampled_from(["resnet50", "vgg16"]),
+            data=st.sampled_from(["synthetic", "real", None]),
+            batch_per_gpu=st.sampled_from([16, 64, None]),
+            precision=st.sampled_from(["fp32", "fp16"]),
+            xla=st.none() | st.booleans(),
+            cpu=st.sampled_from([None, "a", "b"]),
+            variable_update=st.sampled_from([None, "independent", "replicated", "parameter_server"]),
+        ),
+        max_size=30,
+    )
+)
+def test_any_measurements_make_a_study_that_survives_json(measurements: list[Measurement]) -> None:
+    study = study_of(measurements, title="any")
+
+    assert {one.id for one in study.observations} <= set(OBSERVATIONS)
+    assert all(row.efficiency_percent > 0 for scaling in study.figures.scalings for row in scaling.rows)
+    assert sum(len(cell.sources) + len(cell.duplicates) for cell in study.figures.cells) == len(measurements)
+    assert schema.decode(schema.encode(study), type(study), origin="x") == study
