@@ -201,19 +201,29 @@ QUESTIONS = (
 )
 
 
+OF_OTHERS = (Question(TWO_SECONDS, Card.processes),)
+
+
 class GpuWatch(Watcher):
-    """A Watcher that asks all of QUESTIONS, each in its turn; the first sample asks them all."""
+    """A Watcher that asks all of QUESTIONS, each in its turn; the first sample asks them all.
+
+    Of `others`, GPUs beside those of the run, only the processes are asked, and they are in those samples
+    only.
+    """
 
     def __init__(
         self,
         gpus: Sequence[int],
         before_call: Callable[[str, str], None] | None = None,
         *,
+        others: Sequence[int] = (),
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         run_pid: int | None = None,
     ) -> None:
         """`clock`: seconds that only grow, for rates. `run_pid`: see Card; by default, this one's parent."""
+        gpus = (*gpus, *others)
+        self._others = frozenset(others)
         super().__init__(gpus, before_call, now=now)
         pid = os.getppid() if run_pid is None else run_pid
         self._cards = {
@@ -226,7 +236,9 @@ class GpuWatch(Watcher):
 
     def _samples(self) -> Iterator[GpuSample]:
         self._number += 1
-        return super()._samples()
+        for sample in super()._samples():
+            if sample.gpu not in self._others or sample.processes is not None:
+                yield sample
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
         if handle is None:
@@ -234,7 +246,7 @@ class GpuWatch(Watcher):
         turn = self._number and self._number + self._places[gpu]
         found: dict[str, Any] = {}
         try:
-            for question in QUESTIONS:
+            for question in QUESTIONS if gpu not in self._others else OF_OTHERS:
                 if turn % question.every == 0:
                     found |= question.ask(self._cards[gpu])
         except NotReadError:
@@ -245,4 +257,9 @@ class GpuWatch(Watcher):
 class GpuWatchChild(WatcherChild):
     """A GpuWatch in a child process, as MonitorChild is a Monitor."""
 
-    _make = GpuWatch
+    def __init__(self, gpus: Sequence[int], others: Sequence[int] = ()) -> None:
+        self._others = tuple(others)
+        super().__init__(gpus)
+
+    def _monitor(self, before_call: Callable[[str, str], None]) -> GpuWatch:
+        return GpuWatch(self._gpus, before_call, others=self._others)

@@ -25,16 +25,20 @@ class RunWatch(Closed):
     def __init__(
         self,
         gpus: Sequence[int],
+        others: Sequence[int] = (),
         *,
         host: HostReader | None = None,
-        open_gpus: Callable[[Sequence[int]], GpuWatchChild] = GpuWatchChild,
+        open_gpus: Callable[[Sequence[int], Sequence[int]], GpuWatchChild] = GpuWatchChild,
     ) -> None:
-        """`host`: by default, of this machine, with this process and its children as the run."""
+        """`others`: GPUs beside those of the run, of which only the processes are asked.
+
+        `host`: by default, of this machine, with this process and its children as the run.
+        """
         self._notices: list[str] = []
         self._gpus: GpuWatchChild | None = None
         if gpus:
             try:
-                self._gpus = open_gpus(gpus)
+                self._gpus = open_gpus(gpus, others)
             except NotReadError as error:
                 self._notices.append(f"The GPUs are not sampled: {error}")
         self._host = HostReader() if host is None else host

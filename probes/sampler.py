@@ -140,7 +140,7 @@ class MonitorChild(Closed):
     def _work(self, desk: Desk) -> None:
         """Sample in the child, once for each request."""
         try:
-            with self._make(self._gpus, desk.call) as monitor:
+            with self._monitor(desk.call) as monitor:
                 desk.done()
                 while desk.wait():
                     for part in monitor.parts():
@@ -149,6 +149,10 @@ class MonitorChild(Closed):
         except NotReadError as error:
             desk.put(error.reason)
             desk.done()
+
+    def _monitor(self, before_call: Callable[[str, str], None]) -> Monitor:
+        """Open what samples, in the child."""
+        return self._make(self._gpus, before_call)
 
     def _parts(self) -> list[bytes]:
         """Return the parts of a new sample, none once it has hung, crashed or been closed."""

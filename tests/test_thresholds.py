@@ -48,6 +48,8 @@ NUMBERS: dict[str, dict[str, float]] = {
     "launch.jobs.sweep": {"COOLING_LIMIT_S": 600.0, "COOLING_LOOK_S": 2.0},
     "launch.jobs.trials": {"COUNTED_S": 5.0, "MAX_STEPS": 200, "MAX_WARMUP": 10},
     "launch.spec.host_place": {"MIN_CPUS_PER_GPU": 2},
+    "launch.recorded.joined": {"MAX_AHEAD": 8, "GONE_STEPS": 200, "MAX_PROCESSES": 1024},
+    "launch.recorded.recording": {"END_S": 10.0},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
         "CPU_MAX_BATCHES": 50,
@@ -136,6 +138,9 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.verdict.paces": {"GONE_STEPS": 10},
     "runs.verdict.peers": {"MAX_TIMES": 100.0},
     "runs.verdict.steps_kept": {"CAPACITY": 400},
+    "runs.hardware.checks": {"MIN_LOADED": 20, "MIN_SHARE": 0.05, "CLOCK_BELOW_SHARE": 0.05},
+    "runs.hardware.placement": {"NOT_SEEN_S": 60.0},
+    "runs.hardware.record": {"KEPT_RATIOS": 1000},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
     "runs.median_bound": {
         "MAX_LAG": 50,

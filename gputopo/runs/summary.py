@@ -11,6 +11,8 @@ import msgspec
 from gputopo.runs.anomaly import AnomalyCheck, event_of
 from gputopo.runs.counted import CountedSteps
 from gputopo.runs.device_results import batch_sizes, device_results
+from gputopo.runs.hardware.judge import judge_hardware
+from gputopo.runs.hardware.record import HardwareRecord
 from gputopo.runs.life import Life
 from gputopo.runs.ran import PROGRAM, what_ran
 from gputopo.runs.thinned import Thinned
@@ -70,6 +72,7 @@ class Summary:
         self._finished: RunFinished | None = None
         self._life = Life()
         self._paces = Paces(())
+        self.hardware: HardwareRecord | None = None  # of a program of the user
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -79,12 +82,16 @@ class Summary:
         self._life.add(event)
         if isinstance(event, RunStarted):
             self._paces = Paces(event.devices, batches=batch_sizes(event))
+            if event.spec.get("task") == PROGRAM:
+                self.hardware = HardwareRecord(event.devices)
         self._paces.add(event)
         match event:
             case Step():
                 self._steps.add(event)
             case Sample():
                 self._samples.add(event)
+                if self.hardware is not None:
+                    self.hardware.add(event)
             case Anomaly():
                 self._anomalies.append(event)
             case RunStarted():
@@ -135,6 +142,8 @@ class Summary:
             cost=check.judgement.cost,
             host_load=check.judgement.host,
             replica_difference=self._replicas.largest_difference if self._replicas else None,
+            hardware=None if self.hardware is None else judge_hardware(self.hardware),
+            placed=None if self.hardware is None else self.hardware.placement.placed(),
             **self._from_start(),
             **self._from_events(),
             **self._batches(),

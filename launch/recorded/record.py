@@ -20,7 +20,7 @@ from gputopo.runs.anomaly import event_of
 from gputopo.runs.summary import Summary
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, RunStarted
+from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, RunStarted, Sample
 
 # The kind of failure by the signal that came for the program, as for a worker.
 _STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
@@ -50,6 +50,10 @@ class ProgramRecord:
             except OSError as error:
                 self._lose(self._log, error)
         self._on_event(event)
+        hardware = self.summary.hardware
+        news = hardware.placement.news() if isinstance(event, Sample) and hardware is not None else None
+        if news is not None:
+            self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
     def begin(self, spec: ProgramSpec) -> None:
         """Record that the program is about to start."""

@@ -53,7 +53,7 @@ def recording(
     with contextlib.ExitStack() as stack:
         with signals_blocked():
             samples = stack.enter_context(sampled(sampler))
-            work = _Work(record, samples, pipe, Joined(devices), over)
+            work = _Work(record, samples, pipe, Joined(devices), over, state)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)
             thread.start()
         try:
@@ -82,12 +82,14 @@ class _Work:
         pipe: StepPipe | None,
         joined: Joined,
         over: int,
+        state: Recording,
     ) -> None:
         self._record = record
         self._samples = samples
         self._pipe = pipe
         self._joined = joined
         self._over = over
+        self._state = state
 
     def run(self) -> None:
         """Record until `over` is readable."""
@@ -95,7 +97,7 @@ class _Work:
         waiting.register(self._over, select.POLLIN | select.POLLHUP)
         for handle in self._handles():
             waiting.register(handle, select.POLLIN)
-        while self._over not in {handle for handle, _ in waiting.poll()}:
+        while not self._state.stuck and self._over not in {handle for handle, _ in waiting.poll()}:
             self._take()
         for _ in range(_READINGS_AT_THE_END):
             self._take()
@@ -110,10 +112,10 @@ class _Work:
 
     def _take(self) -> None:
         """Record what has come."""
-        if self._samples is not None:
+        if self._samples is not None and not self._state.stuck:  # then it is closed
             for event in self._samples.take():
                 self._record.add(event)
-        if self._pipe is not None:
+        if self._pipe is not None and not self._state.stuck:
             for report in self._pipe.take():
                 for step in self._joined.add(report, time.time()):
                     self._record.add(step)

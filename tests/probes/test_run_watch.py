@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
-from gputopo.values.run.events import Noticed, Sample
+from gputopo.values.run.events import GpuSample, Noticed, Sample
 from tests.kit import faulty_nvml
 from tests.kit.cuda.build import NoCompilerError
 from tests.kit.nvml import FakeNvml, crash, hang, installed
@@ -22,6 +22,14 @@ def test_gpus_are_in_each_sample_and_the_host_in_every_fourth() -> None:
     assert len(samples) == len(seen) == 8
     assert [[gpu.gpu for gpu in sample.gpus] for sample in samples] == [[0, 2]] * 8
     assert [sample.host is not None for sample in samples] == [False, False, False, True] * 2
+
+
+def test_of_gpus_beside_the_run_only_the_processes_are_asked_and_seldom() -> None:
+    with installed(FakeNvml(FOUR)), RunWatch([0, 2], [1]) as watch:
+        samples = [event for _ in range(9) for event in watch.look() if isinstance(event, Sample)]
+    beside = [gpu for sample in samples for gpu in sample.gpus if gpu.gpu == 1]
+    assert [len(sample.gpus) for sample in samples].count(3) == len(beside) == 2
+    assert set(beside) == {GpuSample(gpu=1, processes=0, other_processes=0)}
 
 
 def test_without_gpus_there_is_one_sample_of_the_host_a_second() -> None:

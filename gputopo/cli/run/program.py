@@ -5,7 +5,7 @@ Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is 
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from gputopo.launch.throughput import STEPS_FILE
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.events import Event, Noticed
+from gputopo.values.run.hardware import OUTSIDE
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
@@ -49,7 +50,11 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
     to_stderr(f"gputopo: {where}.\n")
     for line in summary_lines(target.plan):
         note(line)
-    return _recorded(program, environment, spec, folder, options)
+    machine = target.machine
+    others = (
+        [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus] if machine and spec.gpus else []
+    )
+    return _recorded(program, environment, spec, others, folder, options)
 
 
 def _where(name: str, target: "Target") -> str:
@@ -83,10 +88,14 @@ def _recorded(
     program: tuple[str, ...],
     environment: Mapping[str, str],
     spec: ProgramSpec,
+    others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
 ) -> int:
-    """Run the program beside its record, save and report the result, and return the exit code."""
+    """Run the program beside its record, save and report the result, and return the exit code.
+
+    `others`: GPUs that are not of the plan; the program should not be seen there.
+    """
     display = _Display(options.prometheus)
     with contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record:
         with contextlib.ExitStack() as stack:
@@ -94,7 +103,7 @@ def _recorded(
 
             pipe = _pipe(stack)
             with signals_blocked(all_of_them=False):
-                watch = stack.enter_context(RunWatch(spec.gpus))
+                watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
             with recording(record, watch, pipe, devices=len(spec.devices)) as state:
@@ -135,7 +144,14 @@ def _finished(
 
 
 def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:
-    return ExitCode.FINDINGS if code == 0 and options.fail_on == "warning" and result.is_slow else code
+    """Return the program's exit code, or 1 where that is 0 and what --fail-on asks for was found."""
+    if code != 0 or options.fail_on is None:
+        return code
+    severities = {fault.severity for fault in result.hardware.faults} if result.hardware else set()
+    outside = result.placed is not None and result.placed.word == OUTSIDE
+    warned = result.is_slow or outside or "warning" in severities
+    failed = "error" in severities or (options.fail_on == "warning" and warned)
+    return ExitCode.FINDINGS if failed else code
 
 
 def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:

@@ -16,6 +16,7 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
+from gputopo.values.run.hardware import Hardware, Placed
 from gputopo.values.run.verdict import SLOW, Cost, HostSummary, Verdict
 
 
@@ -173,6 +174,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     input_verdict: InputVerdict | None = None
     prediction: AgainstPrediction | None = None
     alone: str | None = None
+    hardware: Hardware | None = None  # of a program of the user: by samples alone
+    placed: Placed | None = None  # where a program of the user was seen
 
     @property
     def is_slow(self) -> bool:
