@@ -153,7 +153,7 @@ def _others(record: HardwareRecord) -> Faults:
 
 
 def _host(record: HardwareRecord) -> Faults:
-    found = record.host.summary(on_cpu=not record.names)
+    found = record.host.summary(cpu_devices=0)
     if found is not None and found.busy is not None:
         yield HardwareFault(id="host", severity="warning", says=f"host: {found.busy}")
 
@@ -186,7 +186,7 @@ def _without_processes(record: HardwareRecord) -> str | None:
 
 
 def _without_host(record: HardwareRecord) -> str | None:
-    return None if record.host.summary(on_cpu=False) is not None else "the host was not sampled"
+    return None if record.host.summary(cpu_devices=0) is not None else "the host was not sampled"
 
 
 CHECKS: tuple[Check, ...] = (
