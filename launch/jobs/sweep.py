@@ -189,6 +189,7 @@ def _outcome(result: Result, before: float | None) -> dict[str, Any]:
     return {
         "state": "done",
         "images_per_sec": found.images_per_sec,
-        "noise": found.noise,
+        "steps": result.steps,
+        "noise": found.noise if result.steps > 1 else None,
         **common,
     }

@@ -53,7 +53,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     assert "--ps cpu cannot be combined with --variable-update replicated" in (found.cells[3].reason or "")
     assert found.says == ("No NVIDIA device: cells run on logical CPU devices, which share all cores.",)
     assert (tmp_path / "out" / "sweep.json").read_text() == done.out
-    assert "cell 6 of 6: lenet, variable_update replicated: 40 images/sec" in done.err
+    assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
     table = call("sweep", "--resume", tmp_path / "out")
     assert "8 cells: 6 done, 2 refused" in table.out
     assert "Cells 4, 8 refused:" in table.out

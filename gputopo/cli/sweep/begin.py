@@ -51,7 +51,8 @@ def resumed(
 ) -> tuple[Sweep, Matrix]:
     """Return the manifest of a folder's sweep, and its matrix. Raises GputopoError.
 
-    A preset or a file beside it must be that of the sweep, unchanged.
+    A preset or a file beside it must be that of the sweep, unchanged. Cells that were refused are asked for
+    again: memory may be free now, or a folder there.
     """
     path = folder / FILE
     try:
@@ -67,15 +68,10 @@ def resumed(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
                 f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
             )
-    if retry_failed:
-        again = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
-        found = msgspec.structs.replace(
-            found,
-            cells=tuple(
-                msgspec.structs.replace(cell, **again) if cell.state == "failed" else cell
-                for cell in found.cells
-            ),
-        )
+    again = ("refused", "failed") if retry_failed else ("refused",)
+    blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
+    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
+    found = msgspec.structs.replace(found, cells=tuple(cells))
     return found, _matrix(found.matrix, found.origin, found.asked)
 
 

@@ -104,26 +104,27 @@ def sweep(
     from gputopo.cli.sweep.begin import begun, resumed
     from gputopo.launch.supervise.locks import locked_folder
 
-    if resume is None:
-        blank, made = begun(preset, matrix, seed=seed, order=order, asked=_asked(cpu, compare_pairs))
-    else:
-        _refuse_beside_resume(output=output, order=order, seed=seed, cpu=cpu, compare_pairs=compare_pairs)
-        blank, made = resumed(Path(resume), preset, matrix, retry_failed=retry_failed)
     if retry_failed and resume is None:
         raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
-    machine = planned_machine((), pairs=True)
-    folder = _folder(blank, output, resume, dry_run=dry_run)
     with contextlib.ExitStack() as held:
-        if not dry_run:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked_folder(folder, "--output"))
+        if resume is None:
+            blank, made = begun(preset, matrix, seed=seed, order=order, asked=_asked(cpu, compare_pairs))
+            folder = _new_folder(blank, output, held, dry_run=dry_run)
+        else:
+            _refuse_beside_resume(output=output, order=order, seed=seed, cpu=cpu, compare_pairs=compare_pairs)
+            folder = Path(resume)
+            if folder.is_dir() and not dry_run:
+                held.enter_context(locked_folder(folder, "--output"))
+            blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
+        changed = {"time_budget_s": time_budget, "cool_down_s": cool_down, "cool_down_c": cool_below}
+        made = msgspec.structs.replace(made, **{key: one for key, one in changed.items() if one is not None})
+        blank = msgspec.structs.replace(blank, cool_down_s=made.cool_down_s)
+        machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
         if dry_run:
             _print(found, shape, dry=True)
             return ExitCode.OK
         to_stderr(f"Sweep folder: {folder}\n")
-        changed = {"time_budget_s": time_budget, "cool_down_s": cool_down, "cool_down_c": cool_below}
-        made = msgspec.structs.replace(made, **{key: one for key, one in changed.items() if one is not None})
         found, code = _run(found, made, planned, machine, folder)
     _print(found, shape)
     if not found.complete:
@@ -145,26 +146,46 @@ def _refuse_beside_resume(**given: object) -> None:
             )
 
 
-def _folder(blank: "Sweep", output: str | None, resume: str | None, *, dry_run: bool) -> Path:
-    """Return the folder of the sweep; a new one is made, unless it is a dry run."""
+def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
+    """Return the folder of a new sweep, made and locked until `held` closes, unless it is a dry run.
+
+    If nothing is in it then, it is removed. Raises InputError for one that holds a run or a sweep.
+    """
     from gputopo.launch.jobs.sweep import FILE
     from gputopo.launch.supervise import run_folder as runs
+    from gputopo.launch.supervise.locks import locked_folder
     from gputopo.values.run.sweep import FOLDER
 
-    if resume is not None:
-        return Path(resume)
+    home = runs.runs_home(os.environ)
+    if output is not None:
+        runs.check_output(Path(output))
+        if (Path(output) / FILE).exists():
+            raise InputError(
+                f"{output} holds a sweep", f"go on with it: --resume {output}, or name a new folder"
+            )
+        if (Path(output) / FOLDER).exists():
+            raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
+    if dry_run:
+        return home / "SWEEP" if output is None else Path(output)
     if output is None:
-        home = runs.runs_home(os.environ)
-        if dry_run:
-            return home / "SWEEP"
         name = "".join(one if one.isalnum() or one in "-_" else "-" for one in Path(blank.origin).stem)
-        return runs.new_folder(home, datetime.now(), f"sweep-{name}")
-    runs.check_output(Path(output))
-    if (Path(output) / FILE).exists():
-        raise InputError(f"{output} holds a sweep", f"go on with it: --resume {output}, or name a new folder")
-    if (Path(output) / FOLDER).exists():
-        raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
-    return Path(output)
+        folder = runs.new_folder(home, datetime.now(), f"sweep-{name}")
+    else:
+        folder = Path(output)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make {folder}: {error.strerror}", "name a folder that you may write to with --output"
+            ) from error
+    held.callback(_remove_empty, folder)
+    held.enter_context(locked_folder(folder, "--output"))
+    return folder
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _planned(
@@ -207,11 +228,12 @@ def _run(
     found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
 ) -> "tuple[Sweep, int]":
     """Run the cells; return the sweep and the code of a signal."""
-    from gputopo.launch.jobs.sweep import run_cells
+    from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
     from gputopo.sweeps.course import left_s
     from gputopo.sweeps.expand import ordered
+    from gputopo.values import schema
 
     on_gpu = found.backend == "gpu"
     pause = _pause(matrix, machine if on_gpu else None)
@@ -220,6 +242,7 @@ def _run(
         to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=matrix.cool_down_s))}\n")
 
     numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
+    schema.write(folder / FILE, found)
     _make_data(found, folder)
     return run_cells(
         found,

@@ -15,7 +15,7 @@ _WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
 
 
 def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
-    """Return `cell 3 of 20: alexnet, num_gpus 2: 512 images/sec; about 5 min left`."""
+    """Return `cell 3 of 20: scaling, num_gpus 2: 512 images/sec; about 5 min left`."""
     wanted = [one for one in cells if one.state not in ("refused", "left_out")]
     ran = sum(one.ran for one in wanted)
     outcome = (
@@ -25,15 +25,20 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
     )
     beside = " beside other work" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
-    return f"cell {ran} of {len(wanted)}: {cell_words(cell)}: {outcome}{beside}{left}"
+    alike = [one.options for one in cells if one.table == cell.table]
+    varied = {name for one in alike for name in one if len({str(o.get(name)) for o in alike}) > 1}
+    words = cell_words(cell, varied) or cell_words(cell)
+    table = "" if cell.table.isdigit() else f"{plain(cell.table)}, "
+    repeat = f", repeat {cell.repeat}" if cell.repeat > 1 else ""
+    return f"cell {ran} of {len(wanted)}: {table}{words}{repeat}: {outcome}{beside}{left}"
 
 
 def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
-    """Return the options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these."""
+    """Return options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these."""
     options = {name: one for name, one in cell.options.items() if names is None or name in names}
     words = [plain(str(options.pop("model")))] if "model" in options else []
     words += [name if one is True else f"{name} {plain(str(one))}" for name, one in options.items()]
-    return ", ".join([*words, *([f"repeat {cell.repeat}"] if cell.repeat > 1 and names is None else [])])
+    return ", ".join(words)
 
 
 def sweep_lines(found: Sweep, width: int = 80, *, dry: bool = False) -> list[Line]:
@@ -106,6 +111,8 @@ def _note(row: Sequence[SweepCell]) -> str:
         count = len(list(same))
         word = _WORDS.get(state, state)
         words.append(word if len(row) == 1 else f"{count} of {len(row)} {word}")
+    if any(cell.steps == 1 for cell in row):
+        words.append("one step")
     if any(cell.beside_other_work for cell in row):
         words.append("beside other work")
     return ", ".join(words)
@@ -150,7 +157,7 @@ def _end(found: Sweep, width: int, *, dry: bool) -> list[Line]:
     if dry:
         unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
         guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
-        took = f"about {units.seconds(left_s(found.cells))}{guessed}."
+        took = f"about {units.seconds(left_s(found.cells, pause_s=found.cool_down_s))}{guessed}."
     else:
         took = f"{units.seconds(found.seconds)}."
         took += f" Ended by {found.ended_by}." if found.ended_by else ""

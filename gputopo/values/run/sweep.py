@@ -19,7 +19,8 @@ class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
     `reason`: why it failed, was refused or left out; `notes`: what was changed for this machine.
     `counted_s`: seconds of its counted steps, None: as the options say. `predicted_s`: of the whole cell, the
     start of TensorFlow included; None: not known. `seconds`: measured.
-    `images_per_sec`: median of all devices together; `noise`: standard error of it, as a share of it.
+    `images_per_sec`: median of all devices together, of `steps` counted steps; `noise`: standard error of it,
+    as a share of it; None: of fewer than two steps.
     `other_cpu_share`: of all cores, by other processes, the higher of before and during the cell;
     `beside_other_work`: that is too much for a comparison. `temperature_c`: of the hottest GPU at its start.
     """
@@ -40,6 +41,7 @@ class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float | None = None
     seconds: float | None = None
     images_per_sec: float | None = None
+    steps: int | None = None
     noise: float | None = None
     other_cpu_share: float | None = None
     beside_other_work: bool = False
@@ -60,7 +62,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     """The manifest of a sweep. `origin`: the preset, or the name of the file; `matrix`: its TOML text.
 
     `asked`: the options of `gputopo sweep` that change its cells. `seed`: of a random order, else None.
-    `excluded`, `duplicates`: how many the matrix excludes without a reason, and equal ones that were removed.
+    `cool_down_s`: pause before each cell. `excluded`, `duplicates`: how many the matrix excludes without a
+    reason, and equal ones that were removed.
     `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
     `complete`: no cell is pending. `ended_by`: "time", or the name of the signal; None: it came to its end.
     `says`: for every output. `fingerprint`: of the machine; `version`: of gputopo.
@@ -73,6 +76,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     cells: tuple[SweepCell, ...]
     asked: dict[str, Any] = {}
     seed: int | None = None
+    cool_down_s: float = 0.0
     excluded: int = 0
     duplicates: int = 0
     says: tuple[str, ...] = ()
