@@ -40,7 +40,8 @@ class Target:
 
     `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
     name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
-    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them.
+    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the machine
+    that it runs on, None where only the captured one is known.
     """
 
     backend: Backend
@@ -51,6 +52,7 @@ class Target:
     cpu_devices: int = CPU_DEVICES
     usable: Usable | None = None
     affinity: bool = True
+    box: Machine | None = None
 
     @property
     def host_place(self) -> HostPlace:
@@ -98,9 +100,9 @@ def target_of(
         )
     why = why_cpu(machine, environ, cpu=cpu)
     if why is not None:
-        return _without_gpus(request, why, require_gpu=require_gpu)
+        return _without_gpus(machine, request, why, require_gpu=require_gpu)
     plan = planner.plan_here(machine, request, environ, claimed, history=history, learned=learned, keep=keep)
-    return Target("gpu", plan, machine, usable=usable, affinity=affinity)
+    return Target("gpu", plan, machine, usable=usable, affinity=affinity, box=machine)
 
 
 def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
@@ -126,7 +128,7 @@ def rehearsal_name(sources: Sequence[str]) -> str | None:
     return " + ".join(names).encode(errors="replace").decode() or None
 
 
-def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
+def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: bool) -> Target:
     check_predicting(request)
     if require_gpu:
         raise HardwareError(
@@ -158,7 +160,7 @@ def _without_gpus(request: Request, why: str, *, require_gpu: bool) -> Target:
         batch_size=_mean_batch(request, devices),
         images_per_sec=next(iter(speeds), None),
     )
-    return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices)
+    return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices, box=machine)
 
 
 def _workload(request: Request) -> Workload | None:

@@ -239,7 +239,7 @@ def _train_once(
         now=datetime.now(),
         spec=spec,
         plan=target.plan,
-        machine=target.machine,
+        machine=target.machine or target.box,
     )
     spec = _traced_into(folder, spec)
     outcome = _supervised(target, spec, folder, display, options)
@@ -249,8 +249,25 @@ def _train_once(
         result = with_prediction(_judged(outcome.result, folder), target.plan)
         result = _with_alone(result, target)
         results.append(runs.save_result(folder, result, time_s=time.time()))
+        _remember(results[-1], folder, target)
         to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped
+
+
+def _remember(result: "Result", folder: runs.RunFolder, target: "Target") -> None:
+    """Add a result to the history of this box, unless it is of another one or has faults that were asked for.
+
+    Where it cannot be added a line says so: the run's folder has it.
+    """
+    if target.box is None or result.spec.get("drills"):
+        return
+    from gputopo.runs.history import history_file, results
+
+    where = str(folder.path.absolute()).encode(errors="replace").decode()
+    try:
+        results.add(history_file(os.environ), target.box, result, folder=where, finished_at=time.time())
+    except GputopoError as error:
+        note(f"the result is not in the history: {error.what}")
 
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
