@@ -96,6 +96,7 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     root = tmp_path / "no-gpu"
     (root / "sys/bus/pci/devices").mkdir(parents=True)
     (root / "proc").mkdir()
+    (root / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Test CPU\n")
     monkeypatch.setenv("GPUTOPO_ROOT", str(root))
     with installed(_driver_not_loaded()):
         yield

@@ -15,6 +15,8 @@ from gputopo.cli.commands import list_options
 from gputopo.cli.run.command import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
+from gputopo.runs.history import FILE
+from gputopo.runs.history.results import stored as stored_results
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
@@ -38,8 +40,22 @@ def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
     result = schema.decode((folder / "result.json").read_bytes(), Result, origin="result")
     assert (result.status, result.steps, result.backend) == ("complete", 3, "cpu")
     assert {path.name for path in folder.iterdir()} == {
-        "spec.json", "plan.json", "events.jsonl", "worker.log", "result.json"
+        "spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"
     }  # fmt: skip
+    (stored,) = stored_results(own_home / FILE)
+    assert (stored.result, stored.folder) == (result, str(folder))
+
+
+def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
+    call: Call, without_gpu: None, worker: Callable[[str], None], own_home: Path
+) -> None:
+    worker("works")
+    assert call("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2").code == 0
+    assert not (own_home / FILE).exists()
+    (own_home / FILE).write_bytes(b"not a history, and long enough to be read as one" * 20)
+    done = call("run", "--model", "alexnet")
+    assert done.code == 0
+    assert "the result is not in the history" in done.err
 
 
 def test_json_on_stdout_is_the_result_and_nothing_else(
