@@ -40,8 +40,8 @@ class Target:
 
     `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
     name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
-    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the machine
-    that it runs on, None where only the captured one is known.
+    process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the
+    machine that it runs on, None where only the captured one is known.
     """
 
     backend: Backend
