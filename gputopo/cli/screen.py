@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
     from gputopo.values.run.screen import Kind, Screen, ScreenRun
 
+MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
 FailOn = Literal["warning", "error"]
 
 
@@ -97,10 +98,10 @@ def screen(
     request = planner.Request(model=model, batch_size=batch_size, gpus=gpus, exclude=exclude)
     counted_s = seconds or (job.QUICK_COUNTED_S if quick else None)
     with contextlib.ExitStack() as claims:
-        chosen, cells = _cells(machine, request, cpu, pairs, counted_s, num_batches, claims)
+        chosen, cells, cell = _cells(machine, request, cpu, pairs, counted_s, num_batches, claims)
         home = runs.runs_home(os.environ)
         folder = runs.new_folder(home, datetime.now(), model) if output is None else Path(output)
-        found, code = _screened(chosen, cells, folder, home, quick=quick)
+        found, code = _screened(chosen, cells, cell, folder, home, quick=quick)
     to_stderr(f"Run folder: {folder}\n")
     _print(found, shape)
     if code:
@@ -132,8 +133,8 @@ def _cells(
     counted_s: float | None,
     num_batches: int | None,
     claims: contextlib.ExitStack,
-) -> "tuple[Target, list[Cell]]":
-    """Return the target of all devices, whose GPUs are claimed, and the runs: of each, of all, of pairs."""
+) -> "tuple[Target, list[Cell], MakeCell]":
+    """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
     from gputopo.cli.run import training as core
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.options import OutputOptions
@@ -187,25 +188,62 @@ def _cells(
         cells += [cell("independent", numbers, "independent"), cell("together", numbers)]
     if pairs and count > 2:
         cells += [cell("pair", pair) for pair in combinations(sorted(numbers), 2)]
-    return chosen, cells
+    return chosen, cells, cell
 
 
 def _screened(
-    chosen: "Target", cells: "Sequence[Cell]", folder: Path, home: Path, *, quick: bool
+    chosen: "Target",
+    cells: "Sequence[Cell]",
+    make: "MakeCell",
+    folder: Path,
+    home: Path,
+    *,
+    quick: bool,
 ) -> "tuple[Screen, int]":
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise import signals
     from gputopo.probes.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
-    from gputopo.runs.screen import device_rows
+    from gputopo.runs.screen.rows import device_rows
     from gputopo.values import schema
     from gputopo.values.run.screen import Screen
 
     began, spec, machine = time.monotonic(), cells[0].trial.spec, chosen.machine
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
 
-    def on_run(run: "ScreenRun") -> None:
+    known = {} if machine is None else {gpu.index: gpu.name for gpu in machine.gpus}
+    names = {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
+    blank = Screen(
+        model=spec.model,
+        batch_size=spec.batch_size,
+        backend=spec.backend,
+        says=() if chosen.why_cpu is None else (_where(chosen, len(names)),),
+        devices=(),
+        runs=(),
+        seconds=0.0,
+        quick=quick,
+        complete=False,
+        fingerprint=None if machine is None else fingerprint(machine),
+    )
+    path, last = _last(home, folder, blank)
+
+    def store(measured: "tuple[ScreenRun, ...]", complete: bool) -> Screen:
+        """Store what there is: a screen that is killed leaves the runs until then."""
+        found = msgspec.structs.replace(
+            blank,
+            devices=device_rows(names, measured, last, noun=noun),
+            runs=measured,
+            seconds=round(time.monotonic() - began, 3),
+            complete=complete,
+            last=path,
+        )
+        with signals.deferred():
+            folder.mkdir(parents=True, exist_ok=True)
+            schema.write(folder / job.FILE, found)
+        return found
+
+    def on_run(run: "ScreenRun", measured: "tuple[ScreenRun, ...]") -> None:
         from gputopo.report.layout import plain
         from gputopo.report.runs.screen import run_words
 
@@ -213,6 +251,13 @@ def _screened(
         outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
         which = run_words(run.kind, [one.number for one in run.devices], noun)
         to_stderr(f"screen round {run.round}: {which}, {run.mode}: {outcome}\n")
+        store(measured, False)
+
+    def without(cell: "Cell", numbers: Sequence[int]) -> "Cell | None":
+        """Return a run of several devices with some of them; None where there is no plan for these."""
+        with contextlib.suppress(GputopoError):
+            return make(cell.kind, numbers, "independent" if cell.kind == "independent" else "auto")
+        return None
 
     measured, code, complete = job.measure(
         cells,
@@ -220,30 +265,11 @@ def _screened(
         machine=machine,
         open_sampler=RunWatch,
         budget_s=job.QUICK_S if quick else None,
+        without=without,
         on_run=on_run,
         command=worker_command,
     )
-    known = {} if machine is None else {gpu.index: gpu.name for gpu in machine.gpus}
-    names = {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
-    where = None if machine is None else fingerprint(machine)
-    blank = Screen(
-        model=spec.model,
-        batch_size=spec.batch_size,
-        backend=spec.backend,
-        says=() if chosen.why_cpu is None else (_where(chosen, len(names)),),
-        devices=(),
-        runs=measured,
-        seconds=round(time.monotonic() - began, 3),
-        quick=quick,
-        complete=complete,
-        fingerprint=where,
-    )
-    path, last = _last(home, folder, blank)
-    found = msgspec.structs.replace(blank, devices=device_rows(names, measured, last, noun=noun), last=path)
-    with signals.deferred():
-        folder.mkdir(parents=True, exist_ok=True)
-        schema.write(folder / job.FILE, found)
-    return found, code
+    return store(measured, complete), code
 
 
 def _where(chosen: "Target", count: int) -> str:
@@ -281,7 +307,7 @@ def _print(found: "Screen", shape: str) -> None:
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
-    from gputopo.runs.screen import outliers
+    from gputopo.runs.screen.rows import outliers
 
     failed = any(run.failure is not None for run in found.runs)
     if fail_on is not None and failed:

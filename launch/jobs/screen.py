@@ -1,28 +1,32 @@
 """The short runs of a screen: each device alone in alternating order, then all at once, then pairs."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_high
+from statistics import fmean, median_high
 
 from gputopo.launch.jobs.batch_search import WorkerCommand
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import Sampler
+from gputopo.runs.causes.facts import Facts
+from gputopo.runs.screen import order
+from gputopo.runs.screen.causes import OF_GPU, OF_HOST
 from gputopo.values.machine import Machine
 from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.events import Event, GpuSample, Sample, WarmupDone
+from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.screen import InRun, Kind, Reading, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
-ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
 QUICK_S = 120.0  # of all runs of --quick
 QUICK_COUNTED_S = 2.0  # of one run of --quick
 
+Clock = Callable[[], float]
 OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[Sampler]]
 
 
@@ -35,6 +39,38 @@ class Cell:
     trial: Trial
 
 
+class _Series:
+    """The runs of a screen so far, and the time that they took."""
+
+    def __init__(self, run: Callable[[Cell, int], ScreenRun], limit_s: float | None, clock: Clock) -> None:
+        self._run, self._limit_s, self._clock = run, limit_s, clock
+        self._began, self._longest_s = clock(), 0.0
+        self.runs: list[ScreenRun] = []
+        self.left_out = False
+
+    def fits(self, count: int) -> bool:
+        """Return whether so many more runs end in time; where not, some are left out."""
+        spent_s = self._clock() - self._began
+        fit = order.fits(count, spent_s=spent_s, longest_s=self._longest_s, limit_s=self._limit_s)
+        self.left_out = self.left_out or not fit
+        return fit
+
+    def make(self, cell: Cell, number: int) -> None:
+        """Run a cell."""
+        before = self._clock()
+        self.runs.append(self._run(cell, number))
+        self._longest_s = max(self._longest_s, self._clock() - before)
+
+    def failed(self) -> set[int]:
+        """Return the devices that failed alone."""
+        return {run.devices[0].number for run in self.runs if run.kind == "alone" and run.failure}
+
+    def words(self) -> dict[int, str]:
+        """Return the verdicts of the runs of several devices, by device."""
+        found = ((one.number, one.verdict) for run in self.runs for one in run.devices)
+        return {number: verdict.word for number, verdict in found if verdict is not None}
+
+
 def measure(
     cells: Sequence[Cell],
     folder: Path,
@@ -42,51 +78,60 @@ def measure(
     open_sampler: OpenSampler,
     machine: Machine | None = None,
     budget_s: float | None = None,
-    on_run: Callable[[ScreenRun], None] = lambda run: None,
+    without: Callable[[Cell, Sequence[int]], Cell | None] = lambda cell, numbers: None,
+    on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
     command: WorkerCommand = worker_command,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, the code of a signal that ended them (0: none), and whether all ran.
 
-    Those of one device run in ROUNDS rounds of alternating order, others once. `budget_s`: seconds; then the
-    first round is made in any case, others where their runs and those of several devices will fit in. A cell
-    that fails is not run again.
+    In the order of `gputopo.runs.screen.order`; `budget_s`: limit in seconds. A cell that fails is not run
+    again; one of several devices is run with `without(cell, numbers)`, those that did not fail alone, if it
+    returns a cell. `on_run`: gets each run, and all until then.
     """
-    runs: list[ScreenRun] = []
-    began, longest, complete = clock(), 0.0, False
+    ran: list[ScreenRun] = []
 
-    def fits(count: int) -> bool:
-        return budget_s is None or clock() + count * longest <= began + budget_s
+    def run(cell: Cell, number: int) -> ScreenRun:
+        made = _run(cell, number, folder, machine, open_sampler, command)
+        ran.append(made)
+        on_run(made, tuple(ran))
+        return made
 
-    def make(cell: Cell, number: int) -> ScreenRun:
-        nonlocal longest
-        before = clock()
-        run = _run(cell, number, folder, machine, open_sampler, command)
-        runs.append(run)
-        on_run(run)
-        longest = max(longest, clock() - before)
-        return run
-
-    def make_all() -> bool:
-        alone = [cell for cell in cells if cell.kind == "alone"]
-        several = [cell for cell in cells if cell.kind != "alone"]
-        all_rounds = True
-        for number in range(1, ROUNDS + 1):
-            if number > 1 and not fits(len(alone) + len(several)):
-                all_rounds = False
-                break
-            ordered = alone[:: 1 if number % 2 else -1]
-            failed = [cell for cell in ordered if make(cell, number).failure is not None]
-            alone = [cell for cell in alone if cell not in failed]
-        for cell in several:
-            if not fits(1):
-                return False
-            make(cell, 1)
-        return all_rounds
-
+    series = _Series(run, budget_s, clock)
     with until_stopped() as ending:
-        complete = make_all()
-    return tuple(runs), ending.code, complete and not ending.code
+        for stage in order.stages(budget_s is not None):
+            _make_stage(stage, cells, series)
+        _make_again(cells, series, without)
+    return tuple(ran), ending.code, not series.left_out and not ending.code
+
+
+def _make_stage(stage: order.Stage, cells: Sequence[Cell], series: _Series) -> None:
+    failed = series.failed()
+    wanted = [cell for cell in cells if cell.kind in stage.kinds and not failed & set(cell.numbers)]
+    if stage.kinds == ("alone",):
+        by_number = {cell.numbers[0]: cell for cell in wanted}
+        devices = order.alone_order(list(by_number), stage.number, series.words())
+        wanted = [by_number[number] for number in devices]
+    if stage.whole and not series.fits(len(wanted)):
+        return
+    for cell in wanted:
+        if series.runs and not series.fits(1):
+            return
+        series.make(cell, stage.number)
+
+
+def _make_again(
+    cells: Sequence[Cell], series: _Series, without: Callable[[Cell, Sequence[int]], Cell | None]
+) -> None:
+    """Run all at once and together without the devices that failed alone."""
+    failed = series.failed()
+    for cell in cells:
+        left = [number for number in cell.numbers if number not in failed]
+        if cell.kind not in ("independent", "together") or len(left) in (0, 1, len(cell.numbers)):
+            continue
+        smaller = without(cell, left)
+        if smaller is not None and series.fits(1):
+            series.make(smaller, 1)
 
 
 def _run(
@@ -101,12 +146,16 @@ def _run(
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
     path = folder / run_folder.SCREEN / name
     samples: list[GpuSample] = []
+    facts = Facts(cell.trial.spec.devices)
 
     def on_event(event: Event) -> None:
         if isinstance(event, WarmupDone):
             samples.clear()
         elif isinstance(event, Sample):
             samples.extend(event.gpus)
+            facts.add(event)
+        elif isinstance(event, Step):
+            facts.end_step(event, counted=not event.warmup)
 
     gpus = [device.gpu for device in cell.trial.spec.devices if device.gpu is not None]
     with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler:
@@ -118,14 +167,14 @@ def _run(
         round=number,
         mode=mode_words(cell.trial.candidate),
         folder=f"{run_folder.SCREEN}/{name}",
-        devices=tuple(_devices(cell, result, samples)),
+        devices=tuple(_devices(cell, result, samples, facts)),
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
         failure=failure,
     )
 
 
-def _devices(cell: Cell, result: Result, samples: Sequence[GpuSample]) -> Iterator[InRun]:
+def _devices(cell: Cell, result: Result, samples: Sequence[GpuSample], facts: Facts) -> Iterator[InRun]:
     rows = {row.device.tower: row for row in result.devices}
     alone = result.throughput.median if len(cell.numbers) == 1 and result.throughput is not None else None
     for tower, number in enumerate(cell.numbers):
@@ -136,20 +185,30 @@ def _devices(cell: Cell, result: Result, samples: Sequence[GpuSample]) -> Iterat
         yield InRun(
             number=number,
             images_per_sec=alone or row.images_per_sec,
-            reading=_reading(row, [one for one in samples if one.gpu == row.device.gpu]),
+            reading=_reading(row, [one for one in samples if one.gpu == row.device.gpu], facts),
             verdict=row.verdict if len(cell.numbers) > 1 else None,
         )
 
 
-def _reading(row: DeviceResult, samples: Sequence[GpuSample]) -> Reading:
+def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> Reading:
     def middle(field: str) -> float | None:
         known = [value for one in samples if (value := getattr(one, field)) is not None]
         return median_high(known) if known else None
 
+    tower = row.device.tower
+    means = {name: _mean(facts.of_gpu(tower, which)) for which, name in OF_GPU.items()}
+    means |= {name: _mean(facts.of_host(which)) for which, name in OF_HOST.items()}
+    means |= {"graphics_mhz": row.graphics_mhz, "memory_mhz": row.memory_mhz}
+    busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
     return Reading(
-        graphics_mhz=row.graphics_mhz,
         graphics_percent=row.graphics_percent,
-        memory_mhz=row.memory_mhz,
         memory_percent=row.memory_percent,
+        weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,
+        **means,
         **{field: middle(field) for field in ("temperature_c", "power_w", "pcie_gen", "pcie_width")},
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else None

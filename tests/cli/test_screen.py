@@ -101,6 +101,60 @@ def test_a_slow_gpu_is_named_and_fails_on_request(
     assert "GPU 1 is 20 % slower than GPU 0" in done.out
 
 
+# GPU 1 fails, alone and with others.
+FAILS_ON_ONE = """
+import json, os, sys
+if any(device["gpu"] == 1 for device in json.load(open(sys.argv[1]))["devices"]):
+    sys.exit(1)
+""" + SLOW_ONE.partition("sys\n")[2]
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on", "error"), 1)])
+def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_without_it(
+    call: Call,
+    on_scenario: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    code: int,
+) -> None:
+    def pretends(spec: Path, events_fd: int) -> Sequence[str]:
+        return (sys.executable, "-I", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
+
+    on_scenario("four")
+    monkeypatch.setattr(screen, "worker_command", pretends)
+    done = call("screen", "--model", "alexnet", "--gpus", "0-2", "--output", tmp_path / "out", *options)
+    assert done.code == code, done.err
+    found = stored(tmp_path / "out")
+    assert "GPU 1 could not be run alone: " in " ".join(done.out.split())
+    assert [row.word for row in found.devices] == ["even", "cannot tell", "even"]
+    several = [run for run in found.runs if run.kind != "alone"]
+    assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
+
+
+def test_a_killed_screen_leaves_the_runs_until_then(
+    call: Call,
+    on_scenario: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(spec: Path, events_fd: int) -> Sequence[str]:
+        if spec.parent.name == "alone-1-2":
+            raise KilledError
+        return (sys.executable, "-I", "-c", SLOW_ONE, str(spec), str(events_fd))
+
+    on_scenario("four")
+    monkeypatch.setattr(screen, "worker_command", killed)
+    with pytest.raises(KilledError):
+        call("screen", "--model", "alexnet", "--gpus", "0,1", "--output", tmp_path / "out")
+    found = stored(tmp_path / "out")
+    assert (len(found.runs), found.complete) == (2, False)
+    assert [row.rounds for row in found.devices] == [1, 1]
+
+
 def test_without_gpus_cpu_devices_are_screened_as_is_stated(
     call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -147,8 +201,8 @@ def test_what_cannot_be_screened_is_refused_in_two_lines(
 ONE_ROUND = """
 import sys
 from gputopo.cli import main
-from gputopo.launch.jobs import screen
-screen.ROUNDS = 1
+from gputopo.runs.screen import order
+order.WHOLE = (order.WHOLE[0], order.WHOLE[-1])
 sys.exit(main())
 """
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned, blocks, line, paragraph, plain
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.screen import outliers
+from gputopo.runs.screen.rows import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.screen import Screen, ScreenDevice
@@ -29,7 +29,7 @@ def screen_lines(found: Screen, width: int = 80) -> list[Line]:
         lines += paragraph(plain(f"{row.says[0].upper()}{row.says[1:]}."), width, style)
     lines += _several(found, noun)
     if found.last is not None:
-        lines += paragraph(f"Compared with the screen in {plain(found.last)}.", width)
+        lines += _since_last(found, found.last, noun, width)
     if not found.complete:
         lines.append(line("Not complete: runs were left out."))
     return lines
@@ -39,6 +39,15 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
     """Return `GPU 1 alone`, `GPUs 0, 1`."""
     listed = f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return f"{listed} alone" if kind == "alone" else listed
+
+
+def _since_last(found: Screen, folder: str, noun: str, width: int) -> list[Line]:
+    changed = [row for row in found.devices if row.changes]
+    nothing = "" if changed else f"; no {noun} changed"
+    lines = paragraph(f"Compared with the screen in {plain(folder)}{nothing}.", width)
+    for row in changed:
+        lines += paragraph(f"{noun} {row.number}: {'; '.join(map(plain, row.changes))}.", width)
+    return lines
 
 
 def _several(found: Screen, noun: str) -> list[Line]:
@@ -79,8 +88,8 @@ def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
     columns.append(Column("verdict", tuple(_verdict(row) for row in rows), "left", styles=styles))
     if any(row.explained_percent is not None for row in rows):
         columns += [
-            right("explained\n%", [units.percent(row.explained_percent) for row in rows]),
-            right("unexplained\n%", [units.percent(row.unexplained_percent) for row in rows]),
+            right("explained\n%", [_explained(row) for row in rows]),
+            right("unexplained\n%", [_unexplained(row) for row in rows]),
         ]
     return columns
 
@@ -92,6 +101,26 @@ def _verdict(row: ScreenDevice) -> str:
     if row.word == EVEN and row.under is not None and row.under.high is not None and row.under.high > 0:
         return f"even < {at_most(row.under.high)} %"
     return row.word
+
+
+def _explained(row: ScreenDevice) -> str:
+    """Return `4.9`, and `0 to 4.9` where only the most that the causes can explain is known."""
+    if row.causes is None or row.explained_percent is None:
+        return units.UNKNOWN
+    return _range(sum(one.percent_low for one in row.causes.found), row.explained_percent)
+
+
+def _unexplained(row: ScreenDevice) -> str:
+    """Return `10`, and `10 to 15` where the causes may explain less."""
+    if row.causes is None or row.explained_percent is None or row.unexplained_percent is None:
+        return units.UNKNOWN
+    less = row.explained_percent - sum(one.percent_low for one in row.causes.found)
+    return _range(row.unexplained_percent, row.unexplained_percent + less)
+
+
+def _range(low: float, high: float) -> str:
+    ends = [f"{value:.2g}" for value in (low, high)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _clock(mhz: float | None, of_max: float | None) -> str:

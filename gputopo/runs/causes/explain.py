@@ -1,7 +1,7 @@
 """Share the gap of a slow device out among the causes. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 import msgspec
@@ -48,20 +48,38 @@ def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -
         gap=found.values,
         waits=[waits[row] for row in found.rows],
     )
-    places = _slow_places(paces, found, verdict)
-    rules = [rule for rule in CAUSES if found.part in rule.parts]
+    return explained_view(
+        view,
+        _slow_places(paces, found, verdict),
+        verdict.percent_under or 0.0,
+        [rule for rule in CAUSES if found.part in rule.parts],
+        level=fmean if verdict.share_of_steps is not None else median,
+    )
+
+
+def explained_view(
+    view: View,
+    places: Sequence[int],
+    percent: float,
+    rules: Sequence[Rule],
+    *,
+    level: Callable[[Sequence[float]], float] = median,
+) -> Causes:
+    """Return the causes by these rules of a gap of so many percent of pace.
+
+    `places`: of the rows that the gap is of; `level`: of a row's values there, their median or mean.
+    """
     costs = {rule.id: rule.cost(view) for rule in rules}
     known = {rule.id for rule in rules if _is_known([costs[rule.id][place] for place in places])}
     fitted = _fitted(view, [rule for rule in rules if rule.id in known], costs)
-    level = fmean if verdict.share_of_steps is not None else median
-    gap = level([found.values[place] for place in places])
+    gap = level([view.gap[place] for place in places])
     parts = [
         part
         for rule in rules
         if rule.id in known and gap > 0
         if (part := _part(rule, _level(level, costs[rule.id], places) / gap, fitted.get(rule.family)))
     ]
-    return _shared(view, places, parts, verdict.percent_under or 0.0, rules, known)
+    return _shared(view, places, parts, percent, rules, known)
 
 
 def _slow_places(paces: Paces, found: Difference, verdict: Verdict) -> list[int]:
@@ -75,9 +93,10 @@ def _is_known(values: Sequence[float]) -> bool:
     return sum(not math.isnan(value) for value in values) >= KNOWN_SHARE * len(values) > 0
 
 
-def _level(level: object, values: Sequence[float], places: Sequence[int]) -> float:
-    known = [values[place] for place in places if not math.isnan(values[place])]
-    return fmean(known) if level is fmean else median(known)
+def _level(
+    level: Callable[[Sequence[float]], float], values: Sequence[float], places: Sequence[int]
+) -> float:
+    return level([values[place] for place in places if not math.isnan(values[place])])
 
 
 def _fitted(view: View, rules: Sequence[Rule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:

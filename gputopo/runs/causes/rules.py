@@ -7,20 +7,30 @@ times a slope from 0 to 1, which `fit` looks for.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from gputopo.runs.causes import facts as fact
-from gputopo.runs.causes.facts import Facts
 from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
 
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
+class Source(Protocol):
+    """Facts by row: of a run's steps (`facts.Facts`), or of short runs; NaN: not known."""
+
+    def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
+        """Return a fact of a tower's GPU, by row."""
+
+    def of_host(self, fact: int, /) -> Sequence[float]:
+        """Return a fact of the host, by row."""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A device and its peer in some rows. `waits`: for weights, shares of the busy time; `gap`: by row."""
 
-    facts: Facts
+    facts: Source
     tower: int
     peer: int
     part: str

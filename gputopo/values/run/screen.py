@@ -5,13 +5,19 @@ from typing import Literal
 import msgspec
 
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.verdict import Verdict
+from gputopo.values.run.verdict import Causes, Verdict
 
 Kind = Literal["alone", "independent", "together", "pair"]
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the samples of a run show of one GPU: medians; None: not reported. Percent: of its maximum."""
+    """What a run shows of one GPU: medians; None: not reported. Percent: of its maximum.
+
+    `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1. `link_gb_per_s`:
+    data rate of the PCIe link in one direction. `other_processes`: on the GPU. `host_cpu`: share of the CPU
+    that other programs took where no core was left; `host_swap`: share of the time in which the host swapped.
+    `weights_share`: of a step, in which it waited for weights.
+    """
 
     graphics_mhz: float | None = None
     graphics_percent: float | None = None
@@ -21,6 +27,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     pcie_gen: float | None = None
     pcie_width: float | None = None
+    throttled_power: float | None = None
+    throttled_thermal: float | None = None
+    throttled_hardware: float | None = None
+    link_gb_per_s: float | None = None
+    other_processes: float | None = None
+    host_cpu: float | None = None
+    host_swap: float | None = None
+    weights_share: float | None = None
 
 
 class InRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +82,10 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     `at_once`: its pace in the run of all with nothing exchanged; `together`: in the plan's mode.
     `word`: slow, even, or cannot tell, against `peer`, the middle one of the others of its kind; `says`: in a
-    sentence. `explained_percent`: of `under`, by the clock that is lower than the peer's, one to one, so at
-    most; `explained_by`: which clock; `unexplained_percent`: the rest; of slow ones only.
-    `since`: below the last screen of this machine; `slower`: beyond the noise.
+    sentence. `causes`: why a slow one is slow, each with its share of `under`; `explained_percent`: their
+    sum; `unexplained_percent`: the rest.
+    `since`: below the last screen of this machine; `slower`: beyond the noise; `changes`: what is different
+    from it, in words.
     """
 
     number: int
@@ -85,11 +100,12 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     peer: int | None = None
     under: Under | None = None
-    explained_by: str | None = None
+    causes: Causes | None = None
     explained_percent: float | None = None
     unexplained_percent: float | None = None
     since: Under | None = None
     slower: bool = False
+    changes: tuple[str, ...] = ()
     failure: str | None = None
 
 

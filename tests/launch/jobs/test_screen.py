@@ -2,9 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ def unsampled(_gpus: Sequence[int]) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def ticking(seconds: float) -> Callable[[], float]:
-    """A clock that goes on by so much each time that it is read."""
-    times = count(0.0, seconds)
-    return lambda: next(times)
-
-
 def test_rounds_alternate_and_runs_of_several_devices_come_last(tmp_path: Path, ends_in_time: None) -> None:
     found, code, complete = measure(CELLS, tmp_path, open_sampler=unsampled, command=pretends)
     assert [one.folder.removeprefix("screen/") for one in found] == [
@@ -47,25 +40,57 @@ def test_rounds_alternate_and_runs_of_several_devices_come_last(tmp_path: Path, 
     assert all(one.images_per_sec == pytest.approx(40) for one in found)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "kinds"),
-    [
-        (QUICK_S / 8, ["alone", "alone", "independent"]),
-        (QUICK_S, ["alone", "alone"]),
-    ],
-)
-def test_within_a_limit_the_first_round_is_made_and_others_where_they_fit(
-    tmp_path: Path, ends_in_time: None, seconds: float, kinds: list[str]
+class Box:
+    """A machine of `gpus` on which a worker imports, builds for each device, and counts for 2 s."""
+
+    def __init__(self, gpus: int, import_s: float, build_s: float) -> None:
+        self.now_s = 0.0
+        self._import_s, self._build_s = import_s, build_s
+        numbers = tuple(range(gpus))
+        self.cells = [
+            *(Cell("alone", (number,), PS) for number in numbers),
+            *(Cell(kind, numbers, PS) for kind in ("independent", "together")),
+        ]
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def command(self, spec: Path, events_fd: int) -> Sequence[str]:
+        devices = len(spec.parent.name.split("-")) - 2
+        self.now_s += self._import_s + devices * self._build_s + 2.0
+        return pretends(spec, events_fd)
+
+    def quick(self, folder: Path) -> tuple[list[str], bool]:
+        found, _, complete = measure(
+            self.cells,
+            folder,
+            open_sampler=unsampled,
+            command=self.command,
+            budget_s=QUICK_S,
+            clock=self.clock,
+        )
+        return [one.kind for one in found], complete
+
+
+def test_a_quick_screen_of_eight_gpus_fits_into_two_minutes(tmp_path: Path, ends_in_time: None) -> None:
+    box = Box(8, import_s=6.0, build_s=0.5)
+    kinds, complete = box.quick(tmp_path)
+    assert kinds == ["independent", *["alone"] * 8, "together"]
+    assert box.now_s < QUICK_S
+    assert not complete  # no second round
+
+
+def test_where_starts_are_slow_the_run_of_all_is_made_and_the_limit_holds(
+    tmp_path: Path, ends_in_time: None
 ) -> None:
-    found, _, complete = measure(
-        CELLS,
-        tmp_path,
-        open_sampler=unsampled,
-        command=pretends,
-        budget_s=QUICK_S,
-        clock=ticking(seconds),
-    )
-    assert ([one.kind for one in found], complete) == (kinds, False)
+    box = Box(8, import_s=20.0, build_s=1.0)
+    assert box.quick(tmp_path) == (["independent", *["alone"] * 3], False)
+    assert box.now_s <= QUICK_S
+
+
+def test_on_two_gpus_there_is_time_for_every_round(tmp_path: Path, ends_in_time: None) -> None:
+    kinds, complete = Box(2, import_s=6.0, build_s=0.5).quick(tmp_path)
+    assert (kinds.count("alone"), complete) == (6, True)
 
 
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
@@ -86,3 +111,25 @@ def test_what_failed_is_not_run_again_and_has_its_reason(tmp_path: Path, ends_in
     assert [one.folder for one in found if one.failure] == ["screen/alone-0-1"]
     assert sum(one.kind == "alone" for one in found) == 4
     assert code == 0
+
+
+def test_all_at_once_is_run_without_a_device_that_failed_alone(tmp_path: Path, ends_in_time: None) -> None:
+    def fails(spec: Path, events_fd: int) -> Sequence[str]:
+        return ("false",) if "1" in spec.parent.name.split("-")[1:-1] else pretends(spec, events_fd)
+
+    def without(cell: Cell, numbers: Sequence[int]) -> Cell:
+        return Cell(cell.kind, tuple(numbers), cell.trial)
+
+    cells = [*(Cell("alone", (number,), PS) for number in range(3)), Cell("independent", (0, 1, 2), PS)]
+    for budget_s, failed in ((None, 1), (QUICK_S, 2)):
+        found, _, _ = measure(
+            cells,
+            tmp_path / str(budget_s),
+            open_sampler=unsampled,
+            command=fails,
+            without=without,
+            budget_s=budget_s,
+        )
+        several = [run for run in found if run.kind == "independent" and not run.failure]
+        assert [[one.number for one in run.devices] for run in several] == [[0, 2]]
+        assert sum(run.failure is not None for run in found) == failed

@@ -8,27 +8,28 @@ A device alone is compared with the middle one of the others of its kind, round 
     cannot tell  neither
 
 Where fewer than two rounds leave that open, the verdict of the run of all at once counts, which compares
-step by step.
+step by step, and its causes.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_high, stdev
+from typing import NamedTuple
 
 import msgspec
 
 from gputopo.planner.autotune import lead
 from gputopo.runs.median_bound import students_t
+from gputopo.runs.screen.causes import causes_of
+from gputopo.runs.screen.changes import changes
 from gputopo.runs.verdict.thresholds import EVEN_PERCENT, SLOW_PERCENT
 from gputopo.runs.verdict.words import at_least, at_most, percent
 from gputopo.values.run.autotune import Timed
 from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Causes
 
 # Each bound of a change since the last screen is passed by chance as often, as in `lead`.
 CHANCE = 0.025
-# From this share of the difference on the clock is the cause, below it a part of it.
-COVERED = 0.8
 
 
 def device_rows(
@@ -59,17 +60,11 @@ def _row(
     noun: str,
 ) -> ScreenDevice:
     own = speeds[number]
-    readings = {other: _reading(runs, other) for other in names}
-    peers = [one for one in names if one != number and names[one] == names[number] and speeds[one]]
-    peer = _middle(peers, speeds)
-    under = None if peer is None or not own else _under(speeds[peer], own)
-    word = _word(under)
     at_once = _in(runs, "independent", number)
-    if word == CANNOT_TELL and at_once is not None and at_once.verdict is not None:
-        word = at_once.verdict.word
-    by, explained = _explained(readings[number], readings[peer]) if peer is not None else (None, 0.0)
-    gap = under.percent if under is not None and word == SLOW else None
-    share = None if gap is None else min(max(0.0, gap), explained)
+    readings = {other: _readings(runs, other) for other in names}
+    peers = [one for one in names if one != number and names[one] == names[number] and speeds[one]]
+    judged = _judged(number, _middle(peers, speeds), speeds, readings, at_once)
+    causes = judged.causes
     since = _since(last, number, own) if own else None
     slower = since is not None and since.low is not None and since.low > SLOW_PERCENT
     failure = next(
@@ -84,19 +79,53 @@ def _row(
         percent_of_best=100 * _speed(own) / best if own and best else None,
         at_once=None if at_once is None else at_once.images_per_sec,
         together=None if together is None else together.images_per_sec,
-        reading=readings[number],
-        word=word,
+        reading=_middle_reading(tuple(readings[number].values())),
+        word=judged.word,
         says="",
-        peer=peer,
-        under=under,
-        explained_by=by if share else None,
-        explained_percent=share,
-        unexplained_percent=None if gap is None or share is None else max(0.0, gap) - share,
+        peer=judged.peer,
+        under=judged.under,
+        causes=causes,
+        explained_percent=None if causes is None else sum(one.percent for one in causes.found),
+        unexplained_percent=None if causes is None else causes.unexplained_percent,
         since=since,
         slower=slower,
         failure=failure,
     )
+    before = next((one for one in last.devices if one.number == number), None) if last else None
+    if before is not None and row.alone is not None:
+        row = msgspec.structs.replace(row, changes=changes(before, row, since))
     return _with_words(row, noun)
+
+
+class _Judged(NamedTuple):
+    """The verdict on a device. `peer`: None where it is that of the run of all at once."""
+
+    word: str
+    peer: int | None
+    under: Under | None
+    causes: Causes | None = None
+
+
+def _judged(
+    number: int,
+    peer: int | None,
+    speeds: Mapping[int, Mapping[int, Timed]],
+    readings: Mapping[int, Mapping[int, Reading]],
+    at_once: InRun | None,
+) -> _Judged:
+    under = None if peer is None else _under(speeds[peer], speeds[number])
+    word = _word(under)
+    if word == SLOW and peer is not None and under is not None:
+        return _Judged(word, peer, under, causes_of(number, peer, readings, speeds, under.percent))
+    verdict = None if at_once is None else at_once.verdict
+    if word == EVEN or verdict is None or verdict.word == CANNOT_TELL:
+        return _Judged(word, peer, under)
+    if verdict.word == SLOW and verdict.percent_under is not None:
+        by_steps = Under(
+            percent=verdict.percent_under, low=verdict.percent_under_low, high=verdict.percent_under_high
+        )
+        return _Judged(SLOW, None, by_steps, verdict.causes)
+    return _Judged(verdict.word, peer, under)
 
 
 def _with_words(row: ScreenDevice, noun: str) -> ScreenDevice:
@@ -110,20 +139,24 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
             f"; {percent(row.since.percent)} % slower than in the last screen"
             f" (at least {at_least(row.since.low)} %)"
         )
-    if row.alone is None:
-        return f"could not be run alone: {row.failure or 'not run'}"
-    if row.under is None or row.peer is None:
-        return f"cannot be compared: no other {noun} of its kind was run{more}"
-    gap = f"{percent(abs(row.under.percent))} %"
-    if row.word == SLOW:
+    if row.alone is None and row.failure is not None:
+        return f"could not be run alone: {row.failure}"
+    gap = "" if row.under is None else f"{percent(abs(row.under.percent))} %"
+    if row.word == SLOW and row.under is not None:
         least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
-        return f"is {gap} slower than {noun} {row.peer}{least}: {_why(row)}{more}"
-    if row.word == EVEN and row.under.high is not None and row.under.high <= EVEN_PERCENT:
+        peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
+        why = "" if row.causes is None else f". {row.causes.says}"
+        return f"is {gap} slower than {peer}{least}{more}{why}"
+    if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:
             return f"is not slower than {noun} {row.peer}{more}"
         return f"is even with {noun} {row.peer} to within {at_most(row.under.high)} %{more}"
     if row.word == EVEN:
         return f"is even with its peers in the run of all at once{more}"
+    if row.alone is None:
+        return "was not run alone"
+    if row.under is None:
+        return f"cannot be compared: no other {noun} of its kind was run{more}"
     if row.under.high is None or row.under.low is None:
         return f"cannot be judged: one round; it was {gap} {_side(row.under)} {noun} {row.peer}{more}"
     between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
@@ -132,15 +165,6 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
 
 def _side(under: Under) -> str:
     return "below" if under.percent >= 0 else "above"
-
-
-def _why(row: ScreenDevice) -> str:
-    if not row.explained_percent or row.unexplained_percent is None or row.under is None:
-        return "unexplained by the clocks" if row.reading.graphics_mhz else "clocks are not known"
-    part = f"the {row.explained_by} clock explains up to {percent(row.explained_percent)} %"
-    if row.explained_percent >= COVERED * row.under.percent:
-        return part
-    return f"{part}, {percent(row.unexplained_percent)} % are unexplained"
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, Timed]:
@@ -195,35 +219,29 @@ def _has(run: ScreenRun, number: int) -> bool:
 
 
 def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
-    return next(
-        (one for run in runs if run.kind == kind for one in run.devices if one.number == number), None
-    )
+    """Return a device in the last run of a kind: after a failure that is the one without what failed."""
+    found = [one for run in runs if run.kind == kind for one in run.devices if one.number == number]
+    return found[-1] if found else None
 
 
-def _reading(runs: Sequence[ScreenRun], number: int) -> Reading:
-    """Return the medians over the runs of a device alone."""
-    found = [
-        one.reading for run in runs if run.kind == "alone" for one in run.devices if one.number == number
-    ]
+def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, Reading]:
+    """Return what each run of a device alone read, by round."""
+    return {
+        run.round: one.reading
+        for run in runs
+        if run.kind == "alone"
+        for one in run.devices
+        if one.number == number
+    }
+
+
+def _middle_reading(found: Sequence[Reading]) -> Reading:
+    """Return the medians of some readings."""
     values = {
         field: [value for one in found if (value := getattr(one, field)) is not None]
         for field in Reading.__struct_fields__
     }
     return Reading(**{field: median_high(known) for field, known in values.items() if known})
-
-
-def _explained(own: Reading, peer: Reading) -> tuple[str | None, float]:
-    """Return the clock that is lower than the peer's by most, and by how many percent; 0 of none."""
-    by = {
-        "core": _lower(own.graphics_mhz, peer.graphics_mhz),
-        "memory": _lower(own.memory_mhz, peer.memory_mhz),
-    }
-    name = max(by, key=lambda one: by[one])
-    return name, by[name]
-
-
-def _lower(own: float | None, peer: float | None) -> float:
-    return max(0.0, 100 * (1 - own / peer)) if own is not None and peer else 0.0
 
 
 def _since(last: Screen | None, number: int, now: Mapping[int, Timed]) -> Under | None:

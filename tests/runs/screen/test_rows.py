@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.runs.screen import device_rows, outliers
+from gputopo.runs.screen.rows import device_rows, outliers
 from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import Verdict
 
@@ -59,10 +59,12 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     assert {number for number, row in rows.items() if row.word == "slow"} == {1, 3}
     assert rows[2].word == "even"
     assert rows[1].percent_of_best == pytest.approx(84.65, abs=0.2)
-    assert rows[3].explained_by == "core"
-    assert "unexplained" not in rows[3].says
-    assert rows[1].explained_percent == pytest.approx(4.9, abs=0.2)
-    assert rows[1].unexplained_percent == pytest.approx(10.3, abs=0.4)
+    causes = rows[3].causes
+    assert causes is not None
+    assert [one.id for one in causes.found] == ["core-clock"]
+    assert "Possible cause: core clock 1,790 MHz" in rows[3].says
+    assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)
+    assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
     assert "unexplained" in rows[1].says
     assert [row.number for row in outliers(tuple(rows.values()))] == [1, 3]
 
