@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ def test_rounds_alternate_and_runs_of_several_devices_come_last(tmp_path: Path, 
     ]
     assert (code, complete) == (0, True)
     assert all(one.images_per_sec == pytest.approx(40) for one in found)
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """A clock that goes on by so much each time that it is read."""
+    times = count(0.0, seconds)
+    return lambda: next(times)
 
 
 class Box:
