@@ -57,6 +57,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "GPU_BATCHES": 100,
         "GPU_WARMUP_BATCHES": 10,
     },
+    "launch.supervise.alarm": {"COMMAND_S": 30.0, "WEB_S": 10.0, "LAST_S": 5.0, "MAX_WAITING": 100},
     "launch.supervise.failure": {"LARGE_SHARE": 0.25},
     "launch.supervise.output": {"FIRST_BYTES": 8_388_608, "LAST_BYTES": 8_388_608},
     "launch.supervise.watchdog": {

@@ -8,6 +8,7 @@ import msgspec
 
 from gputopo.cli.plan_options import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
+from gputopo.launch.supervise.alarm import read_alarm
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
 
@@ -108,6 +109,16 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
             value="FILE",
             read=read_written_file,
+        ),
+    ] = None
+    on_anomaly: Annotated[
+        str | None,
+        Option(
+            "--on-anomaly",
+            "Command to run (without a shell) or http(s) address to post to on each anomaly while the run "
+            "lasts; gets the event as JSON",
+            value="COMMAND|URL",
+            read=read_alarm,
         ),
     ] = None
     fail_on: Annotated[

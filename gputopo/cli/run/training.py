@@ -18,6 +18,7 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.plan import summary_lines
@@ -49,12 +50,14 @@ class RunDisplay:
         display_every: int | None,
         predicted: Sequence[str] = (),
         prometheus: str | None = None,
+        on_anomaly: str | None = None,
     ) -> None:
         """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start.
 
-        `prometheus`: the file for the metrics of each run.
+        `prometheus`: the file for the metrics of each run. `on_anomaly`: what is told of anomalies.
         """
         self._prometheus = prometheus
+        self._on_anomaly = on_anomaly
         self._prints_log = shape == "tf-cnn-log"
         self._every = display_every
         self._predicted = predicted
@@ -68,13 +71,20 @@ class RunDisplay:
 
         log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
         metrics = self._metrics_file()
-        with Progress(display_every=self._every) as progress:
+        with contextlib.ExitStack() as stack:
+            # It ends before the display: what it reports is shown.
+            progress = stack.enter_context(Progress(display_every=self._every))
+            alarm = None if self._on_anomaly is None else Alarm(self._on_anomaly, note)
+            if alarm is not None:
+                stack.callback(alarm.close)
 
             def on_event(event: "Event") -> None:
                 with tolerating_stderr_errors():
                     progress.event(self._with_prediction(event))
                 if metrics is not None:
                     metrics.event(event)
+                if alarm is not None:
+                    alarm.event(event)
                 if log is not None:
                     self._print(log.lines(event))
 
@@ -118,7 +128,9 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
     if spec.task == "train":
         _require_files(spec)
-    display = RunDisplay(options.shape, options.display_every, predicted, options.prometheus)
+    display = RunDisplay(
+        options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
+    )
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []

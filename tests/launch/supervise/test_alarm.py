@@ -1,0 +1,152 @@
+import http.server
+import json
+import os
+import select
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.launch.supervise import alarm
+from gputopo.launch.supervise.alarm import Alarm, read_alarm, variables_of
+from gputopo.values.errors import UsageError
+from gputopo.values.run.events import Anomaly, AnomalyOver, Event
+from gputopo.values.run.verdict import Cause, Causes
+from tests.invented_runs import step
+
+CAUSE = Cause(id="power-cap", says="", how="fitted", percent=12, percent_low=11, percent_high=13)
+SLOW = Anomaly(
+    time_s=0.0,
+    tower=1,
+    gpu=1,
+    part="compute",
+    percent_under=12.34,
+    percent_under_low=11.0,
+    confidence=0.999,
+    says="GPU 1 computes 12 % slower",
+    causes=Causes(says="", found=(CAUSE,)),
+)
+OVER = AnomalyOver(time_s=0.0, tower=1, gpu=1, part="compute", says="GPU 1 is even again")
+
+
+def problems_of(target: str, *events: Event) -> list[str]:
+    problems: list[str] = []
+    told = Alarm(target, problems.append)
+    for event in events:
+        told.event(event)
+    told.close()
+    return problems
+
+
+@contextmanager
+def server(status: int = 200, answers: threading.Event | None = None) -> Iterator[tuple[str, list[bytes]]]:
+    """A web server; yields its address and the bodies that it got. `answers`: when it does, None: at once."""
+    bodies: list[bytes] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            if answers is not None:
+                answers.wait()
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        thread = threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{served.server_port}/hook", bodies
+        finally:
+            if answers is not None:
+                answers.set()
+            served.shutdown()
+
+
+def script(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "told.py"
+    file.write_text(text)
+    return shlex.join([sys.executable, "-I", str(file), str(tmp_path / "out")])
+
+
+def test_a_command_gets_each_anomaly_on_its_stdin_and_a_summary_in_its_environment(tmp_path: Path) -> None:
+    command = script(
+        tmp_path,
+        "import os, sys\n"
+        "names = sorted(name for name in os.environ if name.startswith('GPUTOPO_'))\n"
+        "open(sys.argv[1], 'a').write(sys.stdin.read() + '|' + os.environ['GPUTOPO_SAYS'] + '\\n')\n",
+    )
+    assert problems_of(command, step(1, [(0.1, 0.2)]), SLOW, step(2, [(0.1, 0.2)]), OVER) == []
+    lines = [line.rpartition("|") for line in (tmp_path / "out").read_text().splitlines()]
+    assert [says for _, _, says in lines] == [SLOW.says, OVER.says]
+    assert [json.loads(given)["event"] for given, _, _ in lines] == ["anomaly", "anomaly_over"]
+
+
+def test_the_environment_has_what_is_known() -> None:
+    known = variables_of(SLOW)
+    assert {name: known[f"GPUTOPO_{name}"] for name in ("EVENT", "GPU", "PERCENT", "CAUSE")} == {
+        "EVENT": "anomaly",
+        "GPU": "1",
+        "PERCENT": "12.3",
+        "CAUSE": "power-cap",
+    }
+    assert "GPUTOPO_GPU" not in variables_of(msgspec.structs.replace(SLOW, gpu=None))
+
+
+def test_a_web_address_gets_each_anomaly_as_json() -> None:
+    with server() as (address, bodies):
+        assert problems_of(address, SLOW, OVER) == []
+    first, second = map(json.loads, bodies)
+    assert (first["event"], first["gpu"], first["percent_under"]) == ("anomaly", 1, 12.34)
+    assert second["text"].endswith(": GPU 1 is even again")
+
+
+def test_what_fails_is_reported_once(tmp_path: Path) -> None:
+    ends = script(tmp_path, "raise SystemExit(3)")
+    (problem,) = problems_of(ends, SLOW, OVER, SLOW)
+    assert problem.endswith(": ended with exit code 3; training goes on")
+    with server(500) as (address, _):
+        (problem,) = problems_of(address, SLOW, OVER)
+    assert problem == f"--on-anomaly {address}: the server answered 500; training goes on"
+    (problem,) = problems_of(address, SLOW)  # the server is gone
+    assert "refused" in problem
+
+
+def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm, "COMMAND_S", 0.5)
+    os.mkfifo(tmp_path / "out")
+    reading = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
+    command = script(
+        tmp_path, "import os, sys, time\nfile = open(sys.argv[1], 'w')\nos.fork()\ntime.sleep(1000)"
+    )
+    (problem,) = problems_of(command, SLOW)
+    assert select.select([reading], [], [], 60)[0]  # its end: no process of it has it open
+    os.close(reading)
+    assert "did not end within 0.5 s" in problem
+
+
+def test_a_server_that_hangs_delays_neither_the_run_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarm, "LAST_S", 0.05)
+    with server(answers=threading.Event()) as (address, _):
+        (problem,) = problems_of(address, SLOW, OVER)
+    assert "not delivered within 0.05 s of the end" in problem
+
+
+@pytest.mark.parametrize("text", ["", "  ", "'unclosed", "/no/such/program --now", "http://", "https://[1/x"])
+def test_what_is_neither_a_command_nor_an_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--on-anomaly"):
+        read_alarm("--on-anomaly", text)
+
+
+def test_a_command_and_an_address_are_taken_as_they_are() -> None:
+    for text in ("sh -c 'echo \"$GPUTOPO_SAYS\"'", "https://chat.example/hooks/1"):
+        assert read_alarm("--on-anomaly", text) == text
