@@ -56,10 +56,14 @@ def _cut(value: float, limit: float) -> float:
 
 
 def _median(values: Sequence[float]) -> float:
+    if len(values) == 1:  # up to CAPACITY steps each row is one
+        return values[0]
     known = [value for value in values if not math.isnan(value)]
     return median(known) if known else math.nan
 
 
 def _mean(values: Sequence[float]) -> float:
+    if len(values) == 1:
+        return values[0]
     known = [value for value in values if not math.isnan(value)]
     return fmean(known) if known else math.nan

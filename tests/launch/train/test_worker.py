@@ -9,6 +9,7 @@ import pytest
 from gputopo.launch.spec.run_spec import Data, Lifecycle
 from gputopo.launch.train.worker import _import_remedy
 from gputopo.values import schema
+from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
     CheckpointSaved,
     Device,
@@ -56,20 +57,30 @@ def test_the_worker_reports_model_placement_warm_up_and_every_step_in_this_order
         assert all(mark.weights_s + mark.compute_s <= step.seconds for mark in step.marks)
 
 
-def test_added_work_makes_its_tower_slower_and_leaves_the_losses_alone(tmp_path: Path) -> None:
-    spec = trivial_spec(towers=2, batch_size=16, num_batches=8)
-    slowed = trivial_spec(towers=2, batch_size=16, num_batches=8, extra_forward={1: 40})
+def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a_drill_spoils_one(
+    tmp_path: Path,
+) -> None:
+    drills = read_drills(
+        "--drill", ["slow-gpu=1:0.05", "slow-weights=1:0.1", "slow-input=0.5@3", "nan@7", "hang@9"]
+    )
+    added = trivial_spec(towers=2, batch_size=16, num_batches=8, extra_forward={1: 40})
+    drilled = trivial_spec(towers=2, batch_size=16, num_batches=8, drills=drills)
     losses = []
-    for number, each in enumerate((spec, slowed)):
+    for number, each in enumerate((added, drilled)):
         folder = tmp_path / str(number)
         folder.mkdir()
         code, events, stderr = run_worker(folder, each)
-        assert code == 0, stderr
-        losses.append([event.loss for event in events if isinstance(event, Step)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    steps = [event for event in events if isinstance(event, Step)]
-    slower = sum(step.marks[1].compute_s > step.marks[0].compute_s for step in steps)
-    assert slower == len(steps)
+        steps = [event for event in events if isinstance(event, Step)]
+        losses.append([step.loss for step in steps])
+        assert all(step.marks[1].compute_s > step.marks[0].compute_s for step in steps)
+    # The warm-up is one step; step 7 is the last one, whose loss is no number.
+    assert losses[1][:7] == pytest.approx(losses[0][:7], rel=1e-6)
+    assert losses[1][7:] == [None]
+    failed = events[-1]
+    assert isinstance(failed, RankFailed), stderr
+    assert (code, failed.kind) == (1, "loss")
+    late = [step.waited_s or 0.0 for step in steps]
+    assert max(late[:3]) < min(late[3:])
 
 
 def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_from_there(

@@ -1,0 +1,194 @@
+"""The drills of tests.kit.drills with numbers that are drawn anew: precision, recall, causes, accusations.
+
+    python -m tests.benchmarks.bench_drills --rounds 5
+    python -m tests.benchmarks.bench_drills --real 20 --hog 2
+
+Each round draws sizes, devices, noise, onsets and places of every drill. Recall counts slow cards by 5 % and
+more that the run resolves (`resolution_percent` at most what was injected, or the card was called slow);
+precision counts every card that was called slow, in drills without faults, too. `--beside-hog N`: simulated
+runs beside a program that takes what cores it gets, on CPU devices and GPUs, half of them with correlated
+noise. `--real N`: short trainings on two CPU devices beside `--hog` busy processes, which take minutes.
+"""
+
+import argparse
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gputopo.values import schema
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import SLOW
+from tests.invented_runs import cpu_devices, gpu_devices
+from tests.kit.drills.box import Box, Host
+from tests.kit.drills.going import went
+from tests.kit.drills.judged import accused, complaints_on, first_cause
+from tests.kit.drills.table import DRILLS, Dice, Drill
+
+MIN_PERCENT = 5.0  # what a run must find that resolves it
+
+
+class Score(Counter[str]):
+    """Counts: `slow` cards, `able` to be found, `named`; `right` causes of `caused`; `wrong` names."""
+
+    def add(self, drill: Drill, result: Result) -> None:
+        """Add a run."""
+        self["runs"] += 1
+        self["wrong"] += len(accused(result) - set(drill.slow))
+        for row in result.devices:
+            found, percent = row.verdict, drill.percent.get(row.device.tower)
+            if percent is None or percent < MIN_PERCENT or found is None:
+                continue
+            named = found.word == SLOW
+            resolved = found.resolution_percent is not None and found.resolution_percent <= percent
+            self["slow"] += 1
+            self["named"] += named
+            self["able"] += named or resolved
+            cause = drill.slow[row.device.tower]
+            if named and cause is not None:
+                self["caused"] += 1
+                self["right"] += first_cause(row) == cause
+        if drill.run is not None:
+            run = result.run_verdict
+            self["caused"] += 1
+            self["right"] += bool(
+                run is not None and run.causes and run.causes.found and run.causes.found[0].id == drill.run
+            )
+
+    def row(self, name: str) -> str:
+        """One line of the table."""
+        recall = _share(self["named"], self["able"])
+        cause = _share(self["right"], self["caused"])
+        able = f"{self['named']}/{self['able']}/{self['slow']}"
+        return f"{name:36}{self['runs']:5}{able:>14}{recall:>8}{self['wrong']:7}{cause:>8}{self['bad']:8}"
+
+
+def drawn(rounds: int, seed: int, only: str) -> None:
+    """Print a table with a row for each drill, and the sums."""
+    print(f"{'drill':36}{'runs':>5}{'named/able/all':>14}{'recall':>8}{'wrong':>7}{'cause':>8}{'unlike':>8}")
+    total = Score()
+    details: list[str] = []
+    for name, make in DRILLS.items():
+        if only not in name:
+            continue
+        score = Score()
+        for number in range(rounds):
+            one_seed = seed + 1000 * number + len(name)
+            drill = make(Dice(random.Random(f"{one_seed} {name}")))
+            result, words = went(drill.box, one_seed)
+            score.add(drill, result)
+            unlike = complaints_on(drill, result, words)
+            score["bad"] += bool(unlike)
+            details += [f"{name}, seed {one_seed}: {one}" for one in unlike]
+        print(score.row(name), flush=True)
+        total.update(score)
+    print(total.row("all"))
+    precision = _share(total["named"], total["named"] + total["wrong"])
+    recall, right = _share(total["named"], total["able"]), _share(total["right"], total["caused"])
+    print(f"at {MIN_PERCENT:g} % and more: precision {precision}, recall {recall}; cause right {right}")
+    print("\n".join(details))
+
+
+def beside_hog(runs: int, seed: int) -> None:
+    """Print the accusations in simulated runs beside a program that takes the CPU."""
+    rng, blamed, told = random.Random(seed), 0, Counter[str]()
+    for number in range(runs):
+        on_cpu = bool(number % 2)
+        share, period = rng.uniform(0.3, 0.9), rng.randrange(5, 200)
+
+        def host(step: int, share: float = share, period: int = period, on_cpu: bool = on_cpu) -> Host:
+            there = period > 100 or step % period < 0.7 * period
+            return Host(
+                other_cpu=share if there else 0.02, run_cpu=0.9 if on_cpu else 0.4, queue=12 if there else 2
+            )
+
+        box = Box(
+            devices=cpu_devices(2) if on_cpu else gpu_devices(rng.randrange(2, 9)),
+            backend="cpu" if on_cpu else "gpu",
+            steps=rng.randrange(60, 400),
+            compute_s=rng.uniform(0.01, 0.4),
+            noise=rng.uniform(0.01, 0.08),
+            memory=rng.choice((0.0, 0.8)),
+            host=host,
+        )
+        result, _ = went(box, seed + number)
+        blamed += bool(accused(result)) or bool(result.is_slow)
+        told.update(row.verdict.word for row in result.devices if row.verdict is not None)
+    print(f"beside a CPU hog, simulated: {blamed} accusations in {runs} runs; {dict(told)}")
+
+
+def real(runs: int, hogs: int) -> None:
+    """Print the accusations in short trainings beside busy processes."""
+    blamed, told = 0, Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "root/sys/bus/pci/devices").mkdir(parents=True)
+        environment = {**os.environ, "GPUTOPO_ROOT": f"{folder}/root", "GPUTOPO_HOME": f"{folder}/home"}
+        command = [
+            sys.executable,
+            "-m",
+            "gputopo",
+            "run",
+            "--model",
+            "trivial",
+            "--num-batches",
+            "40",
+            "--json",
+        ]
+        for number in range(runs):
+            output = ["--output", f"{folder}/{number}"]
+            with _hogs(hogs):
+                done = subprocess.run(
+                    [*command, *output], env=environment, capture_output=True, text=True, check=True
+                )
+            result = schema.decode(done.stdout, Result, origin="stdout")
+            says = [row.verdict.says for row in result.devices if row.verdict is not None]
+            blamed += result.is_slow
+            told.update(row.verdict.word for row in result.devices if row.verdict is not None)
+            busy = result.host_load.busy if result.host_load is not None else None
+            print(json.dumps({"run": number, "slow": result.is_slow, "busy": busy, "says": says}), flush=True)
+    print(f"beside {hogs} busy processes, real: {blamed} accusations in {runs} runs; {dict(told)}")
+
+
+@contextmanager
+def _hogs(count: int) -> Iterator[None]:
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "-"
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="drills with this in their name")
+    parser.add_argument("--beside-hog", type=int, default=200)
+    parser.add_argument("--real", type=int, default=0)
+    parser.add_argument("--hog", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}")
+    if asked.rounds:
+        drawn(asked.rounds, asked.seed, asked.only)
+    if asked.beside_hog:
+        beside_hog(asked.beside_hog, asked.seed)
+    if asked.real:
+        real(asked.real, asked.hog)
+
+
+if __name__ == "__main__":
+    main()

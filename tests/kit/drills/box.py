@@ -1,0 +1,185 @@
+"""A simulated training on a box whose physical state is scripted over its steps.
+
+The pace follows from the state, by physics that the rules do not know: how much of a lower clock is lost, how
+much another program takes. NVML shows the state, not the pace.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import msgspec
+
+from gputopo.values.run.events import Device, Event, PhaseBegun, Step, TowerMarks
+from tests.invented_runs import BEGAN_S, gpu_devices
+
+POWER_CAP, THERMAL = 0x4, 0x20
+
+
+@dataclass(frozen=True)
+class Card:
+    """State of a GPU in a step. Clocks as shares of the maximum; `hidden`: a factor of its pace.
+
+    `busy`: share of its time that other programs take; `others`: their number; `link`: share of its PCIe rate
+    that it has to itself, whatever its width.
+    """
+
+    core: float = 1.0
+    memory: float = 1.0
+    throttle: int = 0
+    gen: int = 3
+    width: int = 16
+    link: float = 1.0
+    busy: float = 0.0
+    others: int = 0
+    hidden: float = 1.0
+    temperature: int = 66
+    used_mib: int = 6000
+    replays: int = 0
+    lost: bool = False
+
+    def pace(self, alpha: float, beta: float) -> float:
+        """Its pace, of a healthy one's; `alpha`, `beta`: as in a Box."""
+        clocks = math.pow(self.core, alpha) * math.pow(self.memory, beta)
+        return clocks * (1 - self.busy) * self.hidden
+
+
+@dataclass(frozen=True)
+class Host:
+    """Load of the host in a step: shares of all cores, and what waits for them."""
+
+    other_cpu: float = 0.01
+    run_cpu: float = 0.30
+    queue: float = 2.0
+    memory_available: float = 0.60
+    swap_bytes_per_s: float = 0.0
+
+
+HEALTHY, IDLE = Card(), Host()
+Cards = Callable[[int], Card]  # by step
+CORES = 8
+FULL_LINK = 3 * 16  # generation times width, of a healthy card
+
+
+def since(step: int, card: Card, until: int | None = None) -> Cards:
+    """Healthy but from a step on, until another one."""
+    return lambda now: card if step <= now and (until is None or now < until) else HEALTHY
+
+
+def always(card: Card) -> Cards:
+    """The same in all steps."""
+    return lambda now: card
+
+
+@dataclass
+class Box:
+    """What trains on what. Seconds are those of a healthy card; noise is a deviation of logarithms.
+
+    `alpha`, `beta`: how much of a lower core and memory clock is lost. `weights_s`: of each tower;
+    `waited_s`, `rest_s`, `host`: by step. `noise`: own, `memory` of it from step to step; `common`: of all
+    towers of a step. `bursts`: chance that a burst of up to 15 steps begins in a tower. `collected`: steps
+    between two collections of garbage of a tower, 0: none; its seconds are `collects_s`. `phases`: by the
+    step that they precede. `ends_at`: the worker fails after this step. `unsampled`: steps without samples.
+    `skew_s`: of the samples against the steps; `clock_set_s`: by step, what the host's clock was set by.
+    """
+
+    devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
+    backend: str = "gpu"
+    steps: int = 400
+    compute_s: float = 0.12
+    speeds: Sequence[float] = ()
+    alpha: float = 0.85
+    beta: float = 0.1
+    weights_s: float | Sequence[float] = 0.012
+    rest_s: Callable[[int], float] = lambda step: 0.010
+    waited_s: Callable[[int], float] = lambda step: 0.0
+    noise: float = 0.01
+    memory: float = 0.0
+    common: float = 0.02
+    bursts: float = 0.0
+    collected: int = 0
+    collects_s: float = 0.4
+    phases: Mapping[int, str] = field(default_factory=dict)
+    cards: Mapping[int, Cards] = field(default_factory=dict)
+    host: Callable[[int], Host] = lambda step: IDLE
+    marks_end: Mapping[int, int] = field(default_factory=dict)
+    ends_at: int | None = None
+    unsampled: range = range(0)
+    skew_s: float = 0.0
+    clock_set_s: Callable[[int], float] = lambda step: 0.0
+    warmup: int = 5
+
+    def card(self, tower: int, step: int) -> Card:
+        """The state of a tower's GPU in a step."""
+        return self.cards[tower](step) if tower in self.cards else HEALTHY
+
+    def trained(self, rng: random.Random) -> Iterator[tuple[float, Event]]:
+        """Yield seconds since the start, and what the worker reports then."""
+        state = [rng.gauss(0, self.noise) for _ in self.devices]
+        burst = [0] * len(self.devices)
+        now = 0.0
+        for step in count(1 - self.warmup):
+            if step > self.steps or (self.ends_at is not None and step > self.ends_at):
+                return
+            phase = self.phases.get(step)
+            if phase is not None:
+                yield now, PhaseBegun(time_s=self.time_s(now, step), phase=phase)
+                now += 2.5
+            for tower in range(len(state)):
+                fresh = rng.gauss(0, self.noise) * math.sqrt(1 - self.memory**2)
+                state[tower] = self.memory * state[tower] + fresh
+                begins = rng.random() < self.bursts
+                burst[tower] = rng.randrange(2, 16) if begins else max(0, burst[tower] - 1)
+            one = self._step(step, rng, state, burst, 2.5 if phase is not None else 1.0)
+            now += one.seconds
+            yield now, msgspec.structs.replace(one, time_s=self.time_s(now, step))
+
+    def time_s(self, now: float, step: int) -> float:
+        """Seconds since the epoch by the host's clock."""
+        return BEGAN_S + now + self.clock_set_s(step)
+
+    def _step(
+        self, step: int, rng: random.Random, state: Sequence[float], burst: Sequence[int], after_phase: float
+    ) -> Step:
+        common = math.exp(rng.gauss(0, self.common)) * after_phase
+        marks, ends = [], [0.0]
+        for tower, device in enumerate(self.devices):
+            card = self.card(tower, step)
+            compute_s = self._compute_s(tower, card) * common * math.exp(state[tower])
+            compute_s *= 1.3 if burst[tower] else 1.0
+            if self.collected and (step + 17 * tower) % self.collected == 0:
+                compute_s += self.collects_s
+            compute_s += self._stolen_s(self.host(step), rng)
+            weights_s = self._weights_s(tower, card) * math.exp(rng.gauss(0, self.noise))
+            if step <= self.marks_end.get(tower, step):
+                marks.append(
+                    TowerMarks(tower=device.tower, start_s=0.0, weights_s=weights_s, compute_s=compute_s)
+                )
+            ends.append(weights_s + compute_s)
+        waited_s = self.waited_s(step) * math.exp(rng.gauss(0, 0.1))
+        rest_s = self.rest_s(step) * math.exp(rng.gauss(0, 0.05))
+        return Step(
+            time_s=0.0,
+            step=step,
+            seconds=waited_s + max(ends) + rest_s,
+            images=64 * len(self.devices),
+            loss=1.0,
+            marks=tuple(marks),
+            waited_s=waited_s,
+        )
+
+    def _compute_s(self, tower: int, card: Card) -> float:
+        speed = self.speeds[tower] if self.speeds else 1.0
+        return self.compute_s / speed / card.pace(self.alpha, self.beta)
+
+    def _weights_s(self, tower: int, card: Card) -> float:
+        own = self.weights_s if isinstance(self.weights_s, int | float) else self.weights_s[tower]
+        return own * FULL_LINK / (card.gen * card.width) / card.link / (1 - card.busy)
+
+    def _stolen_s(self, host: Host, rng: random.Random) -> float:
+        """Seconds that a tower's threads wait for a core, or for their pages."""
+        full = host.other_cpu + host.run_cpu > 1
+        stolen = self.compute_s * rng.expovariate(2.0) * host.other_cpu if full else 0.0
+        return stolen + (rng.expovariate(1 / 0.05) if host.swap_bytes_per_s else 0.0)

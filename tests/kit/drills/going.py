@@ -1,0 +1,210 @@
+"""Runs a box: its GPUs read by the watch of a run through the double of NVML, its events to the result."""
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from gputopo.launch.supervise.record import Record
+from gputopo.probes.gpu_watch import GpuWatch
+from gputopo.probes.host_load import HostReader
+from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
+from gputopo.report.layout import text_of
+from gputopo.report.runs.report import run_report
+from gputopo.values.run.events import (
+    Event,
+    HostLoad,
+    MachineSample,
+    RankFailed,
+    RunStarted,
+    Step,
+    WarmupDone,
+    decode_line,
+    encode_line,
+)
+from gputopo.values.run.result import Result
+from tests.invented_runs import BEGAN_S
+from tests.kit.drills.box import CORES, Box, Card, Host
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.specs import GpuSpec, LinkSpec, ProcessSpec
+
+CORE_MHZ, MEMORY_MHZ = 1800, 4000
+_OTHER_PIDS = (1, 2, 3)  # processes that are there, and are not this one's children
+_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0}
+_MIB = 1 << 20
+
+
+class _InProcess:
+    """A watch of GPUs in this process, in the place of the child that asks NVML."""
+
+    stop = None
+
+    def __init__(self, watch: GpuWatch) -> None:
+        self._watch = watch
+
+    def observe(self) -> MachineSample:
+        return self._watch.observe()
+
+    def close(self) -> None:
+        self._watch.close()
+
+
+class _HostReader(HostReader):
+    """Reads the load of the simulated host."""
+
+    def __init__(self) -> None:
+        self.load = HostLoad(time_s=0.0, seconds=1.0)
+
+    def note(self) -> None:
+        """Nothing to note."""
+
+    def read(self) -> HostLoad:
+        return self.load
+
+
+class Watched:
+    """The watch of a run over the double; `at` is when, `show` sets what the double answers."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._machine = replace(
+            SCENARIOS["four"],
+            gpus=tuple(
+                replace(SCENARIOS["four"].gpus[0], address=f"0000:{16 + gpu:02x}:00.0", uuid=f"GPU-{gpu}")
+                for gpu in range(1 + max(device.gpu or 0 for device in box.devices))
+            ),
+        )
+        self.fake = FakeNvml(self._machine)
+        self.fake.now = lambda: self.at
+        self.at = 0.0
+        self.wall_s = BEGAN_S
+        self._host = _HostReader()
+        self._shown: tuple[Card, ...] = ()
+        gpus = [device.gpu for device in box.devices if device.gpu is not None]
+        self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
+
+        def opened(asked: Sequence[int], others: Sequence[int]) -> Any:
+            watch = GpuWatch(asked, now=lambda: self.wall_s, clock=lambda: self.at, run_pid=os.getpid())
+            return _InProcess(watch)
+
+        self._open = partial(RunWatch, gpus, host=self._host, open_gpus=opened)
+
+    def open(self) -> None:
+        """Begin to watch, while the double is installed."""
+        self.show(0)
+        self.watch = self._open()
+
+    def show(self, step: int) -> None:
+        """Let the machine be as it is in a step."""
+        cards = tuple(self._box.card(tower, step) for tower in range(len(self._box.devices)))
+        if cards != self._shown:
+            gpus = list(self._machine.gpus)
+            for device, card in zip(self._box.devices, cards, strict=True):
+                if device.gpu is not None:
+                    gpus[device.gpu] = shown(gpus[device.gpu], card)
+            self.fake.scenario = replace(self._machine, gpus=tuple(gpus))
+            self._shown = cards
+        self._host.load = load_of(self._box.host(step), self.wall_s)
+
+    def samples(self, until: float, step: int) -> Iterator[Event]:
+        """Yield the samples that are due until then, in a step."""
+        while (due := self.at + self.every_s) <= until:
+            self.at = due
+            self.wall_s = self._box.time_s(due, step) + self._box.skew_s
+            self.show(step)
+            if step not in self._box.unsampled:
+                for event in self.watch.look():  # without GPUs it reads this machine's clock
+                    yield msgspec.structs.replace(event, time_s=self.wall_s)
+
+
+def shown(spec: GpuSpec, card: Card) -> GpuSpec:
+    """What NVML reports of a GPU in that state, under load."""
+    core, memory = round(CORE_MHZ * card.core), round(MEMORY_MHZ * card.memory)
+    others = [ProcessSpec(pid, "compute", 500 * _MIB) for pid in _OTHER_PIDS[: card.others]]
+    total = spec.memory_bytes[0]
+    return replace(
+        spec,
+        clocks=(core, core, memory, core),
+        throttle=card.throttle,
+        link=LinkSpec(_GT_PER_S[card.gen], card.width, 8.0, 16),
+        processes=(ProcessSpec(os.getpid(), "compute", card.used_mib * _MIB), *others),
+        temperature=card.temperature,
+        memory_bytes=(total, card.used_mib * _MIB, total - card.used_mib * _MIB),
+        replays=card.replays,
+        lost="calls" if card.lost else None,
+        power_mw=round(180_000 * card.core),
+    )
+
+
+def load_of(host: Host, time_s: float) -> HostLoad:
+    """The host as a sample has it."""
+    return HostLoad(
+        time_s=time_s,
+        seconds=1.0,
+        cores=CORES,
+        run_cpu_share=min(host.run_cpu, 1 - min(1.0, host.other_cpu)),
+        other_cpu_share=host.other_cpu,
+        run_queue=host.queue,
+        memory_available_share=host.memory_available,
+        swap_in_bytes_per_s=host.swap_bytes_per_s,
+        swap_out_bytes_per_s=host.swap_bytes_per_s,
+    )
+
+
+def events_of(box: Box, seed: int) -> Iterator[Event]:
+    """Yield the events of a run as its launcher gets them: of the worker and of the watch, in their order."""
+    yield RunStarted(
+        time_s=BEGAN_S,
+        host="box",
+        spec=_spec(box),
+        devices=tuple(box.devices),
+        backend=box.backend,
+    )
+    watched = Watched(box)
+    with installed(watched.fake):
+        watched.open()
+        with watched.watch:
+            for now, event in box.trained(random.Random(seed)):
+                step = event.step if isinstance(event, Step) else 0
+                yield from watched.samples(now, step)
+                yield event
+                if step == 0 and isinstance(event, Step):
+                    yield WarmupDone(time_s=event.time_s, steps=box.warmup, seconds=now)
+                if step == box.ends_at:
+                    yield RankFailed(
+                        time_s=event.time_s,
+                        kind="error",
+                        cause="device kernel image is invalid: GPU is lost",
+                        remedy="see worker.log in the run's folder",
+                        exit_code=3,
+                    )
+
+
+def _spec(box: Box) -> dict[str, Any]:
+    clocks = {"graphics": CORE_MHZ, "memory": MEMORY_MHZ}
+    return {
+        "model": "resnet50",
+        "task": "train",
+        "variable_update": "parameter_server",
+        "ps_device": box.devices[0].device,
+        "batch_size": 64,
+        "num_batches": box.steps,
+        "max_clocks_mhz": {str(one.gpu): clocks for one in box.devices},
+        "devices": [{"gpu": one.gpu} for one in box.devices],
+        "data": {"source": "python" if box.waited_s(box.steps) else "gpu"},
+    }
+
+
+def went(box: Box, seed: int) -> tuple[Result, str]:
+    """Run the box; return the result, and the words of the report, each line break a space."""
+    record = Record(None, lambda event: None)
+    for event in events_of(box, seed):
+        record.add(decode_line(encode_line(event)))
+    record.finish()
+    result = record.summary.result()
+    return result, " ".join(text_of(run_report(result, 120)).split())

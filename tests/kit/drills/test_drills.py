@@ -1,0 +1,25 @@
+"""Each drill of the kit with its usual numbers: what is reported is what is demanded."""
+
+import pytest
+
+from tests.kit.drills.judged import complaints
+from tests.kit.drills.table import DRILLS, WRONG, Dice
+
+SEED = 7
+
+
+def test_there_are_many_drills() -> None:
+    assert len(DRILLS) >= 40
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.xfail(strict=True, reason=WRONG[name])] if name in WRONG else []
+        )
+        for name in DRILLS
+    ],
+)
+def test_the_report_on_a_drill_is_what_somebody_who_knows_gpus_would_say(name: str) -> None:
+    assert complaints(DRILLS[name](Dice()), SEED) == []
