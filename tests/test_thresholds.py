@@ -154,6 +154,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     },
     "values.run.plan": {"SURE_MARGIN": 0.05, "MIN_JOBS": 2},
     "values.history": {"BUSY_PERCENT": 50, "MEAN_WEIGHT": 0.1, "MAX_GAP_S": 60.0, "MAX_KINDS": 64},
+    "runs.predicted.known": {"MAX_RUNS": 5, "SAME_CPU_RUN": 0.10},
     "runs.predicted.past": {"MAX_JOBS": 12, "MAX_UNCERTAINTY": 0.02, "MAX_UNSTEADY": 0.25},
     "runs.screen.changes": {"CLOCK_PERCENT": 2.0, "TEMPERATURE_C": 10.0, "POWER_PERCENT": 10.0},
     "runs.screen.order": {"ROUNDS": 3},

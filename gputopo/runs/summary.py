@@ -34,6 +34,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.verdict import Known
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
@@ -81,7 +82,7 @@ class Summary:
         self.running.add(event)
         self._life.add(event)
         if isinstance(event, RunStarted):
-            self._paces = Paces(event.devices, batches=batch_sizes(event))
+            self._paces = Paces(event.devices, batches=batch_sizes(event), known=event.known)
             if event.spec.get("task") == PROGRAM:
                 self.hardware = HardwareRecord(event.devices)
         self._paces.add(event)
@@ -114,7 +115,15 @@ class Summary:
         if self._is_input_alone():
             return AnomalyCheck(not_made="the input was measured alone, without work for a device")
         mode = self._started.spec.get("variable_update") if self._started else None
-        return AnomalyCheck.of(judge(self._paces, mode=mode if isinstance(mode, str) else None))
+        known = self._started.known if self._started else Known()
+        return AnomalyCheck.of(
+            judge(
+                self._paces,
+                mode=mode if isinstance(mode, str) else None,
+                expected=known.expected,
+                unexpected=known.unexpected,
+            )
+        )
 
     def result(self) -> Result:
         """Return the result of the events so far."""

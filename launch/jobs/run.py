@@ -25,6 +25,7 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, RankFailed, Restarted
 from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import Known
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ def supervise(
     open_log: Callable[[Path], EventLog] = EventLog,
     finds_batch: bool = True,
     restarts: int = 0,
+    known: Known | None = None,
 ) -> Outcome:
     """Run one worker to its end and return what happened; leaves no process of its group behind.
 
     `on_event` gets every event as it is written. `environment`: the worker's, as a whole. `command` makes the
     worker's command line from the path of the spec and the file descriptor for its events. `finds_batch`:
     smaller batches are tried after out of memory. `restarts`: how often another worker goes on from the
-    latest checkpoint where one failed by chance after a step (see `restarting`).
+    latest checkpoint where one failed by chance after a step (see `restarting`). `known`: before the run.
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
     try:
@@ -87,7 +89,7 @@ def supervise(
         workers(environment, limits=limits, count_oom_kills=count_oom_kills) as running,
         sampled(sampler) as samples,
     ):
-        record.begin(spec)
+        record.begin(spec, known or Known())
         if not record.unwritable:
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
         for number in range(1, restarts + 1):

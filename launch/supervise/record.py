@@ -14,6 +14,7 @@ from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.summary import Summary
 from gputopo.values import schema
 from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo.values.run.verdict import Known
 
 
 class Record:
@@ -93,7 +94,7 @@ class Record:
         for found in self._looks.add(event):
             self._add(found)
 
-    def begin(self, spec: RunSpec) -> None:
+    def begin(self, spec: RunSpec, known: Known) -> None:
         """Record that the run begins."""
         self.add(
             RunStarted(
@@ -109,6 +110,7 @@ class Record:
                     **spec.versions,
                 },
                 says=spec.says,
+                known=known,
             )
         )
 

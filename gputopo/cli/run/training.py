@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gputopo.runs.repeats import Repeats
     from gputopo.values.run.events import Event
     from gputopo.values.run.result import Result
+    from gputopo.values.run.verdict import Known
 
 _FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
 _FUTURE_EVENTS_FD = 3
@@ -254,7 +255,7 @@ def _train_once(
         machine=target.machine or target.box,
     )
     spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, display, options)
+    outcome = _supervised(target, spec, folder, display, options, _known(target, spec, folder))
     from gputopo.runs.predicted.compare import with_prediction
 
     with signals.deferred():
@@ -280,6 +281,27 @@ def _remember(result: "Result", folder: runs.RunFolder, target: "Target") -> Non
         results.add(history_file(os.environ), target.box, result, folder=where, finished_at=time.time())
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
+
+
+def _known(target: "Target", spec: "RunSpec", folder: runs.RunFolder) -> "Known | None":
+    """Return what is known beside which the run is judged; None for a rehearsal."""
+    machine = target.machine or target.box
+    if machine is None or target.rehearsal_of is not None:
+        return None
+    from gputopo.launch.jobs.model_costs import known_workload
+    from gputopo.runs.predicted.known import Past, known_before
+    from gputopo.values import schema
+
+    past = [
+        Past(one.result, one.folder.path.name)
+        for one in runs.past_results(runs.runs_home(os.environ))
+        if one.folder.path != folder.path and one.is_of(machine)
+    ]
+    workload = None
+    with contextlib.suppress(GputopoError):
+        workload = known_workload(spec.model)
+    stored = msgspec.json.decode(schema.encode(spec))
+    return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, workload)
 
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
@@ -382,7 +404,12 @@ def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
 
 
 def _supervised(
-    target: "Target", spec: "RunSpec", folder: runs.RunFolder, display: RunDisplay, options: OutputOptions
+    target: "Target",
+    spec: "RunSpec",
+    folder: runs.RunFolder,
+    display: RunDisplay,
+    options: OutputOptions,
+    known: "Known | None",
 ) -> Outcome:
     limits = LIMITS if options.stall_timeout is None else Limits(patience=of_seconds(options.stall_timeout))
     environment = env.run_env(os.environ, target, spec)
@@ -399,6 +426,7 @@ def _supervised(
             sampler=sampler,
             limits=limits,
             restarts=options.restart,
+            known=known,
         )
 
 

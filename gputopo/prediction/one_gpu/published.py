@@ -91,7 +91,7 @@ def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
             continue
         if row.data_format == "NHWC":  # not the layout that a GPU is trained in
             continue
-        gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
+        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
         if gpu is not None:
             found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
     return tuple(found)
@@ -103,7 +103,7 @@ def _alone(row: Published) -> float | None:
 
 def _why_left_out(row: Published) -> str | None:
     """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_gpu(_gpu_names(row.machine)[row.gpus[0]])
+    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
     if gpu is None or not has_tensor_cores(gpu, row.precision):
         return None
     if row.precision == "fp32":
@@ -230,7 +230,7 @@ def _over_roofline(figure: Figure) -> float | None:
 
 
 @functools.cache
-def _gpu_names(machine: str) -> Mapping[int, str | None]:
+def gpu_names(machine: str) -> Mapping[int, str | None]:
     """Return the models of a published machine's GPUs."""
     if machine in bundled_names():
         return {gpu.index: gpu.name for gpu in read_bundled(machine).gpus}

@@ -35,7 +35,7 @@ MIN_OF_MEAN = FOLD**3
 
 
 class _Limits(msgspec.Struct, frozen=True):
-    """What time marks add to bounds, and what they cannot resolve, in percent of the time to be busy."""
+    """What time marks and expected speeds add to bounds, and what marks cannot resolve, in percent."""
 
     offset: float
     floor: float
@@ -49,7 +49,9 @@ def answer(paces: Paces, found: Difference) -> Verdict:
     """Return the answer for one difference."""
     device = found.device
     busy_s = paces.busy_s(device.tower)
-    limits = _Limits(100 * MARKS_OFFSET_S / busy_s, 100 * MARKS_RESOLUTION_S / busy_s, busy_s)
+    unsure = paces.unsure(device.tower, found.peer) if found.part == COMPUTE else 0.0
+    offset = 100 * MARKS_OFFSET_S / busy_s + 100 * (1 - math.exp(-unsure))
+    limits = _Limits(offset, 100 * MARKS_RESOLUTION_S / busy_s, busy_s)
     fields = Verdict(
         word=CANNOT_TELL,
         says="",
@@ -114,7 +116,9 @@ def _whole(
     half, percent = len(values) // 2, percent_of(found.part)
     halves = percent(median(values[:half])), percent(median(values[half:]))
     if limits.is_slow(bounds) and min(halves) > SLOW_PERCENT:
-        return msgspec.structs.replace(fields, word=SLOW, says=words.slow(device, fields))
+        return msgspec.structs.replace(
+            fields, word=SLOW, says=words.slow(device, fields, by=paces.source(device.tower, found.peer))
+        )
     if high <= EVEN_PERCENT:
         return msgspec.structs.replace(fields, word=EVEN, says=words.even(device, fields))
     more = _more_steps(fields.steps, margin, limits)
@@ -189,7 +193,12 @@ def _slow_parts(
         to_step=None if slow_spans[-1] == spans[-1] else steps[last] + paces.blocks.size - 1,
     )
     whole = slow_spans[-1][1] - slow_spans[0][0] == sum(end - begin for begin, end in slow_spans)
-    return msgspec.structs.replace(verdict, says=words.slow(found.device, verdict, throughout=whole))
+    return msgspec.structs.replace(
+        verdict,
+        says=words.slow(
+            found.device, verdict, by=paces.source(found.device.tower, found.peer), throughout=whole
+        ),
+    )
 
 
 def _slow_steps(paces: Paces, found: Difference, fields: Verdict, limits: _Limits) -> Verdict | None:

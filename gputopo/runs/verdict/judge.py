@@ -36,8 +36,17 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(verdict for verdict in self.devices if verdict.word == SLOW)
 
 
-def judge(paces: Paces, *, mode: str | None = None, expected: Expected | None = None) -> Judgement:
-    """Return the verdicts of a run so far. `mode`: its `variable_update`. `expected`: its speed."""
+def judge(
+    paces: Paces,
+    *,
+    mode: str | None = None,
+    expected: Expected | None = None,
+    unexpected: str | None = None,
+) -> Judgement:
+    """Return the verdicts of a run so far.
+
+    `mode`: its `variable_update`. `expected`: its speed; `unexpected`: why that is not known.
+    """
     on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
     host = paces.host.summary(cpu_devices=len(paces.devices) if on_cpu else 0)
     found = differences(paces)
@@ -61,7 +70,8 @@ def judge(paces: Paces, *, mode: str | None = None, expected: Expected | None = 
             )
             for tower, verdict in verdicts.items()
         ),
-        run=_on_run(paces, expected, host, {verdict.from_step for verdict in verdicts.values()}),
+        run=_on_run(paces, expected, host, {verdict.from_step for verdict in verdicts.values()})
+        or (None if unexpected is None else words.not_expected(unexpected)),
         host=host,
         cost=cost_of(slow),
     )

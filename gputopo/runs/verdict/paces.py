@@ -15,6 +15,7 @@ from gputopo.runs.verdict.devices import groups, kind_of
 from gputopo.runs.verdict.host import HostRecord
 from gputopo.runs.verdict.steps_kept import StepsKept
 from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
+from gputopo.values.run.verdict import Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
 GONE_STEPS = 10
@@ -27,8 +28,7 @@ class Paces:
 
     Warm-up steps are left out, and the first step after a phase (an evaluation, a checkpoint), which pays
     for what the phase displaced. `batches`: examples of each device, in their order; none: equal ones.
-    `speeds`: images/sec that a device should reach alone, by tower: devices of other kinds are compared by
-    them.
+    `known`: before the run; a device without a peer of its kind is compared with others by their speeds.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class Paces:
         devices: Sequence[Device],
         *,
         batches: Sequence[int] = (),
-        speeds: Mapping[int, float] | None = None,
+        known: Known | None = None,
     ) -> None:
         self.devices = tuple(devices)
-        self.speeds = dict(speeds or {})
+        self.speeds = dict(known.speeds if known else {})
         self.scaled = _all_known(devices, self.speeds)
         self.kinds = [list(devices)] if self.scaled else groups(devices, kind_of)
+        self._kinds = {device.tower: kind_of(device) for device in devices}
+        self._kind_speeds = _by_kind(devices, self.speeds) if self.scaled else {}
         self.links = groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
         self.steps = 0  # compared
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
@@ -71,21 +73,40 @@ class Paces:
                 self._after_phase = True
 
     def allowance(self, tower: int, peer: int) -> float:
-        """Return how many times as long as its peer a tower may compute, for its batch and its kind.
+        """Return how many times as long as its peer a tower may compute, for its batch and its kind."""
+        return self.batch_allowance(tower, peer) * self._speed(peer) / self._speed(tower)
+
+    def unsure(self, tower: int, peer: int) -> float:
+        """Return how far the ratio of two towers' speeds may be off, as a logarithm; 0 of one kind.
+
+        Each of the two errors is within its range, and the two are independent.
+        """
+        if self._kinds.get(tower) == self._kinds.get(peer):
+            return 0.0
+        ranges = (self.speeds[one] for one in (tower, peer))
+        return math.hypot(*(math.log(one.high / one.low) / 2 for one in ranges))
+
+    def source(self, tower: int, peer: int) -> str | None:
+        """Return where the speeds are from by which two towers are compared, None for those of one kind."""
+        if self._kinds.get(tower) == self._kinds.get(peer):
+            return None
+        return "; ".join(dict.fromkeys(self.speeds[one].source for one in (tower, peer)))
+
+    def batch_allowance(self, tower: int, peer: int) -> float:
+        """Return how many times as long as its peer of its kind a tower may compute, for its batch.
 
         For a larger batch in proportion; for a smaller one as long as the peer, since what a step costs
         whatever its batch is not known. So neither a larger nor a smaller batch makes a device slow.
         """
-        return max(1.0, self._batch(tower) / self._batch(peer)) * self._speed(peer) / self._speed(tower)
+        return max(1.0, self._batch(tower) / self._batch(peer))
 
     def level(self, tower: int) -> float:
         """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
         known = [value for value in self.compute(tower) if not math.isnan(value)]
-        scale = self._speed(tower) / self._batch(tower)
-        return median(known) + math.log(scale) if known else math.nan
+        return median(known) - math.log(self._batch(tower)) if known else math.nan
 
     def compute(self, tower: int) -> list[float]:
-        """Return the logarithms of a tower's time to compute, against the middle tower, by row."""
+        """Return the logarithms of a tower's time to compute, against the middle tower's, by row."""
         return self.blocks.medians[self._columns[tower]]
 
     def compute_means(self, tower: int) -> list[float]:
@@ -113,7 +134,8 @@ class Paces:
         return self.batches.get(tower, 1.0)
 
     def _speed(self, tower: int) -> float:
-        return self.speeds[tower] if self.scaled else 1.0
+        """Return the images/sec that the kind of a tower should reach, 1 where they are all of one kind."""
+        return self._kind_speeds.get(tower, 1.0)
 
     def _add_step(self, step: Step) -> bool:
         """Add a step; return whether it is compared."""
@@ -138,7 +160,7 @@ class Paces:
         row = [math.nan] * (3 * count + 1)
         for group in self.kinds:
             computed = {
-                device.tower: math.log(marks[device.tower].compute_s)
+                device.tower: math.log(marks[device.tower].compute_s * self._speed(device.tower))
                 for device in group
                 if device.tower in marks
             }
@@ -164,8 +186,17 @@ def _usable(mark: TowerMarks) -> bool:
     return CLOCK_S < mark.compute_s < math.inf and 0 <= mark.weights_s < math.inf
 
 
-def _all_known(devices: Sequence[Device], speeds: Mapping[int, float]) -> bool:
+def _all_known(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> bool:
     """Whether kinds differ, and the speed of every device is known."""
     return len({kind_of(device) for device in devices}) > 1 and all(
-        speeds.get(device.tower, 0) > 0 for device in devices
+        device.tower in speeds and speeds[device.tower].low > 0 for device in devices
     )
+
+
+def _by_kind(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> dict[int, float]:
+    """Return the speed of each tower's kind: of its fastest, as a slow one is none that it should have."""
+    best: dict[str, float] = {}
+    for device in devices:
+        speed = speeds[device.tower].images_per_sec
+        best[kind_of(device)] = max(speed, best.get(kind_of(device), 0.0))
+    return {device.tower: best[kind_of(device)] for device in devices}

@@ -7,7 +7,7 @@ from statistics import median
 import msgspec
 
 from gputopo.runs.median_bound import Interval, interval, min_values
-from gputopo.runs.verdict.devices import reference_of
+from gputopo.runs.verdict.devices import kind_of, reference_of
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.thresholds import FALSE_ALARM, WHOLE_SHARE
 from gputopo.values.run.events import Device
@@ -78,13 +78,16 @@ def _difference(
     paces: Paces, group: Sequence[Device], device: Device, part: str, chance: float
 ) -> Difference | None:
     column = paces.compute if part == COMPUTE else paces.weights
+    alike = [other for other in group if kind_of(other) == kind_of(device)]
+    peers = alike if len(alike) > 1 else group  # of its own kind, where there are
     levels = {
-        other.tower: level for other in group if not math.isnan(level := _level(paces, other.tower, part))
+        other.tower: level for other in peers if not math.isnan(level := _level(paces, other.tower, part))
     }
     if device.tower not in levels or len(levels) < 2:
         return None
     peer = reference_of(device.tower, sorted(levels, key=lambda tower: (levels[tower], tower)))
-    allowed = math.log(paces.allowance(device.tower, peer)) if part == COMPUTE else 0.0
+    # The table has the kinds at their speeds.
+    allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     both = [
         (row, own - others - allowed)
         for row, (own, others) in enumerate(zip(column(device.tower), column(peer), strict=True))

@@ -8,15 +8,20 @@ from gputopo.runs.verdict.devices import name_of
 from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.runs.verdict.thresholds import CONFIDENCE
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import EVEN, SLOW, Cost, Expected, HostSummary, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Cost, Expected, HostSummary, Verdict
 
 
-def slow(device: Device, found: Verdict, *, throughout: bool = True) -> str:
+def slow(device: Device, found: Verdict, *, by: str | None = None, throughout: bool = True) -> str:
     """Return how much slower a device is, and at least, and in which part of the run.
 
-    `throughout`: from its begin to its end, without fast parts in between.
+    `by`: where the speeds are from by which it is compared with other models. `throughout`: from its begin to
+    its end, without fast parts in between.
     """
     shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    if by is not None:
+        than = f"than it should beside devices of another model ({by})"
+        slower = f"computes {shown} % slower {than}{_when(found, throughout)}"
+        return f"{name_of(device)} {slower}, at least {low} %"
     what = (
         f"computes {shown} % slower than its peers"
         if found.part == COMPUTE
@@ -108,6 +113,12 @@ def against_expected(found: Verdict, word: str, speed: float, expected: Expected
     why = f"the expectation resolves differences above {resolved} %"
     found = msgspec.structs.replace(found, why=why)
     return _said(found, word, f"Cannot tell whether the run is as fast as expected: {why}: {figures}")
+
+
+def not_expected(why: str) -> Verdict:
+    """Return that a run is compared with no expected speed."""
+    says = f"Not compared with what this run should reach: {why}"
+    return Verdict(word=CANNOT_TELL, says=says, why=why, against="expected")
 
 
 def slower_than_before(found: Verdict) -> Verdict:

@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.values.errors import InputError
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.verdict import Causes
+from gputopo.values.run.verdict import Causes, Known
 
 SCHEMA = "gputopo.events/1"
 
@@ -143,7 +143,7 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     """The run begins: what was asked for, on what, with which versions.
 
     `spec` is the JSON form of gputopo.launch.spec.run_spec.RunSpec. `rehearsal_of`: the machine whose plan is
-    tried on CPU devices, None where the run is on the planned devices themselves.
+    tried on CPU devices, None where the run is on the planned devices themselves. `known`: before the run.
     """
 
     host: str
@@ -153,6 +153,7 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     rehearsal_of: str | None = None
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()  # to be shown with every output of this run
+    known: Known = Known()
 
 
 class ModelBuilt(_Event, frozen=True, tag="model_built"):

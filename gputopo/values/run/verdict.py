@@ -110,3 +110,18 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     source: str
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before a run, beside which its events are judged.
+
+    `expected`: its speed; None: `unexpected` has the reason, if it was looked for. `speeds`: of each tower's
+    device alone, where the devices are of several models. `sharing`: towers whose GPUs share a link to the
+    host with that of a tower. `memory_mib`: of each GPU, by its index.
+    """
+
+    expected: Expected | None = None
+    unexpected: str | None = None
+    speeds: dict[int, Expected] = {}
+    sharing: dict[int, tuple[int, ...]] = {}
+    memory_mib: dict[int, int] = {}

@@ -8,9 +8,9 @@ import pytest
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import Expected
+from gputopo.values.run.verdict import Expected, Known
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict.drills import Trainer, always, flapping, levels, since
+from tests.runs.verdict.drills import Factor, Trainer, always, flapping, levels, since
 
 SEEDS = (1, 2, 3)
 
@@ -199,6 +199,10 @@ def test_all_slow_alike_is_seen_against_what_is_expected_only() -> None:
     fine = judged(Trainer(), 100, known).run
     assert fine is not None
     assert fine.word == "even"
+    nothing = judge(Paces(gpu_devices(2)), unexpected="no earlier run").run
+    assert nothing is not None
+    assert nothing.word == "cannot tell"
+    assert nothing.says == "Not compared with what this run should reach: no earlier run"
     vague = judged(trainer, 100, msgspec.structs.replace(known, low=1500, high=2600)).run
     assert vague is not None
     assert vague.word == "cannot tell"
@@ -222,17 +226,32 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
         *gpu_devices(2, "GTX 1070"),
         Device(tower=2, device="/GPU:2", gpu=2, gpu_name="GTX 1080"),
     )
+
+    def found(known: Known | None, slow: dict[int, Factor]) -> Judgement:
+        paces = Paces(devices, known=known)
+        for event in Trainer(devices=devices, slow=slow).events(100):
+            paces.add(event)
+        return judge(paces)
+
+    def speeds(of_1080: float, share: float = 0.03) -> Known:
+        def one(rate: float) -> Expected:
+            low, high = rate * (1 - share), rate * (1 + share)
+            return Expected(images_per_sec=rate, low=low, high=high, source="runs of one GPU here")
+
+        return Known(speeds={0: one(100), 1: one(100), 2: one(of_1080)})
+
     # The 1080 should be 25 % faster, and is as fast as the others.
-    speeds = {0: 100.0, 1: 100.0, 2: 125.0}
-    paces = Paces(devices, speeds=speeds)
-    alone = Paces(devices)
-    for event in Trainer(devices=devices).events(100):
-        paces.add(event)
-        alone.add(event)
-    (found,) = judge(paces).slow
-    assert found.tower == 2
-    assert found.percent_under == pytest.approx(20, abs=1)
-    assert words(judge(alone)) == ["even", "even", "cannot tell"]
+    (slow,) = found(speeds(125), {}).slow
+    assert slow.tower == 2
+    assert slow.percent_under == pytest.approx(20, abs=1)
+    assert "slower than it should beside devices of another model (runs of one GPU here)" in slow.says
+    # So it must be seen as more than what is unsure of both speeds.
+    assert words(found(speeds(125, share=0.3), {})) == ["even", "even", "cannot tell"]
+    assert words(found(None, {})) == ["even", "even", "cannot tell"]
+    # It should be slower, and is: nobody is accused. A slow card is found among its kind.
+    assert words(found(speeds(50), {2: always(50)}))[:2] == ["even", "even"]
+    assert words(found(speeds(50), {2: always(50), 1: always(10)}))[:2] == ["even", "slow"]
+    assert found(speeds(50), {2: always(50)}).slow == ()
 
 
 def test_a_long_run_is_judged_from_few_rows() -> None:

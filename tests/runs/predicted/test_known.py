@@ -1,0 +1,117 @@
+"""What is known before a run, and where its expected speed is from."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.runs.predicted.known import Past, known_before
+from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Plan, Prediction
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import Known
+from gputopo.workload.workloads import require
+from tests.runs.predicted.boxes import BATCH, ON_CPU, run, spec_of
+
+MACHINE = read_bundled("7gforce")
+PLAN = Plan(
+    choice=Candidate(
+        gpus=(0, 1),
+        variable_update="parameter_server",
+        images_per_sec=200.0,
+        images_per_sec_low=180.0,
+        images_per_sec_high=220.0,
+    ),
+    prediction=Prediction(
+        program="gputopo", batch_size=BATCH, single_gpu_images_per_sec={}, single_gpu_source=""
+    ),
+)
+UNPREDICTED = Plan(choice=Candidate(gpus=(0, 1), variable_update="parameter_server"))
+
+
+def known(
+    *past: Result, plan: Plan = PLAN, gpus: tuple[int, ...] = (0, 1), model: str = "vgg16", **spec: Any
+) -> Known:
+    own = run(MACHINE, model, gpus=gpus)
+    devices = [row.device for row in own.devices]
+    stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
+    runs = [Past(one, "earlier") for one in past]
+    return known_before(stored, devices, (BATCH,) * len(gpus), MACHINE, plan, runs, require(model))
+
+
+def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
+    past = [run(MACHINE, "vgg16", slower=slower) for slower in (1.0, 1.02, 0.99)]
+    expected = known(*past).expected
+    assert expected is not None
+    assert expected.source == "the median of 3 earlier runs of this job on this machine"
+    assert past[0].throughput is not None
+    assert expected.images_per_sec == past[0].throughput.median
+    assert expected.low == pytest.approx(0.97 * expected.images_per_sec)
+    assert expected.high == pytest.approx(1.03 * expected.images_per_sec)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(MACHINE, "alexnet"),
+        run(MACHINE, "vgg16", gpus=(0, 2)),
+        run(MACHINE, "vgg16", status="failed"),
+        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "batch_size": 32}),
+        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "drills": [{"kind": "x"}]}),
+    ],
+    ids=["another model", "other GPUs", "failed", "another batch", "a drill"],
+)
+def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
+    expected = known(other).expected
+    assert expected is not None
+    assert (expected.source, expected.low) == ("predicted by the plan", 180.0)
+
+
+def test_without_history_earlier_runs_do_not_count() -> None:
+    expected = known(run(MACHINE, "vgg16"), asked={"no_history": True}).expected
+    assert expected is not None
+    assert expected.source == "predicted by the plan"
+
+
+def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> None:
+    row = known(plan=UNPREDICTED, model="alexnet", batch_size=512)
+    assert row.expected is None
+    alike = {"variable_update": "replicated", "all_reduce": "nccl"}
+    devices = [one.device for one in run(MACHINE, "alexnet").devices]
+    spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
+    found = known_before(spec, devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected
+    assert found is not None
+    assert found.source == "published for the same GPUs (rossumai)"
+    assert found.low < found.images_per_sec < found.high
+
+
+def test_where_nothing_is_known_it_is_reported_and_why() -> None:
+    found = known(plan=UNPREDICTED, data={"folder": "/data", "source": "gpu"})
+    assert found.expected is None
+    assert found.unexpected == (
+        "there is no earlier run of this job on this machine, the time of the input is not predicted, "
+        "and no figure of it was published"
+    )
+
+
+def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
+    found = known(gpus=(0, 1, 5))
+    assert found.sharing == {0: (1,), 1: (0,)}
+    assert set(found.memory_mib) <= {gpu.index for gpu in MACHINE.gpus}
+    assert found.speeds == {}  # all of one model
+
+
+def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:
+    names = {1: "NVIDIA GeForce GTX 1080 Ti"}
+    gpus = [msgspec.structs.replace(gpu, name=names.get(gpu.index, gpu.name)) for gpu in MACHINE.gpus]
+    machine = msgspec.structs.replace(MACHINE, gpus=tuple(gpus))
+    alone = run(machine, "alexnet", gpus=(0,))
+    own = run(machine, "alexnet")
+    devices = [row.device for row in own.devices]
+    found = known_before(
+        own.spec, devices, (BATCH, BATCH), machine, PLAN, [Past(alone, "one")], require("alexnet")
+    ).speeds
+    assert found[0].source.startswith("measured here: a run on one ")
+    assert "published" in found[1].source or "datasheet" in found[1].source
+    assert found[1].images_per_sec > found[1].low
