@@ -15,6 +15,7 @@ PAGES = (
     "bandwidth",
     "plan",
     "run",
+    "program",
     "screen",
     "sweep",
     "findings",

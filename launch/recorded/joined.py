@@ -75,7 +75,7 @@ class Joined:
         if not others:  # those of further processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds
-            yield _step([[report]], 0, self._devices, time_s)
+            yield _step([[report]], 0, 0, time_s)
 
     def _complete(self, time_s: float) -> Iterator[Step | WarmupDone]:
         while True:
@@ -95,6 +95,8 @@ def _step(taken: Sequence[Sequence[StepDone]], number: int, devices: int, time_s
     """Return the step that is made of these of each process."""
     images = sum(one.examples for steps in taken for one in steps)
     speed = sum(sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken)
+    # A device with another batch is neither slow nor quick for that, so then they are not compared.
+    alike = len({one.examples for steps in taken for one in steps}) == 1
     marks = {
         steps[0].device: TowerMarks(
             tower=steps[0].device,
@@ -103,7 +105,8 @@ def _step(taken: Sequence[Sequence[StepDone]], number: int, devices: int, time_s
             compute_s=fmean(one.busy_s or one.seconds for one in steps),
         )
         for steps in taken
-        if steps[0].device is not None
+        if alike
+        and steps[0].device is not None
         and 0 <= steps[0].device < devices
         and all(one.busy_s is not None for one in steps)
     }

@@ -18,6 +18,7 @@ from gputopo.launch.throughput import (
     StepsEnded,
     read_report,
 )
+from tests.launch.forks import run_program
 
 Reported = Callable[[], list[Report]]
 
@@ -102,3 +103,28 @@ def test_without_the_runs_pipe_a_script_runs_as_before(
 @given(st.one_of(st.binary(max_size=80), st.just(b'{"report":"step","pid":1,"step":1,"seconds":1e999}')))
 def test_what_is_no_report_is_none(line: bytes) -> None:
     assert read_report(line) is None
+
+
+FITS = """
+import os, sys
+os.environ["GPUTOPO_STEPS"] = sys.argv[1]
+import numpy as np, keras
+from gputopo.launch.throughput import keras_steps
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse", steps_per_execution=int(sys.argv[2]))
+x, y = np.zeros((32, 4)), np.zeros((32, 1))
+callback = keras_steps(examples=8)
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y), callbacks=[callback])
+print(callback.steps)
+"""
+
+
+@pytest.mark.tensorflow
+def test_the_callback_of_keras_reports_each_step_of_fit(reported: Reported) -> None:
+    for at_once, steps in ((1, 8), (2, 4)):
+        done = run_program("-c", FITS, os.environ[STEPS_FILE], str(at_once))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{steps} steps, ")
+        *found, end = reported()
+        assert isinstance(end, StepsEnded)
+        assert [one.examples for one in found if isinstance(one, StepDone)] == [8 * at_once] * steps

@@ -54,6 +54,13 @@ def test_devices_are_compared_by_what_each_was_busy_and_not_by_steps_that_end_to
     assert third.marks == ()
 
 
+def test_devices_with_different_batches_are_not_compared() -> None:
+    ranks = [
+        step(pid, number, device=pid, busy_s=0.1, examples=8 + pid) for number in (1, 2) for pid in (0, 1)
+    ]
+    assert not any(one.marks for one in joined(ranks) if isinstance(one, Step))
+
+
 def test_a_device_that_the_run_has_not_gets_no_marks() -> None:
     assert not any(
         one.marks

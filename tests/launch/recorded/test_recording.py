@@ -1,6 +1,7 @@
 """The record of a program: samples of a scripted NVML and reported steps, whatever becomes of either."""
 
 import os
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,14 +12,16 @@ import pytest
 
 from gputopo.launch.jobs.program import Ending
 from gputopo.launch.recorded import recording as module
+from gputopo.launch.recorded.joined import Joined
 from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.recorded.record import ProgramRecord, failure_of
 from gputopo.launch.recorded.recording import recording
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.throughput import STEPS_FILE, Steps
+from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
+from gputopo.report.runs.program import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
 from gputopo.values.run.hardware import AS_PLANNED, OUTSIDE
@@ -88,6 +91,31 @@ def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: py
     result, (notice,) = watched(fake, 0, 1)
     assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
     assert (result.status, notice in result.says) == ("complete", True)
+
+
+def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past() -> None:
+    rng, joined = random.Random(5), Joined(2)
+    record = ProgramRecord(None, lambda event: None, lambda line: None)
+    record.begin(spec(0, 1))
+    for number in range(1, 401):
+        for rank, busy_s in enumerate((0.08, 0.1)):
+            step = StepDone(
+                pid=rank,
+                step=number,
+                seconds=(0.2 if number < 200 else 0.25) * rng.gauss(1, 0.01),
+                examples=32,
+                device=rank,
+                busy_s=busy_s * rng.gauss(1, 0.01),
+            )
+            for event in joined.add(step, number / 5):
+                record.add(event)
+    record.finish("train", Ending(0))
+    result = record.summary.result()
+    (slow,) = result.anomalies
+    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
+    said = list(program_lines(result))
+    assert any(line.startswith("! GPU 1 ") and "slower than its peers" in line for line in said)
+    assert any("The run became" in line and "slower" in line for line in said)
 
 
 class Stuck:
