@@ -16,11 +16,13 @@ left, or where the time does not suffice for the next run.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, stdev
 from typing import Any
 
 from gputopo.planner.request import SPREAD
 from gputopo.runs.throughput import MAD_TO_SIGMA
+from gputopo.runs.time_budget import TimeBudget
 from gputopo.values.run.all_reduce import Backend, parse
 from gputopo.values.run.autotune import Settled, Timed
 from gputopo.values.run.plan import Candidate, Plan, mode_of
@@ -98,29 +100,25 @@ class Race:
         ran = [one for one in self.racing if self.runs[one]]
         return max(ran, key=lambda one: median(run.images_per_sec for run in self.runs[one]), default=None)
 
-    def run(
-        self, measure: Callable[[int, int], Timed | str], *, budget_s: float, clock: Callable[[], float]
-    ) -> None:
+    def run(self, measure: Callable[[int, int], Timed | str], budget: TimeBudget) -> None:
         """Measure in rounds until it is settled. What `measure` raises ends it; what was measured stays.
 
         `measure`: runs the candidate of a place for a round, from 1; a text is why it failed. The first round
         is made as long as the budget is not used up, later runs only if one like the longest so far fits in.
         """
-        began, longest, rounds = clock(), 0.0, 0
+        rounds = 0
         while True:
             rounds += 1
             for one in self.racing[:: 1 if rounds % 2 else -1]:
-                before = clock()
-                if before + longest > began + budget_s:
+                if not budget.fits():
                     self.settled = "time"
                     return
-                found = measure(one, rounds)
+                found = budget.timed(partial(measure, one, rounds))
                 if isinstance(found, str):
                     self.failures[one] = found
                     self.racing.remove(one)
                 else:
                     self.runs[one].append(found)
-                longest = max(longest, clock() - before)
             if self._is_settled():
                 return
 

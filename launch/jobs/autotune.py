@@ -12,6 +12,7 @@ from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.spec.run_spec import Backend
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.planner.autotune import Race
+from gputopo.runs.time_budget import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.autotune import Autotune, Measured, Timed
@@ -37,8 +38,8 @@ def tune(
     measured, or why it failed. `budget_s`: seconds; None: BUDGET_S. Raises GputopoError where the files
     cannot be written.
     """
-    race, began = Race(len(trials)), time.monotonic()
     budget_s = BUDGET_S[trials[0].spec.backend] if budget_s is None else budget_s
+    race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
     def measure(place: int, number: int) -> Timed | str:
         path = folder / run_folder.AUTOTUNE / f"{number}-{place + 1}"
@@ -47,7 +48,7 @@ def tune(
         return found
 
     with until_stopped() as ending:
-        race.run(measure, budget_s=budget_s, clock=time.monotonic)
+        race.run(measure, budget)
     with signals.deferred():
         found = Autotune(
             winner=race.leader,
@@ -60,7 +61,7 @@ def tune(
                 )
                 for place, trial in enumerate(trials)
             ),
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(budget.used, 3),
             budget_s=budget_s,
             model=trials[0].spec.model,
             batch_size=trials[0].spec.batch_size,

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median_high
 
@@ -16,6 +17,7 @@ from gputopo.launch.supervise.sampling import Sampler
 from gputopo.runs.causes.facts import Facts
 from gputopo.runs.screen import order
 from gputopo.runs.screen.causes import OF_GPU, OF_HOST
+from gputopo.runs.time_budget import TimeBudget
 from gputopo.values.machine import Machine
 from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
@@ -43,23 +45,20 @@ class _Series:
     """The runs of a screen so far, and the time that they took."""
 
     def __init__(self, run: Callable[[Cell, int], ScreenRun], limit_s: float | None, clock: Clock) -> None:
-        self._run, self._limit_s, self._clock = run, limit_s, clock
-        self._began, self._longest_s = clock(), 0.0
+        self._run = run
+        self._budget = TimeBudget(limit_s, clock)
         self.runs: list[ScreenRun] = []
         self.left_out = False
 
     def fits(self, count: int) -> bool:
         """Return whether so many more runs end in time; where not, some are left out."""
-        spent_s = self._clock() - self._began
-        fit = order.fits(count, spent_s=spent_s, longest_s=self._longest_s, limit_s=self._limit_s)
+        fit = self._budget.fits(count)
         self.left_out = self.left_out or not fit
         return fit
 
     def make(self, cell: Cell, number: int) -> None:
         """Run a cell."""
-        before = self._clock()
-        self.runs.append(self._run(cell, number))
-        self._longest_s = max(self._longest_s, self._clock() - before)
+        self.runs.append(self._budget.timed(partial(self._run, cell, number)))
 
     def failed(self) -> set[int]:
         """Return the devices that failed alone."""

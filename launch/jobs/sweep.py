@@ -14,6 +14,7 @@ from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import signals
+from gputopo.runs.time_budget import TimeBudget
 from gputopo.runs.verdict.host import OTHER_CPU_SHARE
 from gputopo.sweeps.course import expected_s
 from gputopo.values import schema
@@ -45,17 +46,11 @@ class Pause:
 class Course:
     """A sweep that runs: the manifest with what is known so far, in its file."""
 
-    def __init__(self, sweep: Sweep, folder: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, budget: TimeBudget) -> None:
         self.sweep = sweep
         self.folder = folder
-        self._clock = clock
-        self._began = clock()
+        self.budget = budget
         self._before = sweep.seconds
-
-    @property
-    def seconds(self) -> float:
-        """Since this part of the sweep began."""
-        return self._clock() - self._began
 
     def cell(self, number: int) -> SweepCell:
         """Return a cell as it is known now."""
@@ -71,7 +66,7 @@ class Course:
     def write(self, **fields: Any) -> None:
         """Change the manifest and write it, whole or not at all. Raises InputError."""
         self.sweep = msgspec.structs.replace(
-            self.sweep, **fields, seconds=round(self._before + self.seconds, 3)
+            self.sweep, **fields, seconds=round(self._before + self.budget.used, 3)
         )
         schema.write(self.folder / FILE, self.sweep)
 
@@ -98,11 +93,9 @@ def run_cells(
     end within it is not started, nor are those after it. `on_cell` gets each cell that ended. Raises
     GputopoError where files cannot be written.
     """
-    course = Course(sweep, folder, clock)
+    course = Course(sweep, folder, TimeBudget(budget_s, clock))
     with until_stopped() as ending:
-        ended = _run_all(
-            course, order, trials, open_sampler, machine, pause, budget_s, on_cell, on_wait, command
-        )
+        ended = _run_all(course, order, trials, open_sampler, machine, pause, on_cell, on_wait, command)
     with signals.deferred():
         if ending.code:
             ended = "a signal"
@@ -122,7 +115,6 @@ def _run_all(
     open_sampler: OpenSampler,
     machine: Machine | None,
     pause: Pause,
-    budget_s: float | None,
     on_cell: Callable[[SweepCell, Sweep], None],
     on_wait: Callable[[str], None],
     command: WorkerCommand,
@@ -133,7 +125,7 @@ def _run_all(
         cell = course.cell(number)
         if cell.state not in ("pending", "running"):
             continue
-        if budget_s is not None and course.seconds + expected_s(cell, course.sweep.cells) > budget_s:
+        if not course.budget.fits(each=expected_s(cell, course.sweep.cells)):
             return "time"
         hottest = _cooled(pause, on_wait, first=first)
         first = False
@@ -142,14 +134,14 @@ def _run_all(
             number, state="running", began_at=time.time(), other_cpu_share=other, temperature_c=hottest
         )
         shutil.rmtree(course.folder / cell.folder, ignore_errors=True)
-        before = course.seconds
+        before = course.budget.used
         trial = trials[number]
         gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
         with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler:
             result = run_trial(trial, course.folder / cell.folder, machine, command, sampler=sampler)
         with signals.deferred():
             ended = course.change(
-                number, **_outcome(result, other), seconds=round(course.seconds - before, 3)
+                number, **_outcome(result, other), seconds=round(course.budget.used - before, 3)
             )
             on_cell(ended, course.sweep)
     return None

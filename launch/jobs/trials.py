@@ -1,8 +1,9 @@
-"""Runs in a row, each in a worker and a folder of its own: for `sweep`, `screen` and `--autotune`."""
+"""Runs in a row, each in a worker of its own: for `sweep`, `screen`, `--autotune` and `bench-reduction`."""
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,10 @@ from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
+from gputopo.launch.supervise.job import workers
+from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Sampler
+from gputopo.launch.supervise.worker_life import Limits
 from gputopo.runs.predicted.compare import with_prediction
 from gputopo.values.machine import Machine
 from gputopo.values.run.autotune import Timed
@@ -124,6 +128,25 @@ def run_trial(
         raise StoppedError(outcome.exit_code)
     result = with_prediction(outcome.result, trial.plan)
     return run_folder.save_result(folder, result, time_s=time.time())
+
+
+def run_worker(
+    spec: RunSpec,
+    command: Callable[[int], Sequence[str]],
+    record: Record,
+    *,
+    environment: Mapping[str, str],
+    limits: Limits,
+) -> None:
+    """Run one worker that writes no files to its end; what happened is in the record.
+
+    `command` makes its command line from the file descriptor for its events. Raises StoppedError where a
+    signal ended it.
+    """
+    with workers(environment, limits=limits) as running:
+        running.run(spec, command, record, Path(os.devnull))
+    if running.stopped is not None:
+        raise StoppedError(running.stopped.exit_code)
 
 
 def timed(result: Result) -> Timed | str:

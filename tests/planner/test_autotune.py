@@ -13,6 +13,7 @@ from gputopo.cli.source import machine_from
 from gputopo.planner.autotune import Race, contenders, lead
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request
+from gputopo.runs.time_budget import TimeBudget
 from gputopo.values.run.autotune import Timed
 from gputopo.values.run.plan import Candidate, Plan, mode_of
 from gputopo.workload import workloads
@@ -37,7 +38,7 @@ class Simulated:
 
     def race(self, budget_s: float = 600.0) -> Race:
         race = Race(len(self.speeds))
-        race.run(self.measure, budget_s=budget_s, clock=lambda: self.now)
+        race.run(self.measure, TimeBudget(budget_s, lambda: self.now))
         return race
 
 
@@ -95,7 +96,7 @@ def test_the_order_alternates_so_that_a_drift_meets_all() -> None:
         return Timed(1000.0 - place, 0.05)
 
     seconds = iter(range(1000))
-    Race(2).run(measure, budget_s=16.0, clock=lambda: float(next(seconds)))
+    Race(2).run(measure, TimeBudget(24.0, lambda: float(next(seconds))))
     assert asked[:6] == [(1, 0), (1, 1), (2, 1), (2, 0), (3, 0), (3, 1)]
 
 
@@ -104,7 +105,7 @@ def test_one_that_fails_is_left_out_and_a_stop_keeps_what_was_measured() -> None
         return "out of memory" if place == 0 else Timed(500.0, 0.0)
 
     race = Race(2)
-    race.run(fails, budget_s=1e9, clock=lambda: 0.0)
+    race.run(fails, TimeBudget(None, lambda: 0.0))
     assert (race.leader, race.settled, race.failures) == (1, "failed", {0: "out of memory"})
 
     def stops(place: int, number: int) -> Timed | str:
@@ -114,13 +115,13 @@ def test_one_that_fails_is_left_out_and_a_stop_keeps_what_was_measured() -> None
 
     race = Race(2)
     with pytest.raises(KeyboardInterrupt):
-        race.run(stops, budget_s=1e9, clock=lambda: 0.0)
+        race.run(stops, TimeBudget(None, lambda: 0.0))
     assert (race.leader, race.settled, [len(runs) for runs in race.runs]) == (1, "stopped", [1, 2])
 
 
 def test_where_all_fail_there_is_no_leader() -> None:
     race = Race(2)
-    race.run(lambda place, number: "no", budget_s=1e9, clock=lambda: 0.0)
+    race.run(lambda place, number: "no", TimeBudget(None, lambda: 0.0))
     assert (race.leader, race.settled, race.racing) == (None, "failed", [])
 
 

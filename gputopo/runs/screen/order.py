@@ -47,8 +47,3 @@ def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -
     """Return the order of the devices in a round: alternating, those that `words` calls slow first."""
     ordered = list(devices[:: 1 if number % 2 else -1])
     return sorted(ordered, key=lambda device: words.get(device) != SLOW)
-
-
-def fits(count: int, *, spent_s: float, longest_s: float, limit_s: float | None) -> bool:
-    """Return whether so many runs as long as the longest so far end within the limit; None: there is none."""
-    return limit_s is None or spent_s + count * longest_s <= limit_s

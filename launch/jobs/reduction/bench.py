@@ -14,7 +14,6 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -28,10 +27,10 @@ from gputopo.launch.jobs.reduction.spec import (
     ReductionJob,
     require,
 )
+from gputopo.launch.jobs.trials import StoppedError, run_worker, until_stopped
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import last_words
-from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
@@ -119,22 +118,20 @@ def measure(
     if repeats < 1:
         raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
     run = _run_spec(model, gpus, cpu_devices)
-    session = _Session(run, command)
     silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
     environment = worker_env(*_environments(run, gpus, environment, visible))
-    with workers(environment, limits=Limits(patience=silence)) as running:
+    session = _Session(run, command, environment, Limits(patience=silence))
+    with until_stopped() as ending:
         for number, method in enumerate(chosen):
             if progress is not None:
                 progress(method.name, number, len(chosen))
-            job = ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP)
-            first_missed = number + session.measure(job, running)
-            if running.stopped is not None:
-                for missed in chosen[first_missed:]:
-                    session.leave_out(missed, "interrupted")
-                break
-    if running.stopped is not None and running.stopped.kind != "interrupted":
-        signal.raise_signal(running.stopped.exit_code - 128)  # SIGTERM or SIGHUP ends this process too
-    return session.times(complete=running.stopped is None)
+            session.measure(ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP))
+    if ending.code:
+        for missed in chosen[session.done :]:
+            session.leave_out(missed, "interrupted")
+    if ending.code not in (0, 128 + signal.SIGINT):
+        signal.raise_signal(ending.code - 128)  # SIGTERM or SIGHUP ends this process too
+    return session.times(complete=not ending.code)
 
 
 def bus_factor(devices: int) -> float:
@@ -191,33 +188,51 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
 
 
 class _Session:
-    """The outcomes so far."""
+    """The outcomes so far. `done`: how many methods have one."""
 
-    def __init__(self, run: RunSpec, command: Command) -> None:
+    def __init__(
+        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: Limits
+    ) -> None:
+        self.done = 0
         self._run = run
         self._command = command
+        self._environment = environment
+        self._limits = limits
         self._samples: list[Sample] = []
         self._failures: list[Failure] = []
         self._not_measured: list[NotMeasured] = []
         self._fixed_cost_us: dict[str, float] = {}
         self._for_all: str | None = None
 
-    def measure(self, job: ReductionJob, running: Workers) -> bool:
-        """Time one method, or note why not; False if a signal stopped it before its last call."""
+    def measure(self, job: ReductionJob) -> None:
+        """Time one method, or note why not. Raises StoppedError where a signal ended it."""
         why_not = self._for_all or job.method.why_not(self._run.backend, len(self._run.devices))
         if why_not is not None:
             self.leave_out(job.method, why_not)
-            return True
+            self.done += 1
+            return
         events: list[Event] = []
         record = Record(None, events.append)
-        running.run(self._run, lambda handle: self._command(job, handle), record, Path(os.devnull))
+        stopped: StoppedError | None = None
+        try:
+            run_worker(
+                self._run,
+                lambda handle: self._command(job, handle),
+                record,
+                environment=self._environment,
+                limits=self._limits,
+            )
+        except StoppedError as error:
+            stopped = error
         timed = timed_of(job, events)
         if timed is not None:
             self._samples.append(sample_of(self._run, job.method, timed))
             self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
-        elif running.stopped is None:
+        elif stopped is None:
             self._failed(job.method, record.failure, events)
-        return timed is not None or running.stopped is None
+        self.done += timed is not None or stopped is None
+        if stopped is not None:
+            raise stopped
 
     def leave_out(self, method: Method, reason: str) -> None:
         """Note that a method was not measured."""

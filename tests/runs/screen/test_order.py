@@ -1,6 +1,6 @@
-"""The order of the runs of a screen, and what fits into its time."""
+"""The order of the runs of a screen."""
 
-from gputopo.runs.screen.order import alone_order, fits, stages
+from gputopo.runs.screen.order import alone_order, stages
 
 
 def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:
@@ -27,9 +27,3 @@ def test_rounds_alternate_and_slow_devices_come_first() -> None:
     assert alone_order([0, 1, 2, 3], 1, {}) == [0, 1, 2, 3]
     assert alone_order([0, 1, 2, 3], 2, {}) == [3, 2, 1, 0]
     assert alone_order([0, 1, 2, 3], 1, {2: "slow", 1: "cannot tell"}) == [2, 0, 1, 3]
-
-
-def test_a_run_fits_where_one_as_long_as_the_longest_would_end_in_time() -> None:
-    assert fits(1, spent_s=110.0, longest_s=10.0, limit_s=120.0)
-    assert not fits(2, spent_s=110.0, longest_s=10.0, limit_s=120.0)
-    assert fits(100, spent_s=1e6, longest_s=10.0, limit_s=None)
