@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
@@ -220,7 +221,11 @@ def forked(
     """
     parent = os.getpid()
     gc.freeze()  # or a collection in either process would copy all that they share
-    if pid := os.fork():
+    with warnings.catch_warnings():
+        # Python 3.12 warns of locks that other threads hold: a child that waits for one hangs, and is killed.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
         return pid
     try:
         _set_apart(files, parent, data_bytes)

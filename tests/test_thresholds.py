@@ -83,6 +83,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "RANGE_JOBS": 4,
     },
     "probes.cuda.blocking": {"PATIENCE_S": 5.0},
+    "probes.run_watch": {"AGAIN_S": 20.0, "ATTEMPTS": 3},
     "probes.session.conditions": {"RISING_BELOW": 0.92},
     "probes.session.ramp_up": {"MIN_S": 0.25, "MAX_S": 1.5},
     "probes.session.repeats": {"EXTRA_REPEATS": 4, "MAX_RAMP_UP_S": 1.5},

@@ -1,11 +1,13 @@
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from gputopo.probes import child
-from gputopo.probes.run_watch import RunWatch
+from gputopo.probes.gpu_watch import GpuWatchChild
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.run_watch import AGAIN_S, ATTEMPTS, Counted, RunWatch
 from gputopo.values.run.events import GpuSample, Noticed, Sample
 from tests.kit import faulty_nvml
 from tests.kit.cuda.build import NoCompilerError
@@ -62,6 +64,64 @@ def test_a_driver_that_fails_during_a_run_is_noticed_once_and_the_host_is_sample
     samples = [event for event in seen if isinstance(event, Sample)]
     assert [len(sample.gpus) for sample in samples] == [2, 2, 1, 0, 0, 0]
     assert samples[-1].host is not None
+
+
+def test_gpus_are_sampled_again_after_a_pause_with_the_length_of_the_gap() -> None:
+    now = [0.0]
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=1, after_calls=1)
+    with installed(fake), RunWatch([0, 1], clock=lambda: now[0]) as watch:
+        seen = [*watch.look(), *watch.look()]
+        now[0] = AGAIN_S - 1
+        seen += watch.look()
+        now[0] = AGAIN_S
+        seen += [*watch.look(), *watch.look()]  # the new child has the same fault
+    notices = [event.says for event in seen if isinstance(event, Noticed)]
+    assert notices[0].endswith("ended the process with SIGSEGV; tried again in 20 s")
+    assert notices[1] == "The GPUs are sampled again, after a gap of 20 s"
+    assert notices[2].startswith("The GPUs are no longer sampled: ")
+    samples = [event for event in seen if isinstance(event, Sample) and event.gpus]
+    assert [(len(sample.gpus), sample.gap_s) for sample in samples] == [
+        (2, None),
+        (1, None),
+        (2, AGAIN_S),
+        (1, None),
+    ]
+
+
+def test_a_driver_that_does_not_come_back_is_asked_a_few_times_only() -> None:
+    now = [0.0]
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", crash, gpu=0)
+    opened = []
+
+    def open_gpus(gpus: Sequence[int], others: Sequence[int]) -> GpuWatchChild:
+        opened.append(gpus)
+        if len(opened) > 2:
+            raise NotReadError("DRIVER_NOT_LOADED")
+        return GpuWatchChild(gpus, others)
+
+    seen: list[Sample | Noticed] = []
+    with installed(fake), RunWatch([0], clock=lambda: now[0], open_gpus=open_gpus) as watch:
+        for _ in range(20):
+            seen += watch.look()
+            now[0] += AGAIN_S
+    assert len(opened) == 1 + ATTEMPTS
+    notices = [event.says for event in seen if isinstance(event, Noticed)]
+    assert notices[-1] == "The GPUs are no longer sampled: DRIVER_NOT_LOADED"
+
+
+def test_counters_go_on_after_a_gap() -> None:
+    counted = Counted()
+    counted.add(GpuSample(gpu=0, pcie_replays=7, throttled_s={"power": 2.5}))
+    counted.add(GpuSample(gpu=0))
+    counted.begin_again()
+    assert counted.add(GpuSample(gpu=0)) == GpuSample(gpu=0)
+    after = counted.add(GpuSample(gpu=0, pcie_replays=1, nvlink_errors=4, throttled_s={"thermal": 1.0}))
+    assert (after.pcie_replays, after.nvlink_errors) == (8, 4)
+    assert after.throttled_s == {"power": 2.5, "thermal": 1.0}
+    counted.begin_again()
+    assert counted.add(GpuSample(gpu=0, pcie_replays=1)).pcie_replays == 9
 
 
 @pytest.mark.parametrize("fault", ["hang", "segv", "abort", "exit"])

@@ -220,12 +220,14 @@ class Step(_Event, frozen=True, tag="step"):
 class Sample(_Event, frozen=True, tag="sample"):
     """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them.
 
-    `host`: in every fourth sample. `xids`: those since the sample before.
+    `host`: in every fourth sample. `xids`: those since the sample before. `gap_s`: seconds before this sample
+    in which the GPUs could not be sampled, in the first one after such a gap.
     """
 
     gpus: tuple[GpuSample, ...]
     host: HostLoad | None = None
     xids: tuple[Xid, ...] = ()
+    gap_s: float | None = None
 
 
 class ReplicasCompared(_Event, frozen=True, tag="replicas"):

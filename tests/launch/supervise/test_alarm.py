@@ -125,10 +125,12 @@ def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
     monkeypatch.setattr(alarm, "COMMAND_S", 0.5)
     os.mkfifo(tmp_path / "out")
     reading = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
+    writing = os.open(tmp_path / "out", os.O_WRONLY)  # it has begun, also if the command was killed before
     command = script(
         tmp_path, "import os, sys, time\nfile = open(sys.argv[1], 'w')\nos.fork()\ntime.sleep(1000)"
     )
     (problem,) = problems_of(command, SLOW)
+    os.close(writing)
     assert select.select([reading], [], [], 60)[0]  # its end: no process of it has it open
     os.close(reading)
     assert "did not end within 0.5 s" in problem
