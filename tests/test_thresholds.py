@@ -123,6 +123,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     },
     "captures.training.files": {"MAX_LOG_BYTES": 16_777_216, "MAX_FILES": 200_000},
     "measurements.cells": {"CONTRADICTS": 0.10},
+    "measurements.box": {"DEVIATIONS": 5.0, "MIN_CHANGE": 0.03, "MIN_SIDE": 2},
     "measurements.conditions": {"RUN_TO_RUN": 0.01, "DEVIATIONS": 2.0},
     "measurements.observing.ratios": {"LIMITED": 1.10, "CPU_MATTERS": 1.10},
     "measurements.observing.scaling": {"GOOD_PERCENT": 90.0, "POOR_PERCENT": 60.0, "PAYS_SHARE": 0.25},

@@ -1,10 +1,12 @@
-"""Charts over a number: a quantity by GPUs with its spread, and a run over time."""
+"""Charts: a quantity by GPUs with its spread, a run over time, a box over the dates."""
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from gputopo.report.document import Picture
@@ -117,3 +119,35 @@ def _in_words(run: OverTime) -> str:
     words += [f"{fact}: {', '.join(map(ends, curves))}" for fact, curves in run.facts.items()]
     faults = [f"{one.says} after {one.seconds:.0f} s" for one in run.happenings if one.is_fault]
     return "; ".join([*words, *faults]) + "."
+
+
+def dated_picture(
+    name: str, title: str, unit: str, series: Sequence[Series], faults: Sequence[Happening] = ()
+) -> Picture | None:
+    """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
+    series = [one for one in series if one.points]
+    if not series:
+        return None
+    with Drawing(9, 3.6 + 0.16 * max(len(series) - 8, 0)) as drawing:
+        (axes,) = drawing.axes()
+        for place, one in enumerate(series):
+            days = [_date(point.x) for point in one.points]
+            axes.plot(days, [point.value for point in one.points], marker=_MARKERS[place % len(_MARKERS)],
+                      markersize=4, linewidth=1.2, label=one.label, **_looks(place))  # fmt: skip
+        for fault in faults:
+            axes.axvline(_date(fault.seconds), color=BAD, linewidth=1.5, linestyle=":")
+            axes.annotate(fault.says, (_date(fault.seconds), 1.02), xycoords=("data", "axes fraction"),
+                          rotation=35, fontsize=7.5, color=BAD)  # fmt: skip
+        locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        axes.set(ylabel=unit)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+        last = (f"{one.label} {number(one.points[-1].value)}" for one in series)
+        words = [f"{unit}, the last of each: {'; '.join(last)}", *(fault.says for fault in faults)]
+        return drawing.picture(name, title, f"{'. '.join(words)}.")
+
+
+def _date(seconds: float) -> float:
+    return float(date2num(datetime.fromtimestamp(seconds, UTC)))  # type: ignore[no-untyped-call]

@@ -81,13 +81,8 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
         if newest is None:
             return None
         row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
-        document, then, saved_at = row.fetchone()
-    before = schema.decode(then, Machine, origin=str(path))
-    return Saved(
-        bandwidth=checked(schema.decode(document, Bandwidth, origin=str(path)), before),
-        machine=before,
-        saved_at=saved_at,
-    )
+        found = row.fetchone()
+    return _saved(*found, origin=str(path))
 
 
 def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
@@ -123,3 +118,26 @@ def _indices(text: str, path: Path) -> set[int]:
         return set(msgspec.json.decode(text, type=list[int]))
     except msgspec.DecodeError as error:
         raise damaged(path, str(error)) from error
+
+
+def stored(path: Path, machine: Machine) -> list[Saved]:
+    """Return all saved bandwidths of a machine, oldest first. Raises InputError as `latest` does."""
+    key = fingerprint(machine)
+    if key is None or not exists(path):
+        return []
+    with opened(path, write=False) as connection:
+        if is_empty(connection):
+            return []
+        rows = connection.execute(
+            "SELECT document, machine, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id", (key,)
+        ).fetchall()
+    return [_saved(*row, origin=str(path)) for row in rows]
+
+
+def _saved(document: bytes, machine: bytes, saved_at: float, *, origin: str) -> Saved:
+    then = schema.decode(machine, Machine, origin=origin)
+    return Saved(
+        bandwidth=checked(schema.decode(document, Bandwidth, origin=origin), then),
+        machine=then,
+        saved_at=saved_at,
+    )

@@ -1,0 +1,1 @@
+"""A study as a document of tables and sentences, and as CSV; the published documents made anew."""
