@@ -95,12 +95,10 @@ class Drills:
         return host_call(factor, [], tf.float32)
 
     def _waited(self, fault: str, tower: int, began: Tensor, ended: Tensor) -> Tensor:
-        def wait(began_s: Any, ended_s: Any) -> Any:
-            until = float(began_s) + float(ended_s - began_s) / self.factor(fault, tower)
-            wait_until(until)
-            return np.float64(until)
+        def held(began_s: Any, ended_s: Any) -> Any:
+            return np.float64(wait(float(began_s), float(ended_s), self.factor(fault, tower)))
 
-        return host_call(wait, [began, ended], tf.float64)
+        return host_call(held, [began, ended], tf.float64)
 
 
 class LateInput:
@@ -173,12 +171,17 @@ def drilled(source: Source, drills: Drills) -> Source:
     return LateInput(source, drills) if drills.of(SLOW_INPUT) else source
 
 
-def wait_until(until_s: float) -> None:
-    """Wait until so many seconds since the epoch, by the clock of `tf.timestamp`."""
-    if (left := until_s - time.time() - AWAKE_S) > 0:
+def wait(began_s: float, ended_s: float, factor: float) -> float:
+    """Wait until work that began and ended then would have ended at a factor of its pace; return when.
+
+    Seconds since the epoch, by the clock of `tf.timestamp`.
+    """
+    until_s = began_s + (ended_s - began_s) / factor
+    if factor < 1 and (left := until_s - time.time() - AWAKE_S) > 0:
         time.sleep(left)
-    while time.time() < until_s:
+    while factor < 1 and time.time() < until_s:
         time.sleep(0)
+    return until_s
 
 
 def _number(spec: RunSpec, tower: int) -> int:

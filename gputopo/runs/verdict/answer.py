@@ -99,7 +99,8 @@ def _whole(
     if bounds is None:
         needed = steps_needed(paces)
         few = len(values) < needed
-        why = words.too_few(needed, len(values)) if few else words.too_correlated(len(values))
+        steps = len(values) * paces.blocks.size
+        why = words.too_few(needed, steps) if few else words.too_correlated(steps)
         return unknown(device, why, fields)
     low = bounds.low - limits.offset
     high = max(bounds.high + limits.offset, limits.floor)

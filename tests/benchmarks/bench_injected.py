@@ -1,0 +1,72 @@
+"""Whether the delay that `gputopo run --drill` injects is the delay that time marks measure.
+
+    python -m tests.benchmarks.bench_injected --model resnet20 --batch-size 16 --steps 40
+
+In one process on two CPU devices: tower 1 computes at 0.9, 0.7 and 0.5 of its pace. Printed for each: the
+time to compute by its marks over the demanded one (its own time of the same step / the factor), as median,
+95 % quantile and maximum over the steps; then the share of a step in which an input at 0.8 was waited for.
+"""
+
+import argparse
+from statistics import median
+
+import msgspec
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train import drills
+from gputopo.values.run.drill import read_drills
+from gputopo.values.run.events import Event, Step
+from tests.launch.specs import cpu_spec
+
+FACTORS = (0.9, 0.7, 0.5)
+
+
+def steps_of(spec: RunSpec) -> list[Step]:
+    """Train, and return the counted steps."""
+    from gputopo.launch.models import models
+    from gputopo.launch.train.training import train
+
+    events: list[Event] = []
+    train(models.build(spec.model, spec), spec, events.append)
+    return [event for event in events if isinstance(event, Step) and not event.warmup]
+
+
+def main() -> None:
+    """Train with each drill and print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=40)
+    asked = parser.parse_args()
+    spec = cpu_spec(
+        model=asked.model, batch_size=asked.batch_size, num_batches=asked.steps, num_warmup_batches=2
+    )
+    from gputopo.launch.train.placement.devices import set_up
+
+    set_up(spec)
+    wait = drills.wait
+    waited: list[tuple[float, float]] = []
+
+    def noted(began_s: float, ended_s: float, factor: float) -> float:
+        until_s = wait(began_s, ended_s, factor)
+        waited.append((until_s - began_s, (ended_s - began_s) / factor))
+        return until_s
+
+    drills.wait = noted
+    for factor in FACTORS:
+        waited.clear()
+        own = msgspec.structs.replace(spec, drills=read_drills("--drill", [f"slow-gpu=1:{factor}"]))
+        steps = steps_of(own)
+        demanded = [pair[1] for pair in waited[-len(steps) :]]
+        ratios = sorted(step.marks[1].compute_s / one for step, one in zip(steps, demanded, strict=True))
+        print(
+            f"slow-gpu=1:{factor}: {1000 * median(demanded):.1f} ms demanded; measured over demanded: "
+            f"median {median(ratios):.4f}, 95 % {ratios[int(0.95 * len(ratios))]:.4f}, max {ratios[-1]:.4f}"
+        )
+    late = msgspec.structs.replace(spec, drills=read_drills("--drill", ["slow-input=0.8"]))
+    shares = [(step.waited_s or 0.0) / step.seconds for step in steps_of(late)]
+    print(f"slow-input=0.8: waited for in {100 * median(shares):.1f} % of a step, 20 % demanded")
+
+
+if __name__ == "__main__":
+    main()
