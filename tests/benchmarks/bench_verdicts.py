@@ -1,18 +1,21 @@
-"""False alarms of the verdicts on windows of 100 steps of even runs, by kind of noise, and what verdicts cost.
+"""False alarms of the verdicts, and what verdicts cost.
 
-    python -m tests.benchmarks.bench_verdicts --windows 1000
+    python -m tests.benchmarks.bench_verdicts --windows 1000 --runs 20
 
-How many slow cards are found, and their causes: `bench_drills`.
+Printed: what a long run of 16 GPUs costs; even CPU devices beside a program that takes its time from one of
+them; false alarms in windows of 100 steps of even runs, by kind of noise. How many slow cards are found, and
+their causes: `bench_drills`.
 """
 
 import argparse
+import random
 import secrets
 import time
 
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from tests.invented_runs import cpu_devices, gpu_devices
-from tests.runs.verdict.drills import Trainer, always
+from tests.runs.verdict.drills import Factor, Trainer, always, hogged
 
 EVEN = {
     "1 %, 4 GPUs": Trainer(),
@@ -45,6 +48,28 @@ def false_alarms(windows: int, seed: int) -> None:
         print(f"even, {name}: {alarms} false alarms, {run_alarms} of the whole run, in {windows} windows")
 
 
+def beside_hogs(runs: int, seed: int) -> None:
+    """Print how often a CPU device is named from whose part of the cores another program takes its time."""
+    rng, named = random.Random(seed), 0
+    for run in range(runs):
+        towers = rng.choice((2, 4))
+        share, period = rng.uniform(0.1, 0.5), rng.choice((1, 20, 200, 10**6))
+        load = _on_and_off(share, period, rng.uniform(0.5, 1))
+        trainer = Trainer(
+            devices=cpu_devices(towers),
+            noise=0.03,
+            slow={rng.randrange(towers): hogged(load, towers)},
+            other_cpu=load,
+            cores=rng.choice((2, 4, 8)),
+        )
+        named += bool(judged(trainer, 200, seed + run).slow)
+    print(f"CPU devices beside a program that slows one of them: named in {named} of {runs}")
+
+
+def _on_and_off(share: float, period: int, on: float) -> Factor:
+    return lambda step: share if step % period < on * period else 0.0
+
+
 def time_of_a_long_run() -> None:
     """Print what a long run of 16 GPUs costs."""
     trainer = Trainer(devices=gpu_devices(16), slow={1: always(10)})
@@ -63,6 +88,7 @@ def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--windows", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
