@@ -141,7 +141,12 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.verdict.paces": {"GONE_STEPS": 10},
     "runs.verdict.peers": {"MAX_TIMES": 100.0},
     "runs.verdict.steps_kept": {"CAPACITY": 400},
-    "runs.hardware.checks": {"MIN_LOADED": 20, "MIN_SHARE": 0.05, "CLOCK_BELOW_SHARE": 0.05},
+    "runs.hardware.checks": {
+        "MIN_LOADED": 20,
+        "MIN_HOST_SAMPLES": 10,
+        "MIN_SHARE": 0.05,
+        "CLOCK_BELOW_SHARE": 0.05,
+    },
     "runs.hardware.placement": {"NOT_SEEN_S": 60.0},
     "runs.hardware.record": {"KEPT_RATIOS": 1000},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},

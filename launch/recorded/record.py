@@ -15,8 +15,8 @@ import gputopo
 from gputopo.launch.jobs.program import Ending
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise.failure import signal_name
+from gputopo.launch.supervise.looking import Looks
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.anomaly import event_of
 from gputopo.runs.summary import Summary
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
@@ -36,6 +36,7 @@ class ProgramRecord:
         self, log: EventLog | None, on_event: Callable[[Event], None], on_problem: Callable[[str], None]
     ) -> None:
         self.summary = Summary()
+        self._looks = Looks()
         self._log = log
         self._on_event = on_event
         self._on_problem = on_problem
@@ -50,6 +51,8 @@ class ProgramRecord:
             except OSError as error:
                 self._lose(self._log, error)
         self._on_event(event)
+        for found in self._looks.add(event):
+            self.add(found)
         hardware = self.summary.hardware
         news = hardware.placement.news() if isinstance(event, Sample) and hardware is not None else None
         if news is not None:
@@ -76,8 +79,8 @@ class ProgramRecord:
 
     def finish(self, command: str, ending: Ending) -> None:
         """Record slow devices and how the program ended, and close the file."""
-        for slow in self.summary.check().anomalies:
-            self.add(event_of(slow, time.time()))
+        for found in self._looks.end(self.summary.check()):
+            self.add(found)
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
         failure = failure_of(command, ending, time_s=time.time())

@@ -22,8 +22,9 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.throughput import STEPS_FILE
 from gputopo.report.plan import summary_lines
+from gputopo.report.runs.news import news
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.run.events import Event, Noticed
+from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed
 from gputopo.values.run.hardware import OUTSIDE
 
 if TYPE_CHECKING:
@@ -185,8 +186,10 @@ class _Display:
 
     def event(self, event: Event) -> None:
         """Show an event that a user wants to read at once."""
-        if self._shows and isinstance(event, Noticed):
-            note(event.says)
+        if self._shows and isinstance(event, Noticed | Anomaly | AnomalyOver):
+            line = news(event)
+            if line is not None:
+                note(line)
         if self._metrics is not None:
             self._metrics(event)
 

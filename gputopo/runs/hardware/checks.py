@@ -19,6 +19,8 @@ from gputopo.values.run.hardware import HardwareFault
 
 # Samples under load of a GPU, at least, for what is compared or counted: ten seconds with several GPUs. Ours.
 MIN_LOADED = 20
+# Of the host, which is sampled every second or two: a program of some seconds says nothing of it. Ours.
+MIN_HOST_SAMPLES = 10
 # What lasted shorter is no state of the hardware. Ours.
 MIN_SHARE = 0.05
 # Boost clocks of GPUs of one model differ by some percent with their chips and temperatures. Ours.
@@ -186,7 +188,9 @@ def _without_processes(record: HardwareRecord) -> str | None:
 
 
 def _without_host(record: HardwareRecord) -> str | None:
-    return None if record.host.summary(cpu_devices=0) is not None else "the host was not sampled"
+    found = record.host.summary(cpu_devices=0)
+    enough = found is not None and found.samples >= MIN_HOST_SAMPLES
+    return None if enough else f"fewer than {MIN_HOST_SAMPLES} samples of the host"
 
 
 CHECKS: tuple[Check, ...] = (
