@@ -34,7 +34,8 @@ Value = Scalar | tuple[Scalar, ...]
 
 # Not options of `gputopo run`: facts of a cell that `when`, `exclude` and `only` may ask for.
 FACTS = ("backend", "table", "devices")
-MADE = ("made:imagenet", "made:cifar10")  # data_dir: a folder of drawn images, made within the sweep
+IMAGENET = "made:imagenet"
+MADE = (IMAGENET, "made:cifar10")  # data_dir: a folder of drawn images, made within the sweep
 # Values that stand for those of a machine.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "gpus": ("each", "pairs", "pairs-by-link"),

@@ -81,7 +81,7 @@ def run_cells(
     machine: Machine | None = None,
     pause: Pause = Pause(),
     budget_s: float | None = None,
-    on_cell: Callable[[SweepCell, Sweep], None] = lambda cell, sweep: None,
+    on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
     command: WorkerCommand = worker_command,
     clock: Callable[[], float] = time.monotonic,
@@ -90,8 +90,8 @@ def run_cells(
 
     `order`: the numbers of the cells; `trials`: of those that can run. A cell that was running when an
     earlier part was killed runs again, in an empty folder. `budget_s`: of this part; a cell that would not
-    end within it is not started, nor are those after it. `on_cell` gets each cell that ended. Raises
-    GputopoError where files cannot be written.
+    end within it is not started, nor are those after it. `on_cell` gets each cell that ended, with its
+    result. Raises GputopoError where files cannot be written.
     """
     course = Course(sweep, folder, TimeBudget(budget_s, clock))
     with until_stopped() as ending:
@@ -115,7 +115,7 @@ def _run_all(
     open_sampler: OpenSampler,
     machine: Machine | None,
     pause: Pause,
-    on_cell: Callable[[SweepCell, Sweep], None],
+    on_cell: Callable[[SweepCell, Result, Sweep], None],
     on_wait: Callable[[str], None],
     command: WorkerCommand,
 ) -> str | None:
@@ -143,7 +143,7 @@ def _run_all(
             ended = course.change(
                 number, **_outcome(result, other), seconds=round(course.budget.used - before, 3)
             )
-            on_cell(ended, course.sweep)
+            on_cell(ended, result, course.sweep)
     return None
 
 

@@ -33,6 +33,7 @@ from gputopo.values.run.events import Event, RankFailed, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.screen import Screen
+from gputopo.values.run.sweep import FOLDER as CELLS
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
@@ -176,9 +177,9 @@ def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str
 
 
 def past_results(home: Path) -> Iterator["PastResult"]:
-    """Iterate over the latest runs, latest first, each followed by its short runs."""
+    """Iterate over the latest runs, latest first, each followed by the first of its short runs or cells."""
     for path in _latest(home):
-        short = (sorted((path / name).glob("*")) for name in (AUTOTUNE, SCREEN))
+        short = (sorted((path / name).glob("*"))[:MAX_PAST_RUNS] for name in (AUTOTUNE, SCREEN, CELLS))
         for folder in (path, *chain.from_iterable(short)):
             result = _result_in(folder)
             if result is not None:

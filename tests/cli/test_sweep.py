@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.sweep import command
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.runs.history import history_file, results
 from gputopo.sweeps.presets import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.sweep import Sweep
@@ -54,10 +56,31 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     assert found.says == ("No NVIDIA device: cells run on logical CPU devices, which share all cores.",)
     assert (tmp_path / "out" / "sweep.json").read_text() == done.out
     assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
+    remembered = [one.result.spec["model"] for one in results.stored(history_file())]
+    assert remembered == ["trivial"] * 3 + ["lenet"] * 3
     table = call("sweep", "--resume", tmp_path / "out")
     assert "8 cells: 6 done, 2 refused" in table.out
     assert "Cells 4, 8 refused:" in table.out
     assert "cell 1 of" not in table.err  # nothing ran again
+
+
+def test_records_that_are_given_are_read_instead_of_drawn_ones(
+    call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    worker("works")
+    records = tmp_path / "records"
+    records.mkdir()
+    file = tmp_path / "real.toml"
+    file.write_text('[matrix]\nmodel = "trivial"\ndata_dir = "made:imagenet"\n')
+    none = call("sweep", "--matrix", file, "--data-dir", records, "--dry-run", "--json")
+    assert [cell.state for cell in swept(none.out).cells] == ["refused"]
+    (records / "train-00000-of-00001").write_bytes(b"x")
+    done = call("sweep", "--matrix", file, "--data-dir", records, "--output", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    (cell,) = swept(done.out).cells
+    spec = schema.decode((tmp_path / "out" / cell.folder / "spec.json").read_bytes(), RunSpec, origin="")
+    assert (cell.state, spec.data.folder) == ("done", str(records))
+    assert not (tmp_path / "out" / "data").exists()
 
 
 def test_a_stopped_sweep_goes_on(
@@ -163,6 +186,8 @@ def test_no_cell_of_a_preset_is_refused(
         (("quick", "--retry-failed"), "add --resume DIR"),
         (("--resume", "nowhere"), "holds no sweep"),
         (("quick", "--seed", "3"), "add --order random"),
+        (("tf-official", "--data-dir", "nowhere"), "is not a folder"),
+        (("--resume", "nowhere", "--cpu"), "--cpu cannot be combined with --resume"),
         (("--resume", "nowhere", "--order", "random"), "--order cannot be combined with --resume"),
     ],
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
+    from gputopo.values.machine import Machine
     from gputopo.values.run.events import Event
     from gputopo.values.run.result import Result
     from gputopo.values.run.verdict import Known
@@ -262,23 +263,23 @@ def _train_once(
         result = with_prediction(_judged(outcome.result, folder), target.plan)
         result = _with_alone(result, target)
         results.append(runs.save_result(folder, result, time_s=time.time()))
-        _remember(results[-1], folder, target)
+        remember(results[-1], folder.path, target.box)
         to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped
 
 
-def _remember(result: "Result", folder: runs.RunFolder, target: "Target") -> None:
+def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
     """Add a result to the history of this box, unless it is of another one or has faults that were asked for.
 
     Where it cannot be added a line says so: the run's folder has it.
     """
-    if target.box is None or result.spec.get("drills"):
+    if box is None or result.spec.get("drills"):
         return
     from gputopo.runs.history import history_file, results
 
-    where = str(folder.path.absolute()).encode(errors="replace").decode()
+    where = str(folder.absolute()).encode(errors="replace").decode()
     try:
-        results.add(history_file(os.environ), target.box, result, folder=where, finished_at=time.time())
+        results.add(history_file(os.environ), box, result, folder=where, finished_at=time.time())
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
 

@@ -1,6 +1,7 @@
 """The manifest that a sweep begins or goes on with."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gputopo.sweeps.presets import PRESETS, preset_text
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import listed
-from gputopo.values.run.sweep import Sweep
+from gputopo.values.run.sweep import Sweep, SweepCell
 
 
 def begun(
@@ -89,7 +90,7 @@ def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> S
             duplicates=found.duplicates,
             backend=box.backend,
             fingerprint=machine,
-            says=_says(blank, box),
+            says=_says(blank, box, found.cells),
         )
     if blank.fingerprint != machine or blank.backend != box.backend:
         raise InputError(
@@ -104,12 +105,16 @@ def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> S
     return msgspec.structs.replace(blank, complete=False, ended_by=None)
 
 
-def _says(blank: Sweep, box: Box) -> tuple[str, ...]:
+def _says(blank: Sweep, box: Box, cells: Sequence[SweepCell]) -> tuple[str, ...]:
     says = []
     if box.backend == "cpu":
         says.append(f"{box.why_cpu}: cells run on logical CPU devices, which share all cores.")
     if blank.seed is not None:
         says.append(f"Cells run in random order, seed {blank.seed}.")
+    if "data_dir" in blank.asked:
+        says.append(f"Records of ImageNet: {blank.asked['data_dir']}.")
+    elif any(str(cell.options.get("data_dir")).startswith("made:") for cell in cells):
+        says.append("Real input: a few drawn images, made for the sweep (--data-dir names others).")
     return tuple(says)
 
 

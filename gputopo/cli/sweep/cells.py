@@ -16,11 +16,11 @@ from gputopo.launch.jobs.sweep import DATA
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
 from gputopo.sweeps.expand import Box
-from gputopo.sweeps.matrix import MADE
+from gputopo.sweeps.matrix import IMAGENET, MADE
 from gputopo.values.errors import GputopoError
 from gputopo.values.option import Declared, Option, given_of, options_of
 from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.sweep import SweepCell
+from gputopo.values.run.sweep import Sweep, SweepCell
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
@@ -76,13 +76,25 @@ class Planned(NamedTuple):
 
 
 class Cells:
-    """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom."""
+    """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom.
 
-    def __init__(self, machine: "Machine", folder: Path, *, cpu: bool, claimed: Mapping[int, str]) -> None:
+    `imagenet`: folder of records; None: drawn images, which are made later.
+    """
+
+    def __init__(
+        self,
+        machine: "Machine",
+        folder: Path,
+        *,
+        cpu: bool,
+        claimed: Mapping[int, str],
+        imagenet: str | None = None,
+    ) -> None:
         self._machine = machine
         self._folder = folder
         self._cpu = cpu
         self._claimed = claimed
+        self._imagenet = imagenet
         self._before: dict[tuple[Any, ...], Before] = {}
         self._warnings: set[str] = set()
 
@@ -147,13 +159,15 @@ class Cells:
         )
         chosen = as_strategy_reduces(chosen, asked)
         spec = spec_of(chosen, str(model), asked, **fields)
-        core.require_runnable(chosen, spec if made is None else _without_folder(spec), OutputOptions())
+        made_later = made is not None and not (made == IMAGENET and self._imagenet)
+        core.require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
     def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
-        """Return the data, and what was typed, with the folder of drawn images."""
+        """Return the data, and what was typed, with the folder of images."""
         name = made.removeprefix("made:")
-        folder = str((self._folder / DATA / name).absolute())
+        drawn = str((self._folder / DATA / name).absolute())
+        folder = self._imagenet or drawn if made == IMAGENET else drawn
         named = {**typed, "data_dir": folder, "data_name": name}
         return msgspec.structs.replace(data, folder=folder, name=name), named
 
@@ -166,9 +180,11 @@ class Cells:
         return self._before[key]
 
 
-def made_data(cells: Sequence[SweepCell]) -> tuple[str, ...]:
+def made_data(sweep: Sweep) -> tuple[str, ...]:
     """Return the names of the data sets that pending cells need made."""
-    wanted = [cell.options.get("data_dir") for cell in cells if cell.state in ("pending", "running")]
+    wanted = {cell.options.get("data_dir") for cell in sweep.cells if cell.state in ("pending", "running")}
+    if "data_dir" in sweep.asked:
+        wanted.discard(IMAGENET)
     return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.spec.readers import read_folder
+from gputopo.launch.spec.readers import read_data_folder, read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
 from gputopo.values.option import Option
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.sweep import Pause
     from gputopo.sweeps.matrix import Matrix
     from gputopo.values.machine import Machine
+    from gputopo.values.run.result import Result
     from gputopo.values.run.sweep import Sweep, SweepCell
 
 LOAD_S = 1.0  # over which the load of the host is measured before a cell
@@ -58,6 +59,16 @@ def sweep(
     compare_pairs: Annotated[
         bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
     ] = False,
+    data_dir: Annotated[
+        str | None,
+        Option(
+            "--data-dir",
+            "ImageNet's TFRecords for the cells of presets with real input",
+            value="DIR",
+            default="a small folder of drawn images, made for the sweep",
+            read=read_data_folder,
+        ),
+    ] = None,
     order: Annotated[
         Literal["listed", "rounds", "random"] | None,
         Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
@@ -106,12 +117,13 @@ def sweep(
 
     if retry_failed and resume is None:
         raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
+    asked = _asked(cpu, compare_pairs, data_dir)
     with contextlib.ExitStack() as held:
         if resume is None:
-            blank, made = begun(preset, matrix, seed=seed, order=order, asked=_asked(cpu, compare_pairs))
+            blank, made = begun(preset, matrix, seed=seed, order=order, asked=asked)
             folder = _new_folder(blank, output, held, dry_run=dry_run)
         else:
-            _refuse_beside_resume(output=output, order=order, seed=seed, cpu=cpu, compare_pairs=compare_pairs)
+            _refuse_beside_resume(output=output, order=order, seed=seed, **asked)
             folder = Path(resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
@@ -132,8 +144,9 @@ def sweep(
     return code or _exit_code(found, folder, fail_on)
 
 
-def _asked(cpu: bool, compare_pairs: bool) -> dict[str, bool]:
-    return {name: True for name, given in (("cpu", cpu), ("compare_pairs", compare_pairs)) if given}
+def _asked(cpu: bool, compare_pairs: bool, data_dir: str | None) -> dict[str, bool | str]:
+    given = {"cpu": cpu, "compare_pairs": compare_pairs, "data_dir": data_dir}
+    return {name: value for name, value in given.items() if value}
 
 
 def _refuse_beside_resume(**given: object) -> None:
@@ -212,7 +225,8 @@ def _planned(
         others = {} if cpu else claimed_by_others(machine, claims)
         box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
         found = with_cells(blank, matrix, box, fingerprint(machine))
-        planned = Cells(machine, folder, cpu=cpu, claimed=others).planned(found.cells)
+        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=blank.asked.get("data_dir"))
+        planned = cells.planned(found.cells)
         found = msgspec.structs.replace(found, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
         if held is None or box.backend == "cpu":
@@ -228,6 +242,7 @@ def _run(
     found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
 ) -> "tuple[Sweep, int]":
     """Run the cells; return the sweep and the code of a signal."""
+    from gputopo.cli.run.training import remember
     from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
@@ -235,10 +250,10 @@ def _run(
     from gputopo.sweeps.expand import ordered
     from gputopo.values import schema
 
-    on_gpu = found.backend == "gpu"
-    pause = _pause(matrix, machine if on_gpu else None)
+    pause = _pause(matrix, machine if found.backend == "gpu" else None)
 
-    def on_cell(cell: "SweepCell", now: "Sweep") -> None:
+    def on_cell(cell: "SweepCell", result: "Result", now: "Sweep") -> None:
+        remember(result, folder / cell.folder, machine)
         to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=matrix.cool_down_s))}\n")
 
     numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
@@ -250,7 +265,7 @@ def _run(
         planned.trials,
         folder,
         open_sampler=RunWatch,
-        machine=machine if on_gpu else None,
+        machine=machine,
         pause=pause,
         budget_s=matrix.time_budget_s,
         on_cell=on_cell,
@@ -291,7 +306,7 @@ def _make_data(found: "Sweep", folder: Path) -> None:
     from gputopo.cli.sweep.cells import made_data
     from gputopo.launch.jobs.sweep import DATA
 
-    for name in made_data(found.cells):
+    for name in made_data(found):
         place = folder / DATA / name
         if place.exists():
             continue

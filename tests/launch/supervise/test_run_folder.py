@@ -296,9 +296,10 @@ def test_only_so_many_past_runs_are_read(tmp_path: Path) -> None:
     assert list(latest_results(tmp_path)) == []
 
 
-def test_the_short_runs_of_autotune_follow_their_run(tmp_path: Path) -> None:
+def test_short_runs_of_autotune_and_cells_of_a_sweep_follow_their_run(tmp_path: Path) -> None:
     old, new = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
     trials = [past_run(new, f"autotune/{name}") for name in ("1-1", "1-2")]
+    trials.append(past_run(new, "cells/0001"))
     (new / "autotune/2-1").mkdir()
     assert [one.folder.path for one in past_results(tmp_path)] == [new, *trials, old]
 
