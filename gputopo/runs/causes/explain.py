@@ -9,8 +9,9 @@ import msgspec
 from gputopo.runs.causes import words
 from gputopo.runs.causes.facts import Facts
 from gputopo.runs.causes.fit import Slope, slopes
-from gputopo.runs.causes.rules import CAUSES, View
+from gputopo.runs.causes.rules import CAUSES, CPU, GPU, View
 from gputopo.runs.causes.rules import Cause as Rule
+from gputopo.runs.verdict.devices import is_cpu
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference
 from gputopo.values.run.verdict import Cause, Causes, Verdict
@@ -39,6 +40,7 @@ class _Part(msgspec.Struct):
 def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -> Causes:
     """Return the causes of a slow device: those of `found`, the difference that the verdict is about."""
     waits = paces.weights(found.device.tower)
+    kind = CPU if is_cpu(found.device) else GPU
     view = View(
         facts=facts,
         tower=found.device.tower,
@@ -52,7 +54,7 @@ def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -
         view,
         _slow_places(paces, found, verdict),
         verdict.percent_under or 0.0,
-        [rule for rule in CAUSES if found.part in rule.parts],
+        [rule for rule in CAUSES if found.part in rule.parts and kind in rule.devices],
         level=fmean if verdict.share_of_steps is not None else median,
     )
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from gputopo.reference.clock_events import BITS
@@ -9,6 +10,7 @@ from gputopo.reference.expectations import expected_link
 from gputopo.runs.verdict.blocks import Blocks
 from gputopo.runs.verdict.host import CORES_TAKEN_SHARE, OTHER_CPU_SHARE, SWAP_BYTES_PER_S
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step
+from gputopo.values.run.verdict import Known
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
 # is asked every 4 s. Ours.
@@ -23,12 +25,17 @@ HARDWARE = (
     | BITS["board_limit"]
     | BITS["reliability"]
 )
-# Facts of a GPU. MHz; 1 where a reason throttles, else 0; GB/s of the link in one direction; processes.
-CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS = range(7)
-OF_GPU = 7
-# Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0.
-HOST_CPU, HOST_SWAP = range(2)
-OF_HOST = 2
+# Of a GPU's memory: from here on no room is left for the work space of faster kernels. Ours.
+MEMORY_FULL_SHARE = 0.98
+# Facts of a GPU. MHz; 1 where a reason throttles, else 0; GB/s of the link in one direction; processes; 1
+# where its memory is full, else 0.
+CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL = range(8)
+OF_GPU = 8
+SHARED = 8  # by the marks: share of the wait for weights that a link shared with other GPUs costs
+# Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0; share
+# of its pace that one CPU device can lose to others at most.
+HOST_CPU, HOST_SWAP, HOST_TAKEN = range(3)
+OF_HOST = 3
 # Parts of a step in seconds: waiting for the input, for weights, computing (of the slowest device), the rest,
 # and all of them.
 INPUT, WEIGHTS, COMPUTE, REST, STEP = range(5)
@@ -38,7 +45,10 @@ OF_STEP = 5
 class Facts:
     """Means of the facts over the steps of each row of `gputopo.runs.verdict.paces.Paces`; NaN: not known."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], known: Known | None = None) -> None:
+        known = known or Known()
+        self._sharing, self._memory_mib = known.sharing, known.memory_mib
+        self._towers = [device.tower for device in devices]
         self._places = {device.tower: place for place, device in enumerate(devices)}
         self._gpus = [device.gpu for device in devices]
         self._fresh: dict[tuple[int | None, int], list[float]] = {}  # since the last step; GPU None: host
@@ -47,7 +57,8 @@ class Facts:
         self._read_s = -math.inf  # when that row was made
         self._link: dict[int, tuple[int | None, int | None]] = {}
         self.lost: set[int] = set()  # GPUs that NVML reported as lost
-        self._blocks = Blocks(OF_GPU * len(devices) + OF_HOST + OF_STEP, mean_limit=math.inf)
+        self.xids: dict[int, int] = {}  # the last one of each GPU
+        self._blocks = Blocks((OF_GPU + 1) * len(devices) + OF_HOST + OF_STEP, mean_limit=math.inf)
 
     def add(self, sample: Sample) -> None:
         """Add a sample: of the step that is not over yet."""
@@ -56,8 +67,9 @@ class Facts:
                 self.lost.add(gpu.gpu)
             for fact, value in self._of_gpu(gpu).items():
                 self._note(gpu.gpu, fact, value, sample.time_s)
+        self.xids.update((xid.gpu, xid.code) for xid in sample.xids if xid.gpu is not None)
         if sample.host is not None:
-            for fact, value in _of_host(sample.host).items():
+            for fact, value in _of_host(sample.host, len(self._gpus)).items():
                 self._note(None, fact, value, sample.time_s)
 
     def end_step(self, step: Step, *, counted: bool) -> None:
@@ -66,11 +78,13 @@ class Facts:
             if self._fresh or abs(step.time_s - self._read_s) > REUSED_S:
                 self._sampled = self._read_all(step.time_s)
                 self._read_s = step.time_s
-            self._blocks.add(step.step, [*self._sampled, *_of_step(step)])
+            self._blocks.add(step.step, [*self._sampled, *_of_step(step), *self._shared(step)])
         self._fresh.clear()
 
     def of_gpu(self, tower: int, fact: int) -> list[float]:
         """Return a fact of a tower's GPU, by row."""
+        if fact == SHARED:
+            return self._blocks.means[OF_GPU * len(self._gpus) + OF_HOST + OF_STEP + self._places[tower]]
         return self._blocks.means[OF_GPU * self._places[tower] + fact]
 
     def of_host(self, fact: int) -> list[float]:
@@ -100,6 +114,17 @@ class Facts:
         read_s, value = self._last.get((gpu, fact), (-math.inf, math.nan))
         return value if abs(time_s - read_s) <= MAX_AGE_S else math.nan
 
+    def _shared(self, step: Step) -> list[float]:
+        if not self._sharing:
+            return [0.0] * len(self._towers)
+        copies = {mark.tower: (mark.start_s, mark.start_s + mark.weights_s) for mark in step.marks}
+        return [
+            _contended(copies[tower], [copies[one] for one in self._sharing.get(tower, ()) if one in copies])
+            if tower in copies
+            else math.nan
+            for tower in self._towers
+        ]
+
     def _of_gpu(self, gpu: GpuSample) -> Mapping[int, float | None]:
         known = self._link.get(gpu.gpu, (None, None))
         link = (gpu.pcie_gen or known[0], gpu.pcie_width or known[1])
@@ -114,7 +139,23 @@ class Facts:
             THROTTLED_HARDWARE: _flag(mask, HARDWARE),
             LINK: None if expected is None else expected.data_rate_gb_per_s,
             OTHERS: gpu.other_processes,
+            FULL: None
+            if gpu.memory_used_mib is None or gpu.gpu not in self._memory_mib
+            else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * self._memory_mib[gpu.gpu]),
         }
+
+
+def _contended(own: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
+    """Return the share of a copy's time that it loses as `others` copy over the same link, each as much."""
+    begin, end = own
+    if end <= begin:
+        return 0.0
+    times = sorted({begin, end, *(min(max(time, begin), end) for other in others for time in other)})
+    lost = 0.0
+    for a, b in pairwise(times):
+        copying = 1 + sum(first <= a and b <= last for first, last in others)
+        lost += (b - a) * (1 - 1 / copying)
+    return lost / (end - begin)
 
 
 def _of_step(step: Step) -> list[float]:
@@ -131,7 +172,7 @@ def _flag(mask: int | None, bits: int) -> float | None:
     return None if mask is None or mask < 0 else float(bool(mask & bits))
 
 
-def _of_host(load: HostLoad) -> Mapping[int, float | None]:
+def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
     other = load.other_cpu_share
     full = other is not None and (
         other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE
@@ -140,5 +181,10 @@ def _of_host(load: HostLoad) -> Mapping[int, float | None]:
     swap = (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
     return {
         HOST_CPU: None if other is None else other if full and other >= OTHER_CPU_SHARE else 0.0,
+        HOST_TAKEN: None
+        if other is None or load.cores is None
+        else min(1.0, other * max(devices, load.cores))
+        if other >= OTHER_CPU_SHARE
+        else 0.0,
         HOST_SWAP: None if None in swap else float(sum(one or 0.0 for one in swap) >= SWAP_BYTES_PER_S),
     }

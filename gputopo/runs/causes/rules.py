@@ -7,6 +7,7 @@ times a slope from 0 to 1, which `fit` looks for.
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from gputopo.runs.causes import facts as fact
 from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
 
+GPU, CPU = "gpu", "cpu"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
@@ -61,10 +63,10 @@ Describe = Callable[[View, Sequence[int]], str]
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of a cause; its id keeps its meaning from version to version.
 
-    `needs`: fields of the samples. `explains`: the most that it can, in words. `parts`: of a step that it
-    slows. `family`: causes whose costs are fitted with one slope, as they act in the same way. `within`:
-    causes that explain together as much as the largest of them at most. `describe`: what was seen, in
-    the rows of the view at these places.
+    `devices`: which can have it. `needs`: fields of the samples. `explains`: the most that it can, in words.
+    `parts`: of a step that it slows. `family`: causes whose costs are fitted with one slope, as they act in
+    the same way. `within`: causes that explain together as much as the largest of them at most. `describe`:
+    what was seen, in the rows of the view at these places.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     describe: Describe
     within: str = ""
+    devices: tuple[str, ...] = (GPU,)
 
 
 def _shortfall(which: int) -> Cost:
@@ -125,6 +128,32 @@ def _link(view: View) -> list[float]:
     ]
 
 
+def _shared(view: View) -> list[float]:
+    shares = zip(view.own(fact.SHARED), view.peers(fact.SHARED), view.waits, strict=True)
+    return [math.nan if math.isnan(own - peer) else wait * max(0.0, own - peer) for own, peer, wait in shares]
+
+
+def _memory_full(view: View) -> list[float]:
+    both = zip(view.own(fact.FULL), view.peers(fact.FULL), strict=True)
+    return _all_of_the_gap(
+        view, [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
+    )
+
+
+def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
+    """Return what a fact costs at most whose cost has no bound but the gap in the rows where it is there.
+
+    One level for all of them: the gap itself would always fit itself.
+    """
+    gaps = [gap for flag, gap in zip(flags, view.gap, strict=True) if flag > 0]
+    level = max(0.0, median(gaps)) if gaps else 0.0
+    return [flag * level for flag in flags]
+
+
+def _host_taken(view: View) -> list[float]:
+    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact.HOST_TAKEN)]
+
+
 def _others(view: View) -> list[float]:
     # One more process on the device than on its peer takes half of the time at most, two take two thirds.
     counts = zip(view.own(fact.OTHERS), view.peers(fact.OTHERS), strict=True)
@@ -139,8 +168,8 @@ def _host_cpu(view: View) -> list[float]:
 
 
 def _host_swap(view: View) -> list[float]:
-    # How long a thread waits for its pages has no bound but the gap.
-    return [flag * max(0.0, gap) for flag, gap in zip(view.host(fact.HOST_SWAP), view.gap, strict=True)]
+    # How long a thread waits for its pages has no bound.
+    return _all_of_the_gap(view, view.host(fact.HOST_SWAP))
 
 
 def _clock_words(which: int, name: str, why: str = "") -> Describe:
@@ -171,6 +200,22 @@ def _swap_words(view: View, places: Sequence[int]) -> str:
     return "the host swapped"
 
 
+def _shared_words(view: View, places: Sequence[int]) -> str:
+    share = _at(view.own(fact.SHARED), places)
+    return (
+        f"a link to the host that other GPUs copied over at the same time ({100 * share:.0f} % of its rate)"
+    )
+
+
+def _memory_words(view: View, places: Sequence[int]) -> str:
+    return f"GPU memory more than {100 * fact.MEMORY_FULL_SHARE:.0f} % full, its peers' not"
+
+
+def _taken_words(view: View, places: Sequence[int]) -> str:
+    share = _at(view.host(fact.HOST_TAKEN), places)
+    return f"cores that other programs took, up to {100 * share:.0f} % of one device's"
+
+
 def _at(values: Sequence[float], places: Sequence[int]) -> float:
     known = sorted(values[place] for place in places if not math.isnan(values[place]))
     return known[len(known) // 2] if known else math.nan
@@ -180,51 +225,34 @@ _CLOCKS = ("graphics_mhz",)
 _REASONS = ("graphics_mhz", "throttle_mask")
 _COMPUTES = "computing in proportion to the clock at most: a 5 % lower clock explains 0 to 5 %"
 
+
+def _core_clock(name: str, title: str, reason: int | None, words: str = "") -> Cause:
+    """Return the declaration of a core clock below its peers, for a reason that throttles it or none."""
+    return Cause(
+        id=name,
+        title=f"core clock below its peers {title}",
+        needs=_CLOCKS if reason is None else _REASONS,
+        explains=_COMPUTES,
+        parts=(COMPUTE,),
+        family="core clock",
+        within="clocks",
+        cost=_core_by(reason),
+        describe=_clock_words(fact.CORE, "core clock", words),
+    )
+
+
 CAUSES: tuple[Cause, ...] = (
-    Cause(
-        id="thermal",
-        title="core clock below its peers while the GPU is too warm",
-        needs=_REASONS,
-        explains=_COMPUTES,
-        parts=(COMPUTE,),
-        family="core clock",
-        within="clocks",
-        cost=_core_by(fact.THROTTLED_THERMAL),
-        describe=_clock_words(fact.CORE, "core clock", " (thermal slowdown)"),
+    _core_clock("thermal", "while the GPU is too warm", fact.THROTTLED_THERMAL, " (thermal slowdown)"),
+    _core_clock(
+        "hardware-slowdown",
+        "by the hardware: power brake, supply, board limit, sync boost",
+        fact.THROTTLED_HARDWARE,
+        " (hardware slowdown)",
     ),
-    Cause(
-        id="hardware-slowdown",
-        title="core clock below its peers by the hardware: power brake, supply, board limit, sync boost",
-        needs=_REASONS,
-        explains=_COMPUTES,
-        parts=(COMPUTE,),
-        family="core clock",
-        within="clocks",
-        cost=_core_by(fact.THROTTLED_HARDWARE),
-        describe=_clock_words(fact.CORE, "core clock", " (hardware slowdown)"),
+    _core_clock(
+        "power-cap", "while the power limit is reached", fact.THROTTLED_POWER, " (power limit reached)"
     ),
-    Cause(
-        id="power-cap",
-        title="core clock below its peers while the power limit is reached",
-        needs=_REASONS,
-        explains=_COMPUTES,
-        parts=(COMPUTE,),
-        family="core clock",
-        within="clocks",
-        cost=_core_by(fact.THROTTLED_POWER),
-        describe=_clock_words(fact.CORE, "core clock", " (power limit reached)"),
-    ),
-    Cause(
-        id="core-clock",
-        title="core clock below its peers, for no reason of the above",
-        needs=_CLOCKS,
-        explains=_COMPUTES,
-        parts=(COMPUTE,),
-        family="core clock",
-        within="clocks",
-        cost=_core_by(None),
-        describe=_clock_words(fact.CORE, "core clock"),
-    ),
+    _core_clock("core-clock", "for no reason of the above", None),
     Cause(
         id="memory-clock",
         title="memory clock below its peers",
@@ -245,6 +273,26 @@ CAUSES: tuple[Cause, ...] = (
         family="PCIe link",
         cost=_link,
         describe=_link_words,
+    ),
+    Cause(
+        id="pcie-shared",
+        title="PCIe link to the host shared with other GPUs of the run that copy at the same time",
+        needs=("marks.start_s",),
+        explains="the wait for weights in which the link is shared, in proportion to the GPUs that copy",
+        parts=(WEIGHTS,),
+        family="PCIe link shared",
+        cost=_shared,
+        describe=_shared_words,
+    ),
+    Cause(
+        id="memory-full",
+        title=f"more than {100 * fact.MEMORY_FULL_SHARE:.0f} % of the GPU's memory used, less on its peers",
+        needs=("memory_used_mib",),
+        explains="all of the gap while it is full: faster kernels lack their work space",
+        parts=(COMPUTE,),
+        family="memory full",
+        cost=_memory_full,
+        describe=_memory_words,
     ),
     Cause(
         id="other-process",
@@ -275,5 +323,17 @@ CAUSES: tuple[Cause, ...] = (
         family="host swapping",
         cost=_host_swap,
         describe=_swap_words,
+        devices=(GPU, CPU),
+    ),
+    Cause(
+        id="cores-taken",
+        title="cores that other programs took from a CPU device",
+        needs=("host.other_cpu_share", "host.cores"),
+        explains="their CPU time, if all of it was taken from this device or from a core that it waits for",
+        parts=(COMPUTE, WEIGHTS),
+        family="cores taken",
+        cost=_host_taken,
+        describe=_taken_words,
+        devices=(CPU,),
     ),
 )

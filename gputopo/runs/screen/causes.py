@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from gputopo.runs.causes import facts as fact
 from gputopo.runs.causes.explain import explained_view
-from gputopo.runs.causes.rules import CAUSES, View
+from gputopo.runs.causes.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.values.run.autotune import Timed
 from gputopo.values.run.screen import Reading
@@ -26,7 +26,11 @@ OF_GPU = {
 }
 OF_HOST = {fact.HOST_CPU: "host_cpu", fact.HOST_SWAP: "host_swap"}
 # A device alone takes the whole step: what slows its computing, and what its weights arrive over.
-RULES = tuple(rule for rule in CAUSES if COMPUTE in rule.parts or rule.id == "pcie-link")
+RULES = tuple(
+    rule
+    for rule in CAUSES
+    if GPU in rule.devices and rule.id != "memory-full" and (COMPUTE in rule.parts or rule.id == "pcie-link")
+)
 
 
 class Rounds:

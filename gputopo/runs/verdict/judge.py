@@ -103,7 +103,8 @@ def _on_device(
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
         lost = not is_cpu(device) and device.gpu in paces.facts.lost
-        return unknown(device, words.gone(paces.last_seen[device.tower], lost=lost))
+        xid = None if is_cpu(device) or device.gpu is None else paces.facts.xids.get(device.gpu)
+        return unknown(device, words.gone(paces.last_seen[device.tower], lost=lost, xid=xid))
     by_part = [answer(paces, one) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow and host is not None and host.busy is not None:
@@ -131,11 +132,11 @@ def _exceeds(slow: Verdict, host: HostSummary) -> bool:
 
 
 def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[Difference]) -> Verdict:
-    """Return the verdict on a slow device with its causes; a CPU device has none that is sampled."""
+    """Return the verdict on a slow device with its causes; a CPU device has few that are sampled."""
     (difference,) = (one for one in found if one.part == verdict.part)
-    if is_cpu(difference.device):
-        return verdict
     causes = explained(paces.facts, paces, difference, verdict)
+    if is_cpu(difference.device) and not causes.found:
+        return verdict
     return msgspec.structs.replace(verdict, causes=causes, says=f"{verdict.says}. {causes.says}")
 
 

@@ -50,7 +50,7 @@ class Paces:
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept = StepsKept()
         self.host = HostRecord()
-        self.facts = Facts(devices)
+        self.facts = Facts(devices, known)
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
         count = len(self.devices)

@@ -145,9 +145,10 @@ def too_correlated(steps: int) -> str:
     return f"the pace drifts over many steps, {steps} steps are too few to know by how much"
 
 
-def gone(last_step: int, *, lost: bool) -> str:
-    """Return that a device has no marks any more. `lost`: NVML reported so of its GPU."""
-    return f"no time marks after step {last_step}{'; NVML reported that the GPU is lost' if lost else ''}"
+def gone(last_step: int, *, lost: bool, xid: int | None = None) -> str:
+    """Return that a device has no marks any more. `lost`: NVML reported so of its GPU, with an `xid`."""
+    reported = "; NVML reported that the GPU is lost" if lost else ""
+    return f"no time marks after step {last_step}{reported}{'' if xid is None else f'; Xid {xid}'}"
 
 
 def costs(name: str, found: Cost) -> str:

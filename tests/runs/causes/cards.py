@@ -54,9 +54,9 @@ def _reading(gpu: int, step: int, cards: Mapping[int, Readings], without: tuple[
 
 
 def judged(*args: Any, **more: Any) -> Judgement:
-    """The verdicts on the events of a run."""
+    """The verdicts on the events of a run. `known`: before it."""
     trainer = args[0]
-    paces = Paces(trainer.devices)
+    paces = Paces(trainer.devices, known=more.pop("known", None))
     for event in events(*args, **more):
         paces.add(event)
     return judge(paces)

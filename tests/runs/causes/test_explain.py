@@ -3,8 +3,8 @@
 import pytest
 
 from gputopo.values.run.events import HostLoad
-from gputopo.values.run.verdict import Causes
-from tests.invented_runs import gpu_devices
+from gputopo.values.run.verdict import Causes, Known
+from tests.invented_runs import cpu_devices, gpu_devices
 from tests.runs.causes.cards import POWER_BRAKE, POWER_CAP, THERMAL, Readings, always, judged, since
 from tests.runs.verdict import drills
 from tests.runs.verdict.drills import Trainer
@@ -76,6 +76,39 @@ def test_a_link_that_fell_explains_the_wait_for_weights() -> None:
     assert ids(found) == ["pcie-link"]
     assert found.covered_share > 0.8
     assert "a PCIe link of 1.0 GB/s, its peers' 15.8 GB/s" in found.says
+
+
+def test_two_gpus_behind_one_uplink_wait_longer_while_both_copy() -> None:
+    # GPUs 1 and 2 copy at half of the rate for as long as both do: from step 100 on, before in turn.
+    trainer = Trainer(waits_s=dict.fromkeys((1, 2), lambda step: 0.04 if step > 100 else 0.0))
+    known = Known(sharing={1: (2,), 2: (1,)})
+    for slow in judged(trainer, 200, known=known).slow:
+        assert slow.part == "weights"
+        assert slow.causes is not None
+        assert ids(slow.causes) == ["pcie-shared"]
+        assert "a link to the host that other GPUs copied over at the same time" in slow.says
+    assert [slow.tower for slow in judged(trainer, 200, known=known).slow] == [1, 2]
+
+
+def test_a_memory_that_is_full_is_a_possible_cause_where_that_of_the_peers_is_not() -> None:
+    known = Known(memory_mib=dict.fromkeys(range(4), 8192))
+    trainer = Trainer(slow={1: drills.always(12)})
+    cards = {gpu: always(memory_used_mib=8150 if gpu == 1 else 7000) for gpu in range(4)}
+    found = causes(trainer, 200, cards, known=known)
+    assert ids(found) == ["memory-full"]
+    assert found.says.startswith("Possible cause: GPU memory more than 98 % full, its peers' not")
+    everywhere = {gpu: always(memory_used_mib=8150) for gpu in range(4)}
+    assert ids(causes(trainer, 200, everywhere, known=known)) == []
+
+
+def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device() -> None:
+    trainer = Trainer(devices=cpu_devices(2), slow={1: drills.always(40)})
+    host = HostLoad(time_s=0.0, seconds=1.0, cores=2, other_cpu_share=0.12)
+    found = causes(trainer, 200, {}, host=lambda step: host)
+    assert ids(found) == ["cores-taken"]
+    assert found.says.startswith("Partly: cores that other programs took, up to 24 % of one device's")
+    # ln(1 / 0.76) of ln(1 / 0.6): 54 %.
+    assert found.covered_share == pytest.approx(0.54, abs=0.03)
 
 
 def test_another_process_that_arrives_is_the_cause() -> None:
@@ -150,7 +183,10 @@ def test_a_device_that_is_even_has_no_cause_whatever_was_sampled(seed: int) -> N
 
 def test_what_was_not_sampled_is_not_checked_and_not_excluded() -> None:
     found = causes(
-        Trainer(slow={1: drills.always(10)}), 200, {}, without=("throttle_mask", "other_processes")
+        Trainer(slow={1: drills.always(10)}),
+        200,
+        {},
+        without=("throttle_mask", "other_processes", "memory_used_mib"),
     )
     assert {
         "power-cap",
