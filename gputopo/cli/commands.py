@@ -70,6 +70,11 @@ COMMANDS: Mapping[str, CommandPlace] = {
             "--repeats": "write repeats = N into the matrix: gputopo explain sweep",
         },
     ),
+    "report": CommandPlace(
+        "gputopo.cli.report",
+        "report",
+        "Tables and observations from runs, logs of other programs and published figures.",
+    ),
     "bench-reduction": CommandPlace(
         "gputopo.cli.bench_reduction",
         "bench_reduction",

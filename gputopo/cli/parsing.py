@@ -126,6 +126,8 @@ class Command(TyperCommand):
     def _positional(self, before: list[str], behind: list[str], command: str) -> dict[str, Text]:
         argument = next(iter(self._arguments()), None)
         if argument is not None and argument.nargs == -1:
+            if not str(argument.metavar).startswith("[--"):
+                return {argument.name: [*before, *behind]}
             if before:
                 raise UsageError(
                     f"{command} takes no argument {shown(before[0])}",

@@ -17,21 +17,37 @@ CONTRADICTS = 0.10
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements under the same conditions. `of`: the first, which has the conditions.
+    """Measurements under the same conditions. `runs`: each, complete or not, in the order given.
 
-    `images_per_sec`: mean of the complete ones, None where there is none; `repeats`: each of them; `noise`:
-    standard error of the mean as a share of it, 0.01 for 1 %. `failed`: reasons of those without a figure.
-    `sources`: of all. `duplicates`: files left out, since their contents are those of another.
+    `images_per_sec`: mean of the complete ones, None where there is none; `noise`: standard error of it as a
+    share of it, 0.01 for 1 %. `duplicates`: files left out, since their contents are those of another.
     """
 
     number: int
-    of: Measurement
+    runs: tuple[Measurement, ...]
     images_per_sec: float | None
-    repeats: tuple[float, ...] = ()
     noise: float | None = None
-    failed: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
+
+    @property
+    def of(self) -> Measurement:
+        """The first run with a figure, else the first: the conditions are those of all."""
+        return next((one for one in self.runs if one.is_measured), self.runs[0])
+
+    @property
+    def repeats(self) -> tuple[float, ...]:
+        """Images/sec of the complete runs."""
+        return tuple(one.images_per_sec or 0.0 for one in self.runs if one.is_measured)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Reasons of the runs without a figure."""
+        return tuple(one.reason or one.status for one in self.runs if not one.is_measured)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where its runs are from."""
+        return tuple(one.source for one in self.runs)
 
     @property
     def contradicts(self) -> bool:
@@ -63,12 +79,9 @@ def _cell(number: int, group: Sequence[Measurement]) -> Cell:
     speeds = tuple(one.images_per_sec or 0.0 for one in measured)
     return Cell(
         number=number,
-        of=measured[0] if measured else once[0],
+        runs=tuple(once),
         images_per_sec=fmean(speeds) if speeds else None,
-        repeats=speeds,
         noise=_noise(measured) if speeds else None,
-        failed=tuple(one.reason or one.status for one in once if not one.is_measured),
-        sources=tuple(one.source for one in once),
         duplicates=tuple(duplicates),
     )
 

@@ -14,9 +14,6 @@ from gputopo.values.run.measurement import (
 )
 from gputopo.values.run.result import Result
 
-# Causes of a slow device that are conditions of the run, not properties of the device.
-_UNDER_CONDITIONS = ("power", "thermal", "other process", "host", "clock")
-
 
 def of_result(
     result: Result,
@@ -27,8 +24,9 @@ def of_result(
     gpus: Mapping[int, str] = {},
     time_s: float | None = None,
     digest: str | None = None,
+    conditions: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return the measurement of a run. `gpus`: names of the machine's GPUs by index.
+    """Return the measurement of a run. `gpus`: names of the machine's GPUs; `conditions`: more.
 
     A run that did not complete keeps what it measured out of `images_per_sec`: its reason stands instead.
     """
@@ -79,7 +77,7 @@ def of_result(
             for row in result.devices
         ),
         predicted=_predicted(result),
-        conditions=_conditions(result),
+        conditions=(*_conditions(result), *conditions),
         limited_by_input=_input(result),
         time_s=time_s,
         digest=digest,

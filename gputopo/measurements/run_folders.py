@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.study import Study
 from gputopo.runs.history import fingerprint
@@ -21,6 +19,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.result import Result
+from gputopo.values.run.sweep import FOLDER, Sweep, SweepCell
 
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
@@ -32,6 +31,7 @@ class RunFolders:
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
+        self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
     def run(self, path: Path) -> Measurement | None:
         """Return the run of a folder, or of its events file. Raises InputError where neither can be read."""
@@ -39,8 +39,7 @@ class RunFolders:
         result, digest = _result(folder)
         if result is None or not (result.spec or result.devices):
             return None
-        machine = _machine(folder)
-        name = None if machine is None else machine_name(machine)
+        machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
         return of_result(
@@ -51,10 +50,31 @@ class RunFolders:
             gpus={gpu.index: gpu.name for gpu in machine.gpus if gpu.name} if machine else {},
             time_s=_time(folder),
             digest=digest,
+            conditions=self._of_sweep(folder),
         )
 
-    def document(self, data: bytes, origin: str) -> Sequence[Measurement]:
-        """Return the measurements of a JSON document: a result, repeats, a study. Raises InputError."""
+    def _of_sweep(self, folder: Path) -> tuple[str, ...]:
+        """Return the conditions that the sweep of a run states, where it is a cell of one."""
+        manifest = folder.parent.parent / "sweep.json"
+        if folder.parent.name != FOLDER:
+            return ()
+        if manifest not in self._sweeps:
+            cells = {}
+            with contextlib.suppress(OSError, InputError):
+                sweep = schema.decode(_bytes(manifest), Sweep, origin=str(manifest))
+                cells = {cell.name: cell for cell in sweep.cells}
+            self._sweeps[manifest] = cells
+        cell = self._sweeps[manifest].get(folder.name)
+        if cell is None or not cell.beside_other_work:
+            return ()
+        share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f} % of all cores)"
+        return (f"other processes were busy{share}",)
+
+    def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
+        """Return the measurements of a JSON document: a result, repeats, a study, a sweep; None: of another.
+
+        Of a sweep those cells that have no run folder: the runs are read from these. Raises InputError.
+        """
         kind = schema.schema_of(data)
         digest = hashlib.sha256(data).hexdigest()
         if kind == "gputopo.result/1":
@@ -63,8 +83,44 @@ class RunFolders:
             runs = schema.decode(data, Repeats, origin=origin).runs
             return tuple(of_result(run, source=f"{origin}#{n}") for n, run in enumerate(runs, 1))
         if kind == "gputopo.study/1":
-            return _of_study(schema.decode(data, Study, origin=origin))
-        return ()
+            study = schema.decode(data, Study, origin=origin)
+            return tuple(one for cell in study.figures.cells for one in cell.runs)
+        if kind == "gputopo.sweep/1":
+            return _without_a_run(schema.decode(data, Sweep, origin=origin), Path(origin).parent)
+        return None
+
+
+def _without_a_run(sweep: Sweep, folder: Path) -> tuple[Measurement, ...]:
+    """Return the cells of a sweep that were refused, or failed before their run had a folder."""
+    found = []
+    for cell in sweep.cells:
+        if cell.state not in ("refused", "failed") or (folder / cell.folder / "events.jsonl").exists():
+            continue
+        options = cell.options
+        found.append(
+            Measurement(
+                source=str(folder / cell.folder),
+                status="failed",
+                reason=cell.reason or cell.state,
+                gpus=cell.gpus,
+                n_gpus=cell.devices or len(cell.gpus) or 1,
+                backend=sweep.backend,
+                model=str(options.get("model", "unknown")),
+                batch_per_gpu=_whole(options.get("batch_size")),
+                framework="gputopo",
+                variable_update=_word(options.get("variable_update")),
+                all_reduce=_word(options.get("all_reduce")),
+            )
+        )
+    return tuple(found)
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def machine_name(machine: Machine) -> str | None:
@@ -75,18 +131,6 @@ def machine_name(machine: Machine) -> str | None:
     counts = Counter((gpu.name or "GPU").removeprefix("NVIDIA ") for gpu in machine.gpus)
     words = " + ".join(f"{count}x {name}" for name, count in counts.items()) or machine.host.cpu_model
     return f"{words} ({known[:6]})"
-
-
-def _of_study(study: Study) -> tuple[Measurement, ...]:
-    """Return each repeat of each cell, and one measurement for each cell without a figure."""
-    found = []
-    for cell in study.figures.cells:
-        if not cell.repeats:
-            found.append(cell.of)
-        for number, speed in enumerate(cell.repeats):
-            source = cell.sources[number] if number < len(cell.sources) else cell.of.source
-            found.append(msgspec.structs.replace(cell.of, images_per_sec=speed, source=source, digest=None))
-    return tuple(found)
 
 
 def _result(folder: Path) -> tuple[Result | None, str | None]:
@@ -112,28 +156,27 @@ def _from_events(file: Path) -> Result:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
 
 
-def _machine(folder: Path) -> Machine | None:
-    file = folder / "machine.json"
+def _machine(folder: Path) -> tuple[Machine | None, str | None]:
     with contextlib.suppress(OSError, InputError):
-        return _decoded(_bytes(file))
-    return None
+        return _decoded(_bytes(folder / "machine.json"))
+    return None, None
 
 
 @cache
-def _decoded(data: bytes) -> Machine:
-    """Return a machine; most runs of a box have the same document."""
-    return schema.decode(data, Machine, origin="machine.json")
+def _decoded(data: bytes) -> tuple[Machine, str | None]:
+    """Return a machine and its name; most runs of a box have the same document."""
+    machine = schema.decode(data, Machine, origin="machine.json")
+    return machine, machine_name(machine)
 
 
 def _bytes(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
-            data = opened.read(MAX_DOCUMENT_BYTES + 1)
+            if os.fstat(opened.fileno()).st_size > MAX_DOCUMENT_BYTES:
+                raise InputError(f"{file} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", _GIVE)
+            return opened.read()
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise InputError(f"{file} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", _GIVE)
-    return data
 
 
 def _time(folder: Path) -> float | None:

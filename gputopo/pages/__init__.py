@@ -18,6 +18,7 @@ PAGES = (
     "program",
     "screen",
     "sweep",
+    "report",
     "findings",
     "models",
     "reductions",

@@ -41,7 +41,7 @@ class Read(NamedTuple):
 
 
 ReadRun = Callable[[Path], Measurement | None]
-ReadJson = Callable[[bytes, str], Sequence[Measurement]]
+ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
 
 
 def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Read:
@@ -170,13 +170,12 @@ def _content(path: Path) -> bytes | None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
                 return None
-            data = file.read(MAX_LOG_BYTES + 1)
+            if facts.st_size > MAX_LOG_BYTES:
+                raise InputError(f"{path} {LARGE}", "give the part with the header, the steps and the total")
+            return file.read()
     except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", "change its permissions, or leave it out"
-        ) from error
-    if len(data) > MAX_LOG_BYTES:
-        raise InputError(f"{path} {LARGE}", "give the part with the header, the steps and the total")
-    return data
+        why = f"cannot read {path}: {error.strerror}"
+        raise InputError(why, "change its permissions, or leave it out") from error

@@ -68,16 +68,12 @@ def write(measurements: Iterable[Measurement]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in measurements:
-        writer.writerow([_cell(getattr(one, name)) for name in COLUMNS])
+        writer.writerow([cell_text(getattr(one, name)) for name in COLUMNS])
     return out.getvalue()
 
 
-def text_cell(text: str) -> str:
-    """Return text for a cell, with a quote before what a spreadsheet would take for a formula."""
-    return f"'{text}" if text.startswith((*_FORMULA, "'")) else text
-
-
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """Return a value as it stands in a table: empty for None, numbers in full."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -86,7 +82,12 @@ def _cell(value: Any) -> str:
         return " ".join(map(str, value))
     if isinstance(value, float):
         return repr(value)
-    return text_cell(value) if isinstance(value, str) else str(value)
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """Return text for a cell, with a quote before what a spreadsheet would take for a formula."""
+    return f"'{text}" if text.startswith((*_FORMULA, "'")) else text
 
 
 def _names(line: str) -> list[str]:

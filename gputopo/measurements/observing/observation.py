@@ -16,6 +16,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 # Every id with its meaning, in the order in which observations are shown.
 OBSERVATIONS: dict[str, str] = {
+    "document.error": "A published document contradicts its own figures",
     "scaling.verdict": "How well more GPUs pay, over all jobs",
     "scaling.stops": "More GPUs than a certain number do not pay",
     "scaling.superlinear": "More than 100 % efficiency beyond the noise, and its likely cause",

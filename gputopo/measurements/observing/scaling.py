@@ -69,7 +69,7 @@ def _stops(figures: Figures) -> Iterator[Observation]:
             yield Observation(
                 id="scaling.stops",
                 says=f"{job_words(of, names)}: more than {best.n_gpus} "
-                f"{'CPU device' if of.backend == 'cpu' else 'GPU'}{'' if best.n_gpus == 1 else 's'} pay "
+                f"{'CPU device' if of.backend == 'cpu' else 'GPU'}{' pays' if best.n_gpus == 1 else 's pay'} "
                 f"{'little' if change > 0 else 'nothing'}: {row.images_per_sec:.4g} images/sec on "
                 f"{row.n_gpus} against {best.images_per_sec:.4g} on {best.n_gpus} ({change:+.0f} %).",
                 evidence={

@@ -1,0 +1,267 @@
+"""A study as a document: observations first, then tables, then every run, then what could not be read."""
+
+from collections.abc import Iterable, Sequence
+
+from gputopo.measurements.cells import Cell
+from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
+from gputopo.measurements.observing.words import job_words, varying
+from gputopo.measurements.study import Study
+from gputopo.report.document import Block, Bullets, Document, Section, Table
+from gputopo.report.layout import Side, plain
+from gputopo.report.study.models import model_table
+from gputopo.report.units import images_per_sec, percent
+
+# Rows of one table in a document for people; JSON and CSV have all.
+MAX_ROWS = 200
+_MAX_UNREAD = 50
+
+
+def study_document(study: Study) -> Document:
+    """Return the document of a study. All numbers are in the study; here they are rounded."""
+    parts: list[tuple[str, Sequence[Block]]] = [
+        ("Observations", _bullets(one.says for one in study.observations)),
+        ("Scaling", _scaling(study)),
+        ("Ratios", _ratios(study)),
+        ("Pairs of GPUs", _pairs(study)),
+        ("Each GPU and its clock", _clocks(study)),
+        ("By CPU", _cpus(study)),
+        ("Predicted and measured", _predicted(study)),
+        ("Against earlier runs", _against(study, "earlier")),
+        ("Against published figures", _against(study, "published")),
+        ("All runs", _cells(study)),
+        ("Models", model_table(dict.fromkeys(cell.of.model for cell in study.figures.cells))),
+        ("Not read", _unread(study)),
+        ("Sources", _bullets(f"{name}: {text}" for name, text in study.sources.items())),
+    ]
+    cells = study.figures.cells
+    runs = sum(len(cell.sources) for cell in cells)
+    failed = sum(len(cell.failed) for cell in cells)
+    shared = _shared(cells)
+    summary = f"{runs} run{'' if runs == 1 else 's'} under {len(cells)} sets of conditions"
+    summary += f", {failed} without a figure." if failed else "."
+    if shared:
+        summary += f" All with: {shared}."
+    sections = tuple(Section(title, tuple(map(_plain, blocks))) for title, blocks in parts if blocks)
+    return Document(plain(study.title), plain(summary), sections)
+
+
+def _plain(block: Block) -> Block:
+    """Return a block without the control characters that a log or a name had."""
+    if isinstance(block, str):
+        return plain(block)
+    if isinstance(block, Bullets):
+        return Bullets(tuple(map(plain, block.items)))
+    if isinstance(block, Table):
+        rows = tuple(tuple(map(plain, row)) for row in block.rows)
+        return block._replace(rows=rows, heads=tuple(map(plain, block.heads)))
+    return block
+
+
+def _bullets(items: Iterable[str]) -> list[Block]:
+    found = tuple(items)
+    return [Bullets(found)] if found else []
+
+
+def _shared(cells: Sequence[Cell]) -> str:
+    """Return the conditions that all cells have in common, in words."""
+    if len(cells) < 2:
+        return ""
+    first, different = cells[0].of, set(varying(cells))
+    names = [
+        name
+        for name in CONDITIONS
+        if name not in different and name not in ("n_gpus", "gpus", "backend", "task")
+        and len({getattr(cell.of, name) for cell in cells}) == 1
+    ]  # fmt: skip
+    return job_words(first, names)
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, notes: Sequence[str] = ()
+) -> Table:
+    """Return a table whose first columns are left, all others right; of a long one the first rows."""
+    sides: tuple[Side, ...] = tuple("left" if place < left else "right" for place in range(len(heads)))
+    more = len(rows) - MAX_ROWS
+    extra = (f"And {more} more rows: --format csv or json has all.",) if more > 0 else ()
+    return Table(tuple(heads), tuple(tuple(row) for row in rows[:MAX_ROWS]), sides, (*notes, *extra))
+
+
+def _scaling(study: Study) -> list[Block]:
+    figures = study.figures
+    if not figures.scalings:
+        return []
+    names = varying([figures.cells[s.largest.cell] for s in figures.scalings])
+    rows = []
+    for scaling in figures.scalings:
+        for row in scaling.rows:
+            of = figures.cells[row.cell].of
+            job = job_words(figures.cells[scaling.largest.cell].of, names)
+            spread = "" if row.noise == 0 else f"{100 * DEVIATIONS * row.noise:.1f}"
+            gpus = value_words("gpus", row.gpus) if row.gpus else ""
+            rows.append(
+                [job, str(row.n_gpus), gpus, images_per_sec(row.images_per_sec), f"{row.speedup:.2f}x",
+                 f"{row.efficiency_percent:.2f}", spread, "" if row.same_mode else of.mode]
+            )  # fmt: skip
+    heads = ["job", "GPUs", "which", "images/sec", "speedup", "efficiency %", "+/- %", "other mode"]
+    blocks: list[Block] = [_without_empty(table(heads, rows))]
+    if len(figures.scalings) > 1:
+        medians = [
+            [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
+            for one in figures.scaling_medians
+        ]
+        blocks += ["Medians over the jobs:", table(["GPUs", "speedup", "efficiency %", "jobs"], medians)]
+    return blocks
+
+
+def _without_empty(found: Table) -> Table:
+    """Return a table without the columns that have nothing in any row."""
+    kept = [place for place in range(len(found.heads)) if any(row[place] for row in found.rows)]
+    return Table(
+        tuple(found.heads[place] for place in kept),
+        tuple(tuple(row[place] for place in kept) for row in found.rows),
+        tuple(found.side(place) for place in kept),
+        found.notes,
+    )
+
+
+def _ratios(study: Study) -> list[Block]:
+    rows = []
+    for one in study.figures.ratios:
+        values = [row.value for row in one.rows]
+        by_number = "; ".join(
+            f"{median.n_gpus}: {median.value:.2f}" for median in one.medians if median.n_gpus is not None
+        )
+        rows.append(
+            [one.title, one.above, one.below, f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
+             f"{max(values):.2f}", str(len(values)), str(sum(row.holds for row in one.rows)), by_number]
+        )  # fmt: skip
+    heads = ["comparison", "of", "over", "median", "lowest", "highest", "pairs", "beyond noise", "by GPUs"]
+    return [table(heads, rows, left=3)] if rows else []
+
+
+def _pairs(study: Study) -> list[Block]:
+    cells, blocks = study.figures.cells, list[Block]()
+    for one in study.figures.pairs:
+        columns = list(
+            dict.fromkeys(
+                (path, cells[number].of.gpus)
+                for row in one.rows
+                for path, numbers in ((row.near_path, row.near), (row.far_path, row.far))
+                for number in numbers
+            )
+        )
+        rows = []
+        for row in one.rows:
+            known = {cells[number].of.gpus: cells[number].images_per_sec for number in (*row.near, *row.far)}
+            speeds = [images_per_sec(known[gpus]) if gpus in known else "" for _, gpus in columns]
+            rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
+        heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
+        blocks += [
+            f"{one.machine}, {one.model}: images/sec by pair, and the nearer over the farther.",
+            table(["mode", *heads, "gain", "beyond noise"], rows),
+        ]
+    return blocks
+
+
+def _clocks(study: Study) -> list[Block]:
+    blocks = list[Block]()
+    for one in study.figures.clocks:
+        rows = [
+            [str(row.gpu), row.name or "", images_per_sec(row.images_per_sec), f"{row.percent:.2f}",
+             "" if row.clock_mhz is None else f"{row.clock_mhz:.1f}",
+             "" if row.clock_percent is None else f"{row.clock_percent:.2f}",
+             "" if row.explained_percent is None else f"{row.explained_percent:.1f}",
+             "" if row.unexplained_percent is None else f"{row.unexplained_percent:.1f}"]
+            for row in one.rows
+        ]  # fmt: skip
+        kind = next((row.clock for row in one.rows if row.clock), "core")
+        heads = ["GPU", "name", "images/sec", "%", f"{kind} clock MHz", "%", "explained %", "unexplained %"]
+        where = ", ".join(filter(None, (one.machine, one.model)))
+        note = "Explained: of what is missing to the reference, by the clock, at most."
+        blocks += [
+            f"{where}: percent of GPU {one.reference}.",
+            _without_empty(table(heads, rows, left=2, notes=(note,))),
+        ]
+    return blocks
+
+
+def _cpus(study: Study) -> list[Block]:
+    blocks = list[Block]()
+    for one in study.figures.cpus:
+        rows = [
+            [
+                model,
+                *("" if number is None else cell_words(study.figures.cells[number]) for number in numbers),
+            ]
+            for model, numbers in zip(one.models, one.cells, strict=True)
+        ]
+        blocks += [one.name, table(["images/sec", *one.cpus], rows)]
+    return blocks
+
+
+def cell_words(cell: Cell, digits: int | None = None) -> str:
+    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
+    if cell.images_per_sec is None:
+        return cell.of.status
+    return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
+
+
+def _predicted(study: Study) -> list[Block]:
+    figures = study.figures
+    names = varying(figures.cells)
+    rows = [
+        [job_words(figures.cells[row.cell].of, names), str(figures.cells[row.cell].of.n_gpus),
+         images_per_sec(row.predicted.images_per_sec),
+         f"{images_per_sec(row.predicted.low)} to {images_per_sec(row.predicted.high)}",
+         images_per_sec(row.images_per_sec), f"{row.difference_percent:+.1f}", row.predicted.verdict]
+        for row in figures.predicted
+    ]  # fmt: skip
+    heads = ["job", "GPUs", "predicted", "range", "measured", "difference %", "verdict"]
+    return [table(heads, rows)] if rows else []
+
+
+def _against(study: Study, kind: str) -> list[Block]:
+    figures = study.figures
+    names = varying(figures.cells)
+    rows = [
+        [job_words(figures.cells[row.cell].of, names), str(figures.cells[row.cell].of.n_gpus),
+         images_per_sec(figures.cells[row.cell].images_per_sec), images_per_sec(row.reference_images_per_sec),
+         f"{row.difference_percent:+.1f}", f"{row.noise_percent:.1f}",
+         "regression" if row.is_regression else row.verdict, row.reference, ", ".join(row.differs)]
+        for row in figures.against
+        if row.kind == kind
+    ]  # fmt: skip
+    heads = [
+        "job",
+        "GPUs",
+        "images/sec",
+        "reference",
+        "difference %",
+        "noise %",
+        "verdict",
+        "of",
+        "also different",
+    ]
+    return [_without_empty(table(heads, rows))] if rows else []
+
+
+def _cells(study: Study) -> list[Block]:
+    cells = study.figures.cells
+    names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
+    rows = [
+        [job_words(cell.of, names), str(cell.of.n_gpus),
+         value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
+         cell_words(cell), "" if cell.noise is None else percent(100 * DEVIATIONS * cell.noise),
+         str(len(cell.repeats)) if cell.repeats else "", cell.failed[0] if cell.failed else ""]
+        for cell in cells
+    ]  # fmt: skip
+    heads = ["job", "GPUs", "which", "images/sec", "+/- %", "runs", "failed"]
+    return [_without_empty(table(heads, rows))] if rows else []
+
+
+def _unread(study: Study) -> list[Block]:
+    if not study.unread:
+        return []
+    some = [one.why for one in study.unread[:_MAX_UNREAD]]
+    more = len(study.unread) - len(some)
+    return [Bullets((*some, *([f"and {more} more"] if more > 0 else [])))]

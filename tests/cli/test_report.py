@@ -1,0 +1,197 @@
+"""`gputopo report`: logs, runs of gputopo, killed runs, hostile names, regressions, published documents."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.measurements.study import Study
+from gputopo.runs.summary import summarise
+from gputopo.values import schema
+from gputopo.values.run.events import encode_line
+from tests.captures.training.test_tf_cnn import log
+from tests.cli.conftest import Call
+from tests.invented_runs import InventedRun, cpu_devices, stream
+
+HOSTILE = "<script>alert(1)</script>|`x`|[a](javascript:x)\x1b[31m"
+
+
+def run_folder(path: Path, devices: int, *, speed: float | None = None, killed: bool = False) -> Path:
+    """Write a run folder: whole with its result, or its first events and half a line."""
+    path.mkdir(parents=True)
+    events = list(stream(cpu_devices(devices), InventedRun(devices).steps(20)))
+    if killed:
+        half = b"".join(map(encode_line, events[: len(events) // 2])) + b'{"event":"step","ti'
+        (path / "events.jsonl").write_bytes(half)
+        return path
+    result = summarise(events)
+    if speed is not None:
+        assert result.throughput is not None
+        throughput = msgspec.structs.replace(result.throughput, mean=speed, uncertainty=speed / 1000)
+        result = msgspec.structs.replace(result, throughput=throughput)
+    (path / "result.json").write_bytes(schema.encode(result))
+    return path
+
+
+def study(call: Call, *words: object) -> Study:
+    done = call("report", *map(str, words), "--json")
+    assert done.code == 0, done.err
+    return schema.decode(done.out, Study, origin="stdout")
+
+
+def test_logs_and_runs_make_one_report_in_every_form(call: Call, tmp_path: Path) -> None:
+    for number, total in ((1, "210.00"), (2, "400.00"), (4, "801.20")):
+        (tmp_path / f"resnet50-{number}.log").write_text(log(devices=number, total=total))
+    run_folder(tmp_path / "own", 2)
+    words = ("report", str(tmp_path))
+
+    table = call(*words)
+    assert table.code == 0, table.err
+    assert "Scaling" in table.out
+    assert "95.38" in table.out  # % efficiency on 4 GPUs
+    markdown = call(*words, "--format", "markdown").out
+    assert "## Scaling" in markdown
+    rows = list(csv.DictReader(io.StringIO(call(*words, "--format", "csv").out)))
+    assert [row["images_per_sec"] for row in rows if row["framework"] == "tf_cnn_benchmarks"] == [
+        "210.0", "400.0", "801.2",
+    ]  # fmt: skip
+    assert "<title>Training throughput" in call(*words, "--format", "html").out
+
+
+def test_what_was_exported_is_the_same_when_it_is_read_again(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(log())
+    (tmp_path / "failed.log").write_text(log(total=None, tail="Killed"))
+    first = study(call, tmp_path)
+    for form in ("csv", "json"):
+        file = tmp_path / "out" / f"study.{form}"
+        file.parent.mkdir(exist_ok=True)
+        assert call("report", str(tmp_path / "a.log"), str(tmp_path / "failed.log"), "--format", form,
+                    "--output", str(file)).code == 0  # fmt: skip
+        again = study(call, file)
+        assert [cell.images_per_sec for cell in again.figures.cells] == [
+            cell.images_per_sec for cell in first.figures.cells
+        ]
+        assert [cell.failed for cell in again.figures.cells] == [cell.failed for cell in first.figures.cells]
+
+
+def test_a_killed_run_has_its_reason_and_no_figure_and_fails_where_asked(call: Call, tmp_path: Path) -> None:
+    run_folder(tmp_path / "good", 1)
+    run_folder(tmp_path / "killed", 2, killed=True)
+
+    done = call("report", str(tmp_path), "--fail-on", "error")
+    assert done.code == 1
+    assert "the events of the run stop before its end" in done.out
+    assert call("report", str(tmp_path)).code == 0
+    assert [cell.images_per_sec is None for cell in study(call, tmp_path).figures.cells].count(True) == 1
+
+
+@pytest.mark.parametrize(("now", "code"), [(90.0, 1), (99.5, 0), (120.0, 0)])
+def test_a_regression_beyond_the_noise_has_exit_code_one(
+    call: Call, tmp_path: Path, now: float, code: int
+) -> None:
+    before = run_folder(tmp_path / "before", 2, speed=100.0)
+    after = run_folder(tmp_path / "after", 2, speed=now)
+
+    done = call("report", str(after), "--baseline", str(before), "--fail-on", "warning")
+    assert done.code == code
+    assert study(call, after, "--baseline", before).has_regression == (code == 1)
+
+
+def test_hostile_names_and_contents_are_shown_as_they_are_in_no_markup(call: Call, tmp_path: Path) -> None:
+    rows = {"model": HOSTILE, "machine": "=HYPERLINK(1)", "images_per_sec": "10", "source": "../../../etc/x"}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows)
+    writer.writeheader()
+    writer.writerow(rows)
+    (tmp_path / "t.csv").write_text(text.getvalue())
+
+    words = ("report", "--import", str(tmp_path / "t.csv"))
+    for form in ("table", "markdown", "html"):
+        out = call(*words, "--format", form).out
+        assert "\x1b" not in out, form
+        assert "alert" in out
+    assert "<script>" not in call(*words, "--format", "html").out
+    assert "\\<script\\>" in call(*words, "--format", "markdown").out
+    assert "'=HYPERLINK" in call(*words, "--format", "csv").out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["no-such-folder"], "does not exist"),
+        (["--published", "tensorpack", "x"], "--published cannot be combined"),
+        (["--published", "nothing"], "nothing"),
+    ],
+)
+def test_bad_usage_is_one_line_what_and_one_line_what_to_do(call: Call, words: list[str], what: str) -> None:
+    done = call("report", *words)
+    assert (done.code, done.out) == (2, "")
+    assert what in done.err
+    assert len(done.err.splitlines()) == 2
+
+
+def test_an_empty_folder_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("nothing")
+    done = call("report", str(tmp_path))
+    assert done.code == 2
+    assert "there are no measurements" in done.err
+
+
+def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path) -> None:
+    assert "there are no runs in" in call("report").err
+    run_folder(own_home / "runs" / "one", 1)
+    assert "1 run under" in call("report").out
+
+
+# Cells of the documents, as they print them: of each table at least one row.
+PRINTED = {
+    "tensorpack": ["8 1612 1579 1551 1580.58", "8 1651 1556 1574 1604.55", "1 227 227 223 221.68"],
+    "tf-official": [
+        "8 1131 227 1734 387 1079 225 1630 381 995 216 1485 362 966 216 1410 359",
+        "4 4.20x 3.87x 3.89x 3.75x 3.88x 3.76x 3.91x 3.79x 4.06x 3.72x 3.94x 3.70x "
+        "3.90x 3.73x 3.94x 3.77x 3.87x",
+        "2 100.00% 96.67% 96.35% 95.19% 97.89% 95.42% 97.48% 96.48% 101.17% 93.86% 94.36% "
+        "96.36% 98.85% 93.90% 95.60% 96.65% 96.42%",
+        "8 1.05x 1.01x 1.06x 1.02x 1.03x 1.00x 1.05x 1.01x 1.02x",
+        "4 1.03x 1.04x 0.99x 1.01x 0.99x 1.01x 0.99x 1.00x 1.01x",
+        "1 4.73x 4.21x 4.64x 4.26x 4.37x 3.94x 4.41x 3.91x",
+        "1 1.54x 1.73x 1.54x 1.67x 1.52x 1.69x 1.48x 1.67x",
+    ],
+    "lambda-cpu": [
+        "alexnet 7851.70 5337.62 7422.44 missing 8560.16",
+        "inception4 191.13 121.90 204.45 missing 204.38",
+        "resnet50 628.26 620.34 607.05 missing 659.93",
+    ],
+    "keras-multi-gpu": [
+        "replicated nccl 1429 1176 1.22x",
+        "7gforce 6 CPU missing 65.37 1.59x 26.57% 351.98 4.49x 74.79%",
+        "7gforce 4 GPU 33 0.84x 21.12% 32.23 0.79x 19.65% 180.92 2.31x 57.66%",
+        "inception3 az-2x-m60 47.49 38.92 81.95% 31.71 66.77% 81.47% 31.67 66.69% 81.37%",
+        "resnet50 keras avolkov1 NHWC 1.40x",
+        "6 4.03x 1.76x 0.55x",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_published_document_is_printed_anew_with_its_errors(call: Call, name: str) -> None:
+    done = call("report", "--published", name, "--format", "markdown")
+    assert done.code == 0, done.err
+    shown = " ".join(done.out.replace("|", " ").replace("\\", "").split())
+
+    for row in PRINTED[name]:
+        assert row in shown
+    assert ("Errors of the document" in shown) == (name != "tensorpack")
+
+
+def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:
+    done = call("report", "--published", "tf-official", "--json")
+    found = json.loads(done.out)
+
+    assert found["schema"] == "gputopo.study/1"
+    ratio = next(one for one in found["observations"] if one["id"] == "gpu.ratio")
+    assert ratio["evidence"]["median"] == pytest.approx(4.40, abs=0.005)
+    assert ratio["cells"]
