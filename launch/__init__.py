@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def strategy(model: str | None = None, **asked: Any) -> "tf.distribute.Strategy":
+def strategy(model: object = None, **asked: Any) -> "tf.distribute.Strategy":
     """Return the strategy of the plan: `gputopo.launch.script.strategy.strategy`, arguments and errors."""
     from gputopo.launch.script.strategy import strategy as of_plan
 

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +22,9 @@ from gputopo.launch.supervise.locks import try_lock
 from gputopo.planner.available import hidden_gpus, require_unclaimed
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu, Machine
+
+if TYPE_CHECKING:
+    from gputopo.launch.spec.target import Target
 
 MAX_ATTEMPTS = 20  # a lock may be refused only since another process looks who holds it
 _SHARED = Path("/run/lock")
@@ -132,6 +136,31 @@ def claim_free(
         except ClaimedError:
             continue
         return others if named is None else {}
+    raise never_free()
+
+
+def choose_and_claim(
+    machine: Machine,
+    choose: "Callable[[Mapping[int, str]], Target]",
+    held: contextlib.ExitStack | None,
+    environ: Mapping[str, str],
+    command: str,
+    *,
+    on_problem: Callable[[str], None],
+) -> "Target":
+    """Choose GPUs that no other process has claimed, and claim them until `held` closes (None: do not).
+
+    Where another process is quicker, choose again. Raises GputopoError.
+    """
+    folder = claims_folder(environ)
+    for _ in range(MAX_ATTEMPTS):
+        chosen = choose(claimed_by_others(machine, folder))
+        if held is None or chosen.backend == "cpu":
+            return chosen
+        gpus = [gpu for gpu in machine.gpus if gpu.index in chosen.plan.choice.gpus]
+        with contextlib.suppress(ClaimedError):
+            held.enter_context(claimed(gpus, folder, command, on_problem=on_problem))
+            return chosen
     raise never_free()
 
 

@@ -210,25 +210,9 @@ def choose_and_claim(
 
     Where another process is quicker, choose again. Raises GputopoError.
     """
-    from gputopo.launch.jobs.claims import (
-        MAX_ATTEMPTS,
-        ClaimedError,
-        claimed,
-        claimed_by_others,
-        claims_folder,
-        never_free,
-    )
+    from gputopo.launch.jobs import claims as jobs
 
-    folder = claims_folder(os.environ)
-    for _ in range(MAX_ATTEMPTS):
-        chosen = choose(claimed_by_others(machine, folder))
-        if claims is None or chosen.backend == "cpu":
-            return chosen
-        gpus = [gpu for gpu in machine.gpus if gpu.index in chosen.plan.choice.gpus]
-        with contextlib.suppress(ClaimedError):
-            claims.enter_context(claimed(gpus, folder, "gputopo run", on_problem=note))
-            return chosen
-    raise never_free()
+    return jobs.choose_and_claim(machine, choose, claims, os.environ, "gputopo run", on_problem=note)
 
 
 def _is_predicted(placement: Mapping[str, Any], training: Mapping[str, Any]) -> bool:

@@ -1,9 +1,14 @@
 """The strategy for the user's script: what it plans for without TensorFlow, and how Keras trains in it."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from gputopo.launch.jobs.claims import claimed_by_others
 from gputopo.launch.script.nearest import nearest
 from gputopo.launch.script.strategy import lines_of, planned
 from gputopo.values.errors import HardwareError, UsageError
@@ -53,13 +58,15 @@ import gputopo.launch
 from gputopo.launch.script import strategy as door
 from gputopo.values.machine import Driver, Machine
 door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
-chosen = gputopo.launch.strategy("alexnet", num_gpus=int(sys.argv[1]))
 import numpy as np, keras, tensorflow as tf
+def build():
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+chosen = gputopo.launch.strategy(build, num_gpus=int(sys.argv[1]))
 keras.utils.set_random_seed(1)
 x = np.random.rand(16, 4).astype("float32")
 y = x.sum(1, keepdims=True)
 with chosen.scope():
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model = build()
     model.compile(keras.optimizers.SGD(0.1), "mse")
     weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
 losses = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
@@ -87,19 +94,63 @@ def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope(devices: int) 
 
 
 LATE = """
-import sys, tensorflow as tf
-tf.constant(1)
+import sys, keras
+import gputopo.launch
 from gputopo.launch.script import strategy as door
 from gputopo.values.machine import Driver, Machine
 door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
-try:
-    door.strategy(num_gpus=2)
-except door.UsageError as error:
-    print(error.what, "|", error.hint)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+for asked in ({"num_gpus": 2}, {"model": model, "num_gpus": 2}):
+    try:
+        gputopo.launch.strategy(**asked)
+    except door.UsageError as error:
+        print(error.what, "|", error.hint)
+print(type(gputopo.launch.strategy(model, num_gpus=1)).__name__)
 """
 
 
 @pytest.mark.tensorflow
-def test_too_late_a_call_says_what_to_do() -> None:
+def test_too_late_a_call_says_what_to_do_unless_the_devices_are_those_of_the_plan() -> None:
     done = run_program("-c", LATE)
-    assert done.stdout.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
+    assert second.startswith(
+        "TensorFlow has made its devices already | give the function that builds the model"
+    )
+    assert third == "OneDeviceStrategy"
+
+
+ALONE = """
+import sys, types
+from gputopo.launch.script import strategy as door
+from tests.launch.specs import machine
+door._machine = machine
+door._made = lambda target, model, built: print(*target.plan.choice.gpus, flush=True)
+door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("asked", "claimed"), [("claim", {2, 3}), ("leave", set())])
+def test_alone_it_claims_its_gpus_until_its_process_ends_unless_it_shall_not(
+    tmp_path: Path, asked: str, claimed: set[int]
+) -> None:
+    environment = {**os.environ, "GPUTOPO_HOME": str(tmp_path)}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, asked],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdin is not None
+        assert script.stdout is not None
+        assert script.stdout.readline() == "2 3\n"
+        others = claimed_by_others(machine(), tmp_path / "claims")
+        assert set(others) == claimed
+        assert all("gputopo.launch.strategy" in words for words in others.values())
+        script.stdin.close()
+        script.wait()
+        assert claimed_by_others(machine(), tmp_path / "claims") == {}

@@ -1,0 +1,49 @@
+"""What earlier runs of this machine say, before a plan is made."""
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from gputopo.values.errors import GputopoError
+
+if TYPE_CHECKING:
+    from gputopo.planner import Request
+    from gputopo.prediction.one_gpu.published import Figure
+    from gputopo.values.machine import Machine
+    from gputopo.values.run.plan import Learned
+    from gputopo.workload.workloads import Workload
+
+
+class Before(NamedTuple):
+    """Speeds of one GPU in earlier runs, and what runs of several GPUs changed in the constants."""
+
+    history: "tuple[Figure, ...]" = ()
+    learned: "Learned | None" = None
+
+
+def measured_before(machine: "Machine", request: "Request") -> Before:
+    """Return what the latest runs say of a request; nothing where none count or nothing is predicted."""
+    if request.no_history or request.model is None or not request.predicts or not machine.gpus:
+        return Before()
+    from gputopo.launch.supervise.run_folder import past_results, runs_home
+    from gputopo.prediction.one_gpu.speeds import past_speeds
+    from gputopo.runs.predicted.past import figures_by_marks, learned, past_run
+
+    past = list(past_results(runs_home(os.environ)))
+    if not past:
+        return Before()
+    speeds = past_speeds(one.result for one in past)
+    here = [run for one in past if (run := past_run(one.result)) is not None and one.is_of(machine)]
+    changed = learned(machine, here, speeds, _workload_of)
+    if request.single_gpu_images_per_sec:
+        return Before((), changed)
+    return Before((*speeds, *figures_by_marks(machine, here)), changed)
+
+
+def _workload_of(model: str) -> "Workload | None":
+    """Return the costs of a model, None where no table has them and none are stored."""
+    from gputopo.launch.jobs.model_costs import known_workload
+
+    with contextlib.suppress(GputopoError):
+        return known_workload(model)
+    return None
