@@ -19,6 +19,7 @@ from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.scalars import SampleScalars
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.plan import summary_lines
@@ -79,6 +80,7 @@ class RunDisplay:
             alarm = None if self._on_anomaly is None else Alarm(self._on_anomaly, note)
             if alarm is not None:
                 stack.callback(alarm.close)
+            scalars = stack.enter_context(contextlib.closing(SampleScalars(note)))
 
             def on_event(event: "Event") -> None:
                 with tolerating_stderr_errors():
@@ -87,6 +89,7 @@ class RunDisplay:
                     metrics.event(event)
                 if alarm is not None:
                     alarm.event(event)
+                scalars.event(event)
                 if log is not None:
                     self._print(log.lines(event))
 

@@ -20,6 +20,8 @@ from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.spec.run_spec import Lifecycle
 from tests.launch.specs import cpu_spec
+from gputopo.launch.supervise.scalars import SampleScalars
+from tests.launch.supervise.test_scalars import run
 marks = tuple(TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2))
 step = Step(time_s=0.0, step=1, seconds=0.5, images=8, loss=1.0, marks=marks, global_step=2)
 found = {}
@@ -35,6 +37,18 @@ for name, (losses, examples) in json.loads(sys.argv[2]).items():
         for record in tf.data.TFRecordDataset(str(file)):
             for value in Event.FromString(record.numpy()).summary.value:
                 points[value.tag] = round(float(tf.make_ndarray(value.tensor)), 4)
+board = Path(sys.argv[1]) / "gpus"
+samples = SampleScalars(print)
+for event in run(board, 7):
+    samples.event(event)
+samples.close()
+for file in board.glob("*/events*"):
+    first, *rest = [Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]
+    assert first.file_version == "brain.Event:2"
+    found[file.parent.name] = [
+        [event.wall_time, event.step, {one.tag: round(one.simple_value, 2) for one in event.summary.value}]
+        for event in rest
+    ]
 json.dump(found, sys.stdout)
 """
 # Losses and examples of the towers.
@@ -76,3 +90,16 @@ def test_towers_with_one_joint_loss_have_none_of_their_own(written: dict[str, An
         "tower_0": {"images_per_sec": 10.0},
         "tower_1": {"images_per_sec": 10.0},
     }
+
+
+def test_what_the_gpus_reported_is_read_as_scalars(written: dict[str, Any]) -> None:
+    first, (time_s, step, points) = written["gpu_1"]
+    assert (time_s, step) == (5.0, 1005)  # one point every 5 s
+    assert points == {
+        "gpu/core_clock_mhz": 1505.0,
+        "gpu/power_w": 100.5,
+        "gpu/temperature_c": 71.0,
+        "images_per_sec": 20.0,
+    }
+    assert first[2]["gpu/core_clock_mhz"] == 1500.0
+    assert written["gpu_0"][0][2]["images_per_sec"] == 40.0
