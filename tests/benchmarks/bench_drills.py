@@ -3,11 +3,12 @@
     python -m tests.benchmarks.bench_drills --rounds 5
     python -m tests.benchmarks.bench_drills --real 20 --hog 2
 
-Each round draws sizes, devices, noise, onsets and places of every drill. Recall counts slow cards by 5 % and
-more that the run resolves (`resolution_percent` at most what was injected, or the card was called slow);
-precision counts every card that was called slow, in drills without faults, too. `--beside-hog N`: simulated
-runs beside a program that takes what cores it gets, on CPU devices and GPUs, half of them with correlated
-noise. `--real N`: short trainings on two CPU devices beside `--hog` busy processes, which take minutes.
+Each round draws sizes, devices, noise, onsets and places of every drill. Recall counts slow cards by 5 %
+and more that the run resolves (`resolution_percent` at most what was injected, or the card was called
+slow); precision counts every card that was called slow, in drills without faults, too. `--beside-hog N`:
+simulated runs beside a program that takes what cores it gets, on GPUs and on CPU devices, there often of
+one of them alone; half of them with correlated noise. `--real N`: short trainings on two CPU devices
+beside `--hog` busy processes, which take minutes.
 """
 
 import argparse
@@ -116,6 +117,7 @@ def beside_hog(runs: int, seed: int) -> None:
             compute_s=rng.uniform(0.01, 0.4),
             noise=rng.uniform(0.01, 0.08),
             memory=rng.choice((0.0, 0.8)),
+            robbed=rng.choice((None, 0, 1)) if on_cpu else None,
             host=host,
         )
         result, _ = went(box, seed + number)

@@ -83,6 +83,7 @@ class Box:
     between two collections of garbage of a tower, 0: none; its seconds are `collects_s`. `phases`: by the
     step that they precede. `ends_at`: the worker fails after this step. `unsampled`: steps without samples.
     `skew_s`: of the samples against the steps; `clock_set_s`: by step, what the host's clock was set by.
+    `robbed`: a CPU device from whose part of the cores other programs take all their time.
     """
 
     devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
@@ -110,6 +111,7 @@ class Box:
     skew_s: float = 0.0
     clock_set_s: Callable[[int], float] = lambda step: 0.0
     warmup: int = 5
+    robbed: int | None = None
 
     def card(self, tower: int, step: int) -> Card:
         """The state of a tower's GPU in a step."""
@@ -152,6 +154,8 @@ class Box:
             if self.collected and (step + 17 * tower) % self.collected == 0:
                 compute_s += self.collects_s
             compute_s += self._stolen_s(self.host(step), rng)
+            if tower == self.robbed:  # what others take, they take from this one's part of the cores
+                compute_s /= 1 - min(0.9, len(self.devices) * self.host(step).other_cpu)
             weights_s = self._weights_s(tower, card) * math.exp(rng.gauss(0, self.noise))
             if step <= self.marks_end.get(tower, step):
                 marks.append(

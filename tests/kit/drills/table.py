@@ -397,6 +397,61 @@ def _innocent_clock(dice: Dice) -> Drill:
     return Drill(box, slow={1: ""}, percent={1: percent})
 
 
+def _all_capped_one_slow(dice: Dice) -> Drill:
+    """Every card is at its power limit, as cards at work often are: that is not why one is slower."""
+    box, percent = _box(dice, steps=SHORT), dice.number(12, 7, 20)
+    capped = Card(core=0.93, throttle=POWER_CAP, temperature=84)
+    box.cards = {tower: always(capped) for tower in range(len(box.devices))}
+    box.cards[1] = always(replace(capped, hidden=1 - percent / 100))
+    return Drill(box, slow={1: ""}, percent={1: percent})
+
+
+def _one_fast(dice: Dice) -> Drill:
+    box = _box(dice, steps=SHORT, devices=gpu_devices(8))
+    box.cards = {3: always(Card(hidden=dice.number(1.08, 1.05, 1.15)))}
+    return Drill(box)
+
+
+def _hot_without_effect(dice: Dice) -> Drill:
+    """Warm, and not slowed down by it: slow for another reason."""
+    box, percent = _box(dice, steps=SHORT), dice.number(9, 6, 15)
+    box.cards = {0: always(Card(hidden=1 - percent / 100, temperature=89))}
+    return Drill(box, slow={0: ""}, percent={0: percent})
+
+
+def _until(dice: Dice) -> Drill:
+    """Another program was there when the run began, and ended."""
+    box, last = _box(dice), dice.whole(200, 150, 250)
+    card = Card(busy=dice.number(0.3, 0.15, 0.5), others=1)
+    box.cards = {2: since(-100, card, last)}
+    return Drill(box, slow={2: "other-process"}, percent={2: _percent(card, box)})
+
+
+def _two_of_three(dice: Dice) -> Drill:
+    box, percent = _box(dice, steps=SHORT, devices=gpu_devices(3)), dice.number(10, 6, 20)
+    box.cards = {tower: always(Card(hidden=1 - percent / 100)) for tower in (0, 2)}
+    return Drill(box, slow={0: "", 2: ""}, percent={0: percent, 2: percent})
+
+
+def _noisy_slow(dice: Dice) -> Drill:
+    """Five percent in so much noise that nobody can say: neither slow nor even."""
+    box = _box(dice, steps=60, noise=0.09, memory=0.3)
+    box.cards = {1: always(Card(hidden=0.95))}
+    return Drill(box, untold=(1,))
+
+
+def _pauses_of_all(dice: Dice) -> Drill:
+    """Every hundred steps all wait for a disk, and no phase is announced."""
+    return Drill(_box(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
+
+
+def _long(dice: Dice) -> Drill:
+    box, card = _box(dice, steps=1500), _capped(dice)
+    step = dice.whole(1000, 700, 1200)
+    box.cards = {2: since(step, card)}
+    return Drill(box, slow={2: "power-cap"}, percent={2: _percent(card, box)}, since=step)
+
+
 Make = Callable[[Dice], Drill]
 _process: Callable[[Dice], Card] = lambda dice: Card(busy=dice.number(0.35, 0.15, 0.5), others=1)  # noqa: E731
 _capped: Callable[[Dice], Card] = lambda dice: Card(  # noqa: E731
@@ -453,6 +508,14 @@ DRILLS: dict[str, Make] = {
     "garbage collection": _steady(collected=60),
     "evaluations and checkpoints": _paused("evaluation", "checkpoint"),
     "checkpoints": _paused("checkpoint"),
+    "all at their power limit, one slow": _all_capped_one_slow,
+    "one fast card": _one_fast,
+    "hot without an effect": _hot_without_effect,
+    "another process leaves": _until,
+    "two of three slow": _two_of_three,
+    "slow by 5 % in noise": _noisy_slow,
+    "pauses of all": _pauses_of_all,
+    "long run, slow from a step on": _long,
     "steady": _even,
     "steady, noise 4 %": _steady(noise=0.04),
     "steady, correlated noise": _steady(noise=0.03, memory=0.85),
