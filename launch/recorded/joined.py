@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from gputopo.launch.throughput import Report, StepDone, StepsEnded
-from gputopo.values.run.events import Step, TowerMarks, WarmupDone
+from gputopo.values.run.events import Noticed, Step, TowerMarks, WarmupDone
 
 # Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
 # together, and pipelines run a few steps ahead. Ours.
@@ -23,6 +23,7 @@ class _Process:
     def __init__(self) -> None:
         self.waiting: deque[StepDone] = deque()
         self.ended = False
+        self.number = 1  # of its latest step
 
     def take(self) -> list[StepDone]:
         """Take its next step, or all of them where it is ahead."""
@@ -41,6 +42,7 @@ class Joined:
         self._processes: dict[int, _Process] = {}
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
+        self._lost = 0  # steps whose reports did not come
 
     def add(self, report: Report, time_s: float) -> Iterator[Step | WarmupDone]:
         """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
@@ -51,15 +53,20 @@ class Joined:
             yield from self._first(report, time_s)
         elif (process := self._process(report.pid)) is not None:
             process.waiting.append(report)
+            self._lost += max(0, report.step - process.number - 1)
+            process.number = report.step
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {pid: one for pid, one in self._processes.items() if one.waiting}
         yield from self._complete(time_s)
 
-    def finish(self, time_s: float) -> Iterator[Step | WarmupDone]:
-        """Return what is left: no process reports more."""
+    def finish(self, time_s: float) -> Iterator[Step | WarmupDone | Noticed]:
+        """Return what is left, and a notice of what was lost: no process reports more."""
         for process in self._processes.values():
             process.ended = True
         yield from self._complete(time_s)
+        if self._lost:
+            says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
+            yield Noticed(time_s=time_s, says=says)
 
     def _process(self, pid: int) -> _Process | None:
         if pid not in self._processes and len(self._processes) >= MAX_PROCESSES:
@@ -71,7 +78,7 @@ class Joined:
         process = self._process(report.pid)
         if process is None:
             return
-        process.ended = False
+        process.ended, process.number = False, 1
         if not others:  # those of further processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds

@@ -119,3 +119,24 @@ def test_how_it_ended_is_in_the_result(script: str, status: str, kind: str | Non
     result = result_in(tmp_path / "run")
     assert (result.status, result.exit_code) == (status, done.returncode)
     assert (None if result.failure is None else result.failure.kind) == kind
+
+
+UNTIL_THE_XID = """until grep -q '"code":79' "$0/events.jsonl"; do sleep 0.05; done; exit $1"""
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "code"),
+    [(0, (), 0), (0, ("--fail-on", "error"), 1), (5, ("--fail-on", "error"), 5)],
+)
+def test_an_error_of_a_gpu_is_reported_and_fails_a_program_that_did_not_only_where_asked(
+    own: int, options: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "run")
+    program = ("sh", "-c", UNTIL_THE_XID, folder, str(own))
+    command = ("run", "--gpus", "0,1", "--output", folder, *options, "--", *program)
+    done = commands.run("-m", "tests.kit.command", "four+xid_79@0", "--", *command)
+    assert done.returncode == code
+    assert "gputopo: ! GPU 0: Xid 79: GPU has fallen off the bus\n" in done.stderr
+    hardware = result_in(tmp_path / "run").hardware
+    assert hardware is not None
+    assert [(fault.id, fault.severity, fault.gpu) for fault in hardware.faults] == [("xid", "error", 0)]

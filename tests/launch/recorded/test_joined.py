@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.recorded.joined import GONE_STEPS, MAX_AHEAD, Joined
 from gputopo.launch.throughput import Report, StepDone, StepsEnded
-from gputopo.values.run.events import Step, WarmupDone
+from gputopo.values.run.events import Noticed, Step, WarmupDone
 
 
 def step(pid: int, number: int, seconds: float = 0.5, *, examples: int = 10, **more: float) -> StepDone:
@@ -24,13 +24,15 @@ def step(pid: int, number: int, seconds: float = 0.5, *, examples: int = 10, **m
     )
 
 
-def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone]:
+def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone | Noticed]:
     made = Joined(devices)
-    found = [event for time_s, report in enumerate(reports) for event in made.add(report, float(time_s))]
+    found: list[Step | WarmupDone | Noticed] = []
+    for time_s, report in enumerate(reports):
+        found += made.add(report, float(time_s))
     return [*found, *made.finish(99.0)]
 
 
-def steps_of(events: Sequence[Step | WarmupDone]) -> list[tuple[int, int, float]]:
+def steps_of(events: Sequence[Step | WarmupDone | Noticed]) -> list[tuple[int, int, float]]:
     return [(one.step, one.images, one.seconds) for one in events if isinstance(one, Step)]
 
 
@@ -86,6 +88,11 @@ def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
     killed = joined([*both, *(step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))])
     assert steps_of(killed)[-1][1] == 10
     assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
+
+
+def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
+    (notice,) = (one for one in joined([step(1, n) for n in (1, 2, 5, 6)]) if isinstance(one, Noticed))
+    assert notice.says.startswith("2 steps were reported faster than they could be recorded")
 
 
 def test_a_loop_that_begins_anew_has_a_warm_up_of_its_own() -> None:
