@@ -41,6 +41,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     },
     "copies.sharing": {"CHANGED_SHARE": 0.06, "LEVEL_SHARE": 0.15, "BIDIRECTIONAL_SHARE": 0.75},
     "findings.measured.validity": {"SUM_TOLERANCE": 0.2},
+    "launch.jobs.batch_search": {"SEARCH_S": 120.0},
     "launch.jobs.leftovers": {"TERM_S": 5.0, "KILL_S": 10.0},
     "launch.jobs.program": {"ONE_REQUEST_S": 0.05},
     "launch.jobs.reduction.bench": {"REPEATS": 10, "WARM_UP": 3, "SILENCE_LIMIT_S": 120.0},

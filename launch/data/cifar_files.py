@@ -165,6 +165,11 @@ def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:
     return [int(number) for number in np.flatnonzero(labels >= classes)]
 
 
+def bad_label(label: int) -> str:
+    """Describe a label that is out of range."""
+    return f"its label {label} is none of 0 to {CLASSES - 1}"
+
+
 def joined(parts: Iterable[CifarFile]) -> tuple[Bytes, Bytes]:
     """Join the images and the labels of several files."""
     listed: Sequence[CifarFile] = list(parts)

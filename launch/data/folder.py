@@ -1,14 +1,16 @@
 """Data folders: which data set in which files, and damage that can be found without reading the data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
-from gputopo.launch.data.cifar_files import RECORD_BYTES
-from gputopo.launch.data.tfrecords import walk
-from gputopo.values.errors import InputError
+from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
+from gputopo.launch.data.tfrecords import walk, wrong_checksum
+from gputopo.values.errors import InputError, UsageError
+from gputopo.workload import workloads
 
 DataName = Literal["imagenet", "cifar10"]
 Form = Literal["tfrecord", "binary", "python"]
@@ -92,6 +94,51 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
         for file, size in zip(files, sizes, strict=True)
         if size == 0 or (data.form == "binary" and size % RECORD_BYTES)
     ]
+
+
+def require_made_for(data: DataFolder, model: str) -> None:
+    """Raise UsageError for a data set that a model of the catalogue is not made for."""
+    known = workloads.require(model).data_name if model in workloads.names() else None
+    if known is not None and known != data.name:
+        raise UsageError(
+            f"{model} is made for {known}, {data.folder} holds {data.name}",
+            f"give --data-dir a folder of {known}, or choose a model for {data.name}",
+        )
+
+
+def require_sound(data: DataFolder, subset: Subset) -> None:
+    """Raise InputError for the first bad record that shows without TensorFlow, as reading it would.
+
+    Lengths, labels of CIFAR-10's binary version, and the checksum of the first record of TFRecords.
+    """
+    damaged = check(data, subset)
+    first = data.of(subset)[0]
+    try:
+        if not damaged and data.form == "tfrecord":
+            why = wrong_checksum(first)
+            damaged = [] if why is None else [(first, 0, why)]
+        elif not damaged and data.form == "binary":
+            damaged = list(islice(_bad_labels(data.of(subset)), 1))
+    except OSError as error:
+        raise _unreadable(data.folder, error) from error
+    for path, record, why in damaged:
+        raise bad_record(path, record, why)
+
+
+def bad_record(path: Path, record: int, why: str) -> InputError:
+    """Return the error for a record that stops a run."""
+    return InputError(
+        f"{path}, record {record}: {why}",
+        "download the file again, or leave such records out with --bad-records skip",
+    )
+
+
+def _bad_labels(files: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
+    for file in files:
+        labels = file.read_bytes()[::RECORD_BYTES]
+        if max(labels) >= CLASSES:
+            number = next(number for number, label in enumerate(labels) if label >= CLASSES)
+            yield file, number, bad_label(labels[number])
 
 
 def count(data: DataFolder, subset: Subset) -> int | None:

@@ -19,19 +19,41 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.batches import BatchSize, as_typed, halved
-from gputopo.values.run.events import BatchTried, PhaseBegun
+from gputopo.values.run.batches import BatchSize, as_typed, batch_words, halved
+from gputopo.values.run.events import BatchTried, Noticed, PhaseBegun
+
+# Seconds in which a try may begin. Ours: one of a large batch takes half a minute on CPU devices, and at most
+# ten are needed.
+SEARCH_S = 120.0
 
 WorkerCommand = Callable[[Path, int], Sequence[str]]
 """Makes the command line of a worker from the path of its spec and the file descriptor for its events."""
 
 
-def find(spec: RunSpec, folder: RunFolder, record: Record, workers: Workers, command: WorkerCommand) -> None:
-    """Try smaller batches, record each, and release the record's deferred failure with what fits."""
+def find(
+    spec: RunSpec,
+    folder: RunFolder,
+    record: Record,
+    workers: Workers,
+    command: WorkerCommand,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Try smaller batches, record each, and release the record's deferred failure with what fits.
+
+    No try begins after `SEARCH_S`; the one that runs then is ended by its own outcome.
+    """
     if max(spec.batches) > 1:
         record.add(PhaseBegun(time_s=time.time(), phase="batch search"))
+    began = clock()
 
     def fits(batch_size: BatchSize) -> bool | None:
+        left_s = SEARCH_S - (clock() - began)
+        if left_s <= 0:
+            record.add(Noticed(time_s=time.time(), says=f"the search ends after {SEARCH_S:g} s"))
+            return None
+        says = f"trying a batch of {batch_words(batch_size)} (tries begin for {left_s:.0f} s more)"
+        record.add(Noticed(time_s=time.time(), says=says))
         answer = try_batch(spec, batch_size, folder, workers, command)
         if answer is not None:
             record.add(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))

@@ -1,12 +1,18 @@
-"""Names of `--model`: a network of gputopo, `keras:NAME`, or the user's own `module:function`. Pure.
+"""Names of `--model`: a network of gputopo, `keras:NAME`, or the user's own `module:function`.
 
 Of the last two nothing but the name is known without TensorFlow: sizes and costs are found when the model
 is built. `--model alexnet --data-name cifar10` is alexnet-cifar10.
 """
 
+import contextlib
 import difflib
+import os
 import re
+import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from gputopo.values.errors import UsageError
@@ -65,6 +71,45 @@ def defaults(name: str) -> Defaults:
         known = workload.require(asked.attribute)
         return Defaults(known.gpu_batch, known.cpu_batch, known.learning_rate)
     return Defaults(KERAS_GPU_BATCH, KERAS_CPU_BATCH, KERAS_LEARNING_RATE)
+
+
+def require_importable(name: str) -> None:
+    """Raise UsageError for the user's module that is not there, or has a syntax error. Runs nothing of it.
+
+    The current folder counts, as in Python itself. Of `a.b` only `a` is looked for.
+    """
+    asked = read(name)
+    if asked.kind != "own":
+        return
+    first = asked.module.partition(".")[0]
+    with contextlib.suppress(OSError):  # the current folder was removed
+        here = os.getcwd()
+        found = PathFinder.find_spec(first, [here, *sys.path])
+        try:
+            found = found or find_spec(first)
+        except (ValueError, ImportError):  # a module without a specification is there
+            return
+        if found is None:
+            raise no_module(first)
+        if first == asked.module and found.origin is not None and found.origin.endswith(".py"):
+            try:
+                compile(Path(found.origin).read_bytes(), found.origin, "exec", dont_inherit=True)
+            except SyntaxError as error:
+                raise UsageError(
+                    f"the module {first} cannot be imported: {type(error).__name__}: {error.msg} "
+                    f"({error.filename}, line {error.lineno})",
+                    f"python -c 'import {first}' shows all of it",
+                ) from error
+            except ValueError:  # null bytes
+                return
+
+
+def no_module(name: str) -> UsageError:
+    """Return the error for a module that is not there."""
+    return UsageError(
+        f"there is no module {name} in this folder or on PYTHONPATH",
+        "run in the folder that holds it, or add that folder to PYTHONPATH",
+    )
 
 
 def _keras(name: str, attribute: str) -> ModelName:

@@ -15,6 +15,7 @@ from gputopo.cli.printing import is_lost_terminal, note, to_stderr, tolerating_s
 from gputopo.cli.run.options import OutputOptions, Shape
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
+from gputopo.launch.spec.model_names import require_importable
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -131,8 +132,7 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code."""
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
-    if spec.task == "train":
-        _require_files(spec)
+    _require_files(spec)
     display = RunDisplay(
         options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
     )
@@ -360,18 +360,26 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     require_numerics(spec, env.run_env(os.environ, target, spec))
     require_memory(spec, target.machine, host_bytes=memory_bytes())
     if spec.data.folder is not None:
-        from gputopo.launch.data.folder import find
+        from gputopo.launch.data.folder import find, require_made_for, require_sound
 
-        find(Path(spec.data.folder), spec.data.name)
+        found = find(Path(spec.data.folder), spec.data.name)
+        require_made_for(found, spec.model)
+        if spec.data.bad_records == "stop":
+            require_sound(found, "validation" if spec.task == "eval" else "train")
+    require_importable(spec.model)
 
 
 def _require_files(spec: "RunSpec") -> None:
     """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
     saved = spec.lifecycle
-    if any(name is not None for name in (saved.checkpoints, saved.export, saved.tensorboard)):
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+    if spec.task == "eval":
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_evaluable  # loads NumPy
 
-        require_files(saved)
+        require_evaluable(spec)
+    elif spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard):
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files
+
+        require_files(spec)
 
 
 def _require_home_of_traces(home: Path) -> None:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.models.keras.foreign import Foreign
-from gputopo.launch.spec.model_names import ModelName
+from gputopo.launch.spec.model_names import ModelName, no_module
 from gputopo.values.errors import UsageError
 
 _SIDE = 224  # of pictures, where a model of keras.applications takes any: what its weights were trained with
@@ -95,10 +95,7 @@ def _module(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # one that the user's module asks for
-            raise UsageError(
-                f"there is no module {error.name} in this folder or on PYTHONPATH",
-                "run in the folder that holds it, or add that folder to PYTHONPATH",
-            ) from error
+            raise no_module(error.name) from error
 
 
 def _here() -> Path | None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from gputopo.launch.data.folder import bad_record
 from gputopo.values.errors import InputError
 
 _NAMED = 3  # in the notice
@@ -50,24 +51,23 @@ class BadRecords:
         Raises InputError where one bad record stops the run, or where hardly any record is good.
         """
         if self._policy == "stop":
-            raise self._failed(
-                f"{path}, record {record}: {why}",
-                "download the file again, or leave such records out with --bad-records skip",
-            )
+            raise self._failed(bad_record(path, record, why))
         self.took_places = self.took_places or in_order
         self._again += (path, record) in self._found
         self._found.setdefault((path, record), why)
         if self._again > _MAX_PASSES * self.count:
             raise self._failed(
-                f"{path.parent} has no full batch: {self.notices[0]}",
-                "download the files again, or use a smaller --batch-size",
+                InputError(
+                    f"{path.parent} has no full batch: {self.notices[0]}",
+                    "download the files again, or use a smaller --batch-size",
+                )
             )
 
     def batch_made(self) -> None:
         """Restart the count of passes: good records were read."""
         self._again = 0
 
-    def _failed(self, what: str, hint: str) -> InputError:
+    def _failed(self, error: InputError) -> InputError:
         """Return the first error: TensorFlow may read on after it, and find more."""
-        self.error = self.error or InputError(what, hint)
+        self.error = self.error or error
         return self.error

@@ -96,7 +96,7 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
             bad.note(path, len(file.labels), file.damage)
         wrong = cifar_files.bad_records(file.labels)
         for number in wrong:
-            bad.note(path, number, f"its label {file.labels[number]} is none of 0 to 9")
+            bad.note(path, number, cifar_files.bad_label(file.labels[number]))
         good = np.delete(np.arange(len(file.labels)), wrong)
         parts.append(cifar_files.CifarFile(file.images[good], file.labels[good]))
     if not any(len(part.labels) for part in parts):

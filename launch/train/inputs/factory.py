@@ -21,7 +21,6 @@ from gputopo.launch.train.inputs.source import Fact, Shape, Source
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
 from gputopo.launch.train.placement.devices import concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
-from gputopo.workload import workloads as workload
 
 # As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
 MONITORING_THREADS = 2
@@ -94,12 +93,7 @@ def require_fit(found: DataFolder, model: Shape, name: str) -> None:
     A model of the catalogue names its data set. Another model must have three colours and enough classes;
     its labels are checked while they are read.
     """
-    known = workload.require(name).data_name if name in workload.names() else None
-    if known is not None and known != found.name:
-        raise UsageError(
-            f"{name} is made for {known}, {found.folder} holds {found.name}",
-            f"give --data-dir a folder of {known}, or choose a model for {found.name}",
-        )
+    folder.require_made_for(found, name)
     colours = model.input_shape[2]
     if colours != _COLOURS or model.classes < _MIN_CLASSES[found.name]:
         has = "1 class" if model.classes == 1 else f"{model.classes} classes"

@@ -14,6 +14,7 @@ header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member
 """
 
 import errno
+import math
 import os
 import re
 import tempfile
@@ -27,10 +28,11 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.train.lifecycle.export_folder import require_empty
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+from gputopo.workload import workloads
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
@@ -76,6 +78,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     arrays: dict[str, tuple[int, ...]] = {}
     finite: bool = True
     versions: dict[str, str] = {}
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers of one set."""
+        return sum(math.prod(shape) for name, shape in self.arrays.items() if name.startswith("variables/0/"))
 
     @property
     def alone(self) -> bool:
@@ -200,11 +207,12 @@ def require_begin(folder: Path, lifecycle: Lifecycle, *, steps: int | None) -> N
         )
 
 
-def require_files(lifecycle: Lifecycle) -> None:
+def require_files(spec: RunSpec) -> None:
     """Check before TensorFlow is loaded what a training does with its folders; they are made if need be.
 
     Of checkpoints only the headers are read. Raises GputopoError, as the worker would.
     """
+    lifecycle = spec.lifecycle
     for option, name in (
         ("--checkpoints", lifecycle.checkpoints),
         ("--tensorboard", lifecycle.tensorboard),
@@ -218,8 +226,65 @@ def require_files(lifecycle: Lifecycle) -> None:
         return
     folder = Path(lifecycle.checkpoints)
     found, damaged = _read_headers(folder)
+    finite = [one for one in found if one.header.finite]
+    resumes = lifecycle.resume or lifecycle.resume_or_start
+    if not found and damaged and resumes:
+        raise all_damaged([error.what for error in damaged])
     if found or not damaged:  # the worker knows whether damaged ones matter
         require_begin(folder, lifecycle, steps=max((one.header.steps for one in found), default=None))
+    if finite and resumes:
+        newest_one = max(finite, key=lambda one: one.header.steps)
+        alone = spec.variable_update == "independent"
+        require_same(
+            newest_one,
+            msgspec.structs.replace(
+                _of_model(newest_one.header, spec),
+                optimizer=spec.optimization.optimizer,
+                optimizer_of="gputopo" if spec.method is None else "keras",
+                variable_update=spec.variable_update,
+                places=len(spec.devices) if alone else 1,
+            ),
+        )
+
+
+def require_evaluable(spec: RunSpec) -> None:
+    """Check before TensorFlow is loaded that there is a checkpoint of the model to evaluate.
+
+    Only headers are read. Raises InputError, as the worker would.
+    """
+    if spec.lifecycle.checkpoints is None:
+        return
+    folder = Path(spec.lifecycle.checkpoints)
+    found, damaged = _read_headers(folder)
+    finite = [one for one in found if one.header.finite]
+    if not found and damaged:
+        raise all_damaged([error.what for error in damaged])
+    if not found:
+        raise no_checkpoint(folder)
+    if finite:
+        newest_one = max(finite, key=lambda one: one.header.steps)
+        require_same(newest_one, _of_model(newest_one.header, spec))
+
+
+def no_checkpoint(folder: Path) -> InputError:
+    """Return the error for an evaluation of a folder without a checkpoint."""
+    return InputError(
+        f"there is no checkpoint in {folder}", "name the folder of a run's checkpoints with --checkpoints"
+    )
+
+
+def all_damaged(damaged: Sequence[str]) -> InputError:
+    """Return the error for a folder whose checkpoints are all damaged, by what is said of each."""
+    return InputError(
+        f"{damaged[0]}, and there is no other checkpoint",
+        "remove it to begin at the start, or name another folder with --checkpoints",
+    )
+
+
+def _of_model(header: Header, spec: RunSpec) -> Header:
+    """Return the header with the spec's model, and its classes where they are known without building it."""
+    known = workloads.require(spec.model).classes if spec.model in workloads.names() else header.classes
+    return msgspec.structs.replace(header, model=spec.model, classes=known)
 
 
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:
@@ -259,7 +324,8 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         differs.append(f"{_towers(header)}, not {_towers(wanted)}")
     if differs:
         raise InputError(
-            f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)}",
+            f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
+            f"({header.parameters:,} parameters)",
             "give the options that it was made with, or name another folder with --checkpoints",
         )
 

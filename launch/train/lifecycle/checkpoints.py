@@ -14,7 +14,6 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.train.loop import Stepper
-from gputopo.values.errors import InputError
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 
 Emit = Callable[[Event], None]
@@ -49,7 +48,7 @@ class Checkpoints:
         lifecycle = self._spec.lifecycle
         resumes = lifecycle.resume or lifecycle.resume_or_start
         if found is None and damaged and resumes:
-            raise _all_damaged(damaged)
+            raise files.all_damaged(damaged)
         for remark in damaged:
             self._notice(remark)
         files.require_begin(self._folder, lifecycle, steps=None if found is None else found.header.steps)
@@ -155,11 +154,9 @@ def load_for_evaluation(
     found, damaged = files.newest(folder)
     remarks = list(damaged)
     if found is None and damaged:
-        raise _all_damaged(damaged)
+        raise files.all_damaged(damaged)
     if found is None:
-        raise InputError(
-            f"there is no checkpoint in {folder}", "name the folder of a run's checkpoints with --checkpoints"
-        )
+        raise files.no_checkpoint(folder)
     # How it was trained does not matter.
     header = found.header
     wanted = msgspec.structs.replace(header, model=spec.model, classes=model.classes)
@@ -215,13 +212,6 @@ def _sets(
             yield place, [own]
     elif places:
         yield 0, places
-
-
-def _all_damaged(damaged: Sequence[str]) -> InputError:
-    return InputError(
-        f"{damaged[0]}, and there is no other checkpoint",
-        "remove it to begin at the start, or name another folder with --checkpoints",
-    )
 
 
 def _scale(step: Stepper) -> Copies:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.data import folder as data_folder
-from gputopo.launch.data.folder import check, count, find
-from gputopo.values.errors import InputError
+from gputopo.launch.data.folder import check, count, find, require_made_for, require_sound
+from gputopo.values.errors import InputError, UsageError
 from tests.launch.data.records import framed
 
 
@@ -181,3 +181,35 @@ def test_a_folder_in_a_files_place_and_a_link_to_nowhere_are_named(tmp_path: Pat
     (tmp_path / "train-00001-of-00002").symlink_to("nowhere")
     with pytest.raises(InputError, match="train-00001-of-00002 cannot be read: No such file"):
         check(find(tmp_path), "train")
+
+
+def test_a_bad_record_that_shows_without_tensorflow_is_an_error_before_it_loads(tmp_path: Path) -> None:
+    sound = shard(tmp_path, "train-00000-of-00002", b"abc", b"de")
+    second = shard(tmp_path, "train-00001-of-00002", b"f")
+    require_sound(find(tmp_path), "train")
+    sound.write_bytes(sound.read_bytes().replace(b"abc", b"abd"))
+    with pytest.raises(
+        InputError, match=r"train-00000-of-00002, record 0: its checksum does not match"
+    ) as bad:
+        require_sound(find(tmp_path), "train")
+    assert "--bad-records skip" in bad.value.hint
+    second.write_bytes(b"")
+    with pytest.raises(InputError, match="train-00001-of-00002, record 0: the file is empty"):
+        require_sound(find(tmp_path), "train")
+
+
+def test_a_label_of_cifar_that_is_out_of_range_is_an_error_before_tensorflow_loads(tmp_path: Path) -> None:
+    file = tmp_path / "data_batch_1.bin"
+    file.write_bytes(bytes(3073) + b"\x09" + bytes(3072))
+    require_sound(find(tmp_path), "train")
+    file.write_bytes(bytes(3073) + b"\x0a" + bytes(3072))
+    with pytest.raises(InputError, match=r"data_batch_1.bin, record 1: its label 10 is none of 0 to 9"):
+        require_sound(find(tmp_path), "train")
+
+
+def test_a_model_of_the_catalogue_is_made_for_one_data_set(tmp_path: Path) -> None:
+    shard(tmp_path, "train-00000-of-00001", b"a")
+    for model in ("alexnet", "keras:ResNet50", "my:net"):
+        require_made_for(find(tmp_path), model)
+    with pytest.raises(UsageError, match=r"resnet20 is made for cifar10, .* holds imagenet"):
+        require_made_for(find(tmp_path), "resnet20")

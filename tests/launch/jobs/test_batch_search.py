@@ -1,11 +1,18 @@
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.jobs import batch_search
-from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
+from gputopo.launch.supervise.job import Workers
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values.run.batches import BatchSize
+from gputopo.values.run.events import Event, Noticed, RankFailed
 from tests.launch.specs import cpu_spec
 
 
@@ -110,3 +117,37 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
 )
 def test_the_remedy_names_what_fits(found: int | None, failed: int | None, said: str) -> None:
     assert batch_search.remedy(cpu_spec(batch_size=100), found, failed) == said
+
+
+class FullWorkers(Workers):
+    """In place of workers: each runs out of memory after a minute of the clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.tried: list[BatchSize] = []
+
+    def run(self, spec: RunSpec, command: Any, record: Record, log: Path, samples: Any = None) -> None:
+        self.now += 60
+        self.tried.append(spec.batch_size)
+        record.add(failure())
+
+
+def failure() -> RankFailed:
+    return RankFailed(time_s=0, kind="out_of_memory", cause="full", remedy="", exit_code=3)
+
+
+def test_the_search_begins_no_try_after_its_time_and_names_each_before_it(tmp_path: Path) -> None:
+    events: list[Event] = []
+    workers, record = FullWorkers(), Record(None, events.append)
+    record.add(failure())
+    folder = RunFolder(tmp_path)
+    batch_search.find(
+        cpu_spec(batch_size=512), folder, record, workers, lambda *_: (), clock=lambda: workers.now
+    )
+    assert workers.tried == [256, 128]
+    said = [event.says for event in events if isinstance(event, Noticed)]
+    assert said == [
+        "trying a batch of 256 per device (tries begin for 120 s more)",
+        "trying a batch of 128 per device (tries begin for 60 s more)",
+        "the search ends after 120 s",
+    ]

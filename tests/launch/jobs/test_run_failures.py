@@ -81,7 +81,9 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     said = [words for event in outcome.events if (words := news(event))]
     assert [words.partition(",")[0] for words in said] == [
         "out of memory; halving the batch until it fits (Ctrl-C ends the search)",
+        "trying a batch of 2 per device (tries begin for 120 s more)",
         "a batch of 2 per device does not fit",
+        "trying a batch of 1 per device (tries begin for 120 s more)",
         "a batch of 1 per device fits",
         "out_of_memory: no memory for 4",
     ]

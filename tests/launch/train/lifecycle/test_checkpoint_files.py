@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.spec.run_spec import Lifecycle, Optimization, RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.values.errors import ExitCode, InputError, UsageError
+from tests.launch.specs import cpu_spec
 from tests.launch.train.small_disk import small_disk
 
 HEADER = files.Header(
@@ -262,17 +263,67 @@ def test_a_folder_that_was_removed_is_reported_as_that_and_nothing_is_called_int
     assert "intact" not in reported.value.hint
 
 
-def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Path) -> None:
-    def lifecycle(*, resume: bool = False, resume_or_start: bool = False) -> Lifecycle:
-        return Lifecycle(checkpoints=str(tmp_path / "kept"), resume=resume, resume_or_start=resume_or_start)
+def spec_of(folder: Path, **changes: Any) -> RunSpec:
+    """Return a run of the checkpoints that `saved` writes."""
+    lifecycle = {name: changes.pop(name) for name in ("resume", "resume_or_start") if name in changes}
+    spec = cpu_spec(
+        model="resnet20",
+        variable_update="replicated",
+        optimization=Optimization(optimizer="momentum"),
+        lifecycle=Lifecycle(checkpoints=str(folder), **lifecycle),
+    )
+    return msgspec.structs.replace(spec, **changes)
 
-    files.require_files(lifecycle())
-    files.require_files(lifecycle(resume_or_start=True))
+
+def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    files.require_files(spec_of(folder))
+    files.require_files(spec_of(folder, resume_or_start=True))
     with pytest.raises(InputError, match=r"there is no checkpoint in .*kept to resume") as missing:
-        files.require_files(lifecycle(resume=True))
+        files.require_files(spec_of(folder, resume=True))
     assert "--resume-or-start" in missing.value.hint
-    saved(tmp_path / "kept", 10)
-    files.require_files(lifecycle(resume=True))
-    files.require_files(lifecycle(resume_or_start=True))
+    saved(folder, 10)
+    files.require_files(spec_of(folder, resume=True))
+    files.require_files(spec_of(folder, resume_or_start=True))
     with pytest.raises(UsageError, match="already holds a checkpoint of step 10"):
-        files.require_files(lifecycle())
+        files.require_files(spec_of(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "alexnet"}, "the model resnet20, not alexnet; the number of classes 11, not 1001"),
+        ({"optimization": Optimization(optimizer="adam")}, "the optimizer momentum, not adam"),
+        ({"method": "kuza55"}, "the state of gputopo's own optimizer, not of Keras's"),
+        ({"variable_update": "independent"}, "one set of variables, not 2 independent towers"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused_by_its_header_alone(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    saved(tmp_path, 10)
+    with pytest.raises(InputError, match=words) as refused:
+        files.require_files(spec_of(tmp_path, resume=True, **changes))
+    assert "(6 parameters)" in refused.value.what
+
+
+def test_what_is_known_only_from_a_built_model_is_left_to_the_worker(tmp_path: Path) -> None:
+    saved(tmp_path, 10, model="my:net", classes=7)
+    files.require_files(spec_of(tmp_path, resume=True, model="my:net"))
+
+
+def test_a_folder_of_damaged_checkpoints_alone_is_refused_where_one_is_needed(tmp_path: Path) -> None:
+    cut(saved(tmp_path, 10).path, 0.5)
+    files.require_files(spec_of(tmp_path))  # the worker may begin anew
+    for check in (files.require_files, files.require_evaluable):
+        with pytest.raises(InputError, match=r"damaged or cut short .* no other checkpoint"):
+            check(spec_of(tmp_path, resume=True))
+
+
+def test_an_evaluation_needs_a_checkpoint_of_its_model_however_it_was_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no checkpoint in"):
+        files.require_evaluable(spec_of(tmp_path))
+    saved(tmp_path, 10)
+    files.require_evaluable(spec_of(tmp_path, optimization=Optimization(optimizer="adam")))
+    with pytest.raises(InputError, match="the model resnet20, not vgg11"):
+        files.require_evaluable(spec_of(tmp_path, model="vgg11"))
