@@ -10,6 +10,7 @@ import pytest
 
 from gputopo.cli.sweep import command
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.locks import locked_folder
 from gputopo.runs.history import history_file, results
 from gputopo.sweeps.presets import PRESETS
 from gputopo.values import schema
@@ -154,6 +155,25 @@ def test_gpus_of_the_machine_stand_in_the_cells(
     assert [",".join(map(str, cell.gpus)) for cell in found.cells] == [c.options["gpus"] for c in found.cells]
     assert found.says == ("Cells run in random order, seed 7.",)
     assert found.backend == "gpu"
+
+
+def test_a_broken_driver_never_sweeps_on_the_cpu_and_leaves_no_folder(
+    call: Call, with_broken_driver: None, file: Path, tmp_path: Path
+) -> None:
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
+    assert (done.code, "--cpu uses CPU devices" in done.err) == (3, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_at_once_in_one_folder_are_kept_apart(
+    call: Call, without_gpu: None, worker: Callable[[str], None], file: Path, tmp_path: Path
+) -> None:
+    worker("works")
+    out = tmp_path / "out"
+    assert call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001").code == 0
+    with locked_folder(out, "--output"):
+        second = call("sweep", "--resume", out)
+    assert (second.code, "is writing to" in second.err) == (2, True)
 
 
 @pytest.mark.parametrize("machine", ["four", None])

@@ -96,6 +96,7 @@ class Cells:
         self._claimed = claimed
         self._imagenet = imagenet
         self._before: dict[tuple[Any, ...], Before] = {}
+        self._targets: dict[str, Target] = {}
         self._warnings: set[str] = set()
 
     def planned(self, cells: Sequence[SweepCell]) -> Planned:
@@ -128,9 +129,7 @@ class Cells:
         from gputopo.cli.run.command import as_strategy_reduces, placed, request_of
         from gputopo.cli.run.options import OutputOptions
         from gputopo.launch.jobs.trials import trial_of
-        from gputopo.launch.spec import target
         from gputopo.launch.spec.prepare import spec_of
-        from gputopo.launch.supervise.cpus import usable_cpus
         from gputopo.values.errors import UsageError
 
         texts = {_typed_name(name): _typed(name, value) for name, value in cell.options.items()}
@@ -147,21 +146,30 @@ class Cells:
         if self._machine.gpus and not self._cpu:
             with contextlib.suppress(GputopoError):
                 request = with_costs(request)
-        chosen = target.target_of(
-            self._machine,
-            request,
-            environ=os.environ,
-            claimed=self._claimed,
-            **self._measured_before(request)._asdict(),
-            cpu=self._cpu,
-            keep=1,
-            usable=usable_cpus(),
-        )
-        chosen = as_strategy_reduces(chosen, asked)
+        chosen = as_strategy_reduces(self._target(request), asked)
         spec = spec_of(chosen, str(model), asked, **fields)
         made_later = made is not None and not (made == IMAGENET and self._imagenet)
         core.require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
+
+    def _target(self, request: "Request") -> "Target":
+        """Return the target of a request, which many cells share. Raises GputopoError."""
+        from gputopo.launch.spec.target import target_of
+        from gputopo.launch.supervise.cpus import usable_cpus
+
+        key = repr(request)
+        if key not in self._targets:
+            self._targets[key] = target_of(
+                self._machine,
+                request,
+                environ=os.environ,
+                claimed=self._claimed,
+                **self._measured_before(request)._asdict(),
+                cpu=self._cpu,
+                keep=1,
+                usable=usable_cpus(),
+            )
+        return self._targets[key]
 
     def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
         """Return the data, and what was typed, with the folder of images."""
