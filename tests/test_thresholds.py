@@ -141,7 +141,12 @@ NUMBERS: dict[str, dict[str, float]] = {
     "measurements.box": {"DEVIATIONS": 5.0, "MIN_CHANGE": 0.03, "MIN_SIDE": 2},
     "measurements.conditions": {"RUN_TO_RUN": 0.01, "DEVIATIONS": 2.0},
     "measurements.observing.ratios": {"LIMITED": 1.10, "CPU_MATTERS": 1.10},
-    "measurements.observing.scaling": {"GOOD_PERCENT": 90.0, "POOR_PERCENT": 60.0, "PAYS_SHARE": 0.25},
+    "measurements.observing.scaling": {
+        "GOOD_PERCENT": 90.0,
+        "POOR_PERCENT": 60.0,
+        "PAYS_SHARE": 0.25,
+        "UNCLEAR_SHARE": 0.10,
+    },
     "measurements.study": {"MAX_OF_A_KIND": 12},
     "runs.verdict.thresholds": {
         "FALSE_ALARM": 0.001,

@@ -44,10 +44,10 @@ def explain(topic: str) -> str | None:
     """Return the page, sections or table rows that explain a topic, as Markdown; None for an unknown one."""
     if topic in PAGES:
         return read(topic)
+    both = (topic, f"--{topic}")
     for found in (_sections, _rows):
-        for name in (topic, f"--{topic}"):
-            if texts := [text for page in PAGES for text in found(read(page), name)]:
-                return "\n".join(texts)
+        if texts := [text for name in both for page in PAGES for text in found(read(page), name)]:
+            return "\n".join(texts)
     return None
 
 

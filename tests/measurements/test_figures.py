@@ -91,6 +91,14 @@ def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     assert "more than 2 GPUs pay little: 195 images/sec on 4 against 190 on 2 (+3 %)" in words
 
 
+def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
+    runs = [run(55), run(180), run(70), run(69, 2)]
+
+    (words,) = says(runs, "scaling.verdict")
+    assert "is not clear, figures are uncertain by" in words
+    assert not says(runs, "scaling.stops")
+
+
 def test_slow_input_is_a_bottleneck_and_more_work_that_ran_faster_an_error() -> None:
     real: dict[str, Any] = {"data": "real", "distortions": False}
     (words,) = says([run(300), run(100, **real)], "input.bottleneck")

@@ -29,6 +29,8 @@ _HINT = (
     "of gputopo: gputopo explain report"
 )
 _LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
+# A file of a searched folder with another ending is passed over if it cannot be read: data, pictures, models.
+_OF_LOGS = frozenset({"", ".log", ".txt", ".out", ".csv", ".json", ".jsonl"})
 _OURS = frozenset({"result.json", "events.jsonl"})  # one of them makes a folder a run of gputopo
 
 
@@ -67,7 +69,10 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Rea
             except InputError as error:
                 if named:
                     raise
-                unread.append((str(file), error.what))
+                if file.is_dir() or file.suffix in _OF_LOGS:
+                    unread.append((str(file), error.what))
+                else:
+                    passed += 1
                 continue
             if some is None:
                 if named:

@@ -1,5 +1,6 @@
 """Observations on scaling: its verdict, where it stops, what is above 100 %, the best place for variables."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -16,6 +17,8 @@ from gputopo.measurements.scaling import Scaling, ScalingRow
 # of tensorflow.org (93 % on 8 GPUs) read as good, 7gforce with tf_cnn_benchmarks (75 %) as fair, Keras there
 # (39 %) as poor.
 GOOD_PERCENT, POOR_PERCENT = 90.0, 60.0
+# Noise of a speedup from which its verdict is not clear: a third of the way from poor to good. Ours.
+UNCLEAR_SHARE = 0.10
 # Share of one GPU's images/sec below which a GPU that was added pays little. Ours.
 PAYS_SHARE = 0.25
 
@@ -39,7 +42,12 @@ def _verdict(figures: Figures) -> Iterator[Observation]:
             row.efficiency_percent for scaling in scalings for row in scaling.rows if row.n_gpus == most
         ]
         middle = median(shares)
+        noise = DEVIATIONS * median(
+            row.noise for scaling in scalings for row in scaling.rows if row.n_gpus == most
+        )
         word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
+        if noise > UNCLEAR_SHARE:
+            word = f"not clear, figures are uncertain by {100 * noise:.0f} %"
         spread = f" ({min(shares):.0f} to {max(shares):.0f} %)" if len(shares) > 1 else ""
         of = figures.cells[scalings[0].largest.cell].of
         noun = "CPU devices" if of.backend == "cpu" else "GPUs"
@@ -58,8 +66,8 @@ def _stops(figures: Figures) -> Iterator[Observation]:
         best = scaling.rows[0]
         for row in _best_of_each_number(scaling)[1:]:
             gained = (row.images_per_sec - best.images_per_sec) / (row.n_gpus - best.n_gpus)
-            noise = DEVIATIONS * ratio_noise(figures.cells[row.cell], figures.cells[best.cell])
-            margin = noise * row.images_per_sec / (row.n_gpus - best.n_gpus)
+            errors = [(figures.cells[some.cell].noise or 0.0) * some.images_per_sec for some in (row, best)]
+            margin = DEVIATIONS * math.hypot(*errors) / (row.n_gpus - best.n_gpus)
             one = scaling.rows[0].images_per_sec
             if gained + margin >= PAYS_SHARE * one:
                 best = row if row.images_per_sec > best.images_per_sec else best

@@ -90,6 +90,7 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
     (folder / "1").write_text(log())
     (tmp_path / "notes.txt").write_text("nothing")
     (tmp_path / "binary.log").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "loop").symlink_to(tmp_path)
     found = read(tmp_path)
 
@@ -97,7 +98,7 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> N
         ("fp16", "GeForce GTX 1070", "i7")
     ]
     assert [why for _, why in found.unread] == [f"{tmp_path / 'binary.log'} is a binary file, no log"]
-    assert found.passed == 1
+    assert found.passed == 2
 
 
 def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_path: Path) -> None:
