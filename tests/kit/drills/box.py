@@ -13,6 +13,7 @@ from itertools import count
 import msgspec
 
 from gputopo.values.run.events import Device, Event, PhaseBegun, Step, TowerMarks
+from gputopo.values.run.verdict import Known
 from tests.invented_runs import BEGAN_S, gpu_devices
 
 POWER_CAP, THERMAL = 0x4, 0x20
@@ -84,6 +85,7 @@ class Box:
     step that they precede. `ends_at`: the worker fails after this step. `unsampled`: steps without samples.
     `skew_s`: of the samples against the steps; `clock_set_s`: by step, what the host's clock was set by.
     `robbed`: a CPU device from whose part of the cores other programs take all their time.
+    `known`: what the launcher knows of the box before the run.
     """
 
     devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
@@ -112,6 +114,7 @@ class Box:
     clock_set_s: Callable[[int], float] = lambda step: 0.0
     warmup: int = 5
     robbed: int | None = None
+    known: Known = field(default_factory=Known)
 
     def card(self, tower: int, step: int) -> Card:
         """The state of a tower's GPU in a step."""

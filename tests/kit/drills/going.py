@@ -164,6 +164,7 @@ def events_of(box: Box, seed: int) -> Iterator[Event]:
         spec=_spec(box),
         devices=tuple(box.devices),
         backend=box.backend,
+        known=box.known,
     )
     watched = Watched(box)
     with installed(watched.fake):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gputopo.values.run.events import Device
+from gputopo.values.run.verdict import Expected, Known
 from tests.invented_runs import cpu_devices, gpu_devices
 from tests.kit.drills.box import HEALTHY, POWER_CAP, THERMAL, Box, Card, Host, always, since
 
@@ -156,11 +157,51 @@ def _narrow_slot(dice: Dice) -> Drill:
 
 
 def _shared_link(dice: Dice) -> Drill:
-    """Two cards behind one uplink that something else begins to use."""
-    box = _box(dice, devices=gpu_devices(4), weights_s=0.03)
-    step = dice.whole(150, 100, 280)
-    box.cards = {tower: since(step, Card(link=0.35)) for tower in (2, 3)}
-    return Drill(box, slow={2: None, 3: None}, percent={2: 25.0, 3: 25.0}, since=step)
+    """Two cards behind one uplink, which each has half of while both copy."""
+    box = _box(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=SHORT)
+    box.known = Known(sharing={2: (3,), 3: (2,)})
+    box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
+    cause = "pcie-shared"
+    return Drill(box, slow={2: cause, 3: cause}, percent={2: 15.0, 3: 15.0})
+
+
+def _memory_full(dice: Dice) -> Drill:
+    """Somebody's arrays fill the memory of one card, and its allocations are retried."""
+    box = _box(dice, steps=SHORT)
+    box.known = Known(memory_mib=dict.fromkeys(range(len(box.devices)), 40_960))
+    card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
+    box.cards = {1: always(card)}
+    return Drill(box, slow={1: "memory-full"}, percent={1: _percent(card, box)})
+
+
+def _expected(images_per_sec: float) -> Expected:
+    return Expected(
+        images_per_sec=images_per_sec,
+        low=0.97 * images_per_sec,
+        high=1.03 * images_per_sec,
+        source="earlier runs",
+    )
+
+
+def _slower_than_before(dice: Dice) -> Drill:
+    """All slow alike from the start, on a box whose speed is known."""
+    drill = _all_alike(dice)
+    step_s = drill.box.compute_s + 0.012 + 0.010
+    drill.box.known = Known(expected=_expected(64 * len(drill.box.devices) / step_s))
+    return replace(drill, run="not explained")
+
+
+def _two_models(dice: Dice) -> Drill:
+    """One card of each model, with known speeds: the faster one is not as fast as it should be."""
+    names = ("GTX 1070", "GTX 1080")
+    devices = tuple(
+        Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
+        for tower, name in enumerate(names)
+    )
+    box, percent = _box(dice, devices=devices, speeds=(1.0, 1.3), steps=SHORT), dice.number(18, 14, 25)
+    box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
+    box.cards = {1: always(Card(hidden=1 - percent / 100))}
+    return Drill(box, slow={1: ""}, percent={1: percent})
 
 
 def _flapping(dice: Dice) -> Drill:
@@ -474,6 +515,8 @@ DRILLS: dict[str, Make] = {
     "link falls to generation 1": _link(8, 1),
     "narrow slot": _narrow_slot,
     "shared link": _shared_link,
+    "memory full": _memory_full,
+    "one card of each model": _two_models,
     "flapping clock": _flapping,
     "two stages": _two_stages,
     "another process arrives": _from_onset(_process, "other-process"),
@@ -485,6 +528,7 @@ DRILLS: dict[str, Make] = {
     "reduction becomes slow": _reduction,
     "all become slow": _all_from_onset,
     "all slow alike": _all_alike,
+    "all slow alike, speed known": _slower_than_before,
     "variables across the host bridge": _far,
     "mixed box, one slow": _mixed,
     "mixed box": _mixed_even,

@@ -60,16 +60,6 @@ def test_a_clock_whose_loss_costs_half_is_fitted_and_not_taken_one_to_one(seed: 
     assert found.unexplained_percent < 1.5
 
 
-def test_heat_that_bites_little_by_little_is_fitted_along_its_ramp() -> None:
-    def hot(step: int) -> dict[str, int]:
-        loss = 0.12 * min(1.0, max(0.0, (step - 299) / 100))
-        return {"graphics_mhz": round(1800 * (1 - loss)), "throttle_mask": THERMAL if loss else 0}
-
-    found = causes(Trainer(slow={2: drills.since(300, 12, ramp=100)}), 800, {2: hot})
-    assert ids(found) == ["thermal"]
-    assert found.covered_share > 0.8
-
-
 def test_a_link_that_fell_explains_the_wait_for_weights() -> None:
     trainer = Trainer(waits_s={2: lambda step: 0.15 if step > 100 else 0.0})
     found = causes(trainer, 200, {2: since(101, pcie_width=1)})
@@ -109,12 +99,6 @@ def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device() -> None:
     assert found.says.startswith("Partly: cores that other programs took, up to 24 % of one device's")
     # ln(1 / 0.76) of ln(1 / 0.6): 54 %.
     assert found.covered_share == pytest.approx(0.54, abs=0.03)
-
-
-def test_another_process_that_arrives_is_the_cause() -> None:
-    found = causes(Trainer(slow={0: drills.since(150, 30)}), 300, {0: since(150, other_processes=1)})
-    assert ids(found) == ["other-process"]
-    assert found.says.startswith("Cause: another process on the GPU, which explains ")
 
 
 def test_a_host_that_is_busy_now_and_then_is_the_cause_where_the_pace_follows_it() -> None:

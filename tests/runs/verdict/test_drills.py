@@ -72,13 +72,6 @@ def test_a_card_that_slows_down_is_slow_since_that_step(seed: int) -> None:
     assert found.percent_under == pytest.approx(10, abs=1.5)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_heat_that_bites_little_by_little_is_found_when_it_has(seed: int) -> None:
-    (found,) = judged(Trainer(slow={2: since(300, 10, ramp=100)}, seed=seed), 800).slow
-    assert found.tower == 2
-    assert found.from_step == pytest.approx(350, abs=50)
-
-
 @pytest.mark.parametrize(
     ("trainer", "steps", "when"),
     [
@@ -111,12 +104,6 @@ def test_clocks_that_flap_faster_than_a_long_run_is_stored_are_found_by_the_mean
     (found,) = judged(Trainer(devices=gpu_devices(2), slow={1: flapping(20, 6, 20)}), 17_000).slow
     assert found.tower == 1
     assert "on average, but not in most steps" in found.says
-
-
-def test_a_link_that_falls_is_found_by_the_wait() -> None:
-    (found,) = judged(Trainer(waits_s={2: lambda step: 0.03 if step > 100 else 0.0}), 200).slow
-    assert (found.tower, found.part) == (2, "weights")
-    assert found.from_step == pytest.approx(101, abs=10)
 
 
 @pytest.mark.parametrize(
