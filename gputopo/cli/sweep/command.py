@@ -139,8 +139,10 @@ def sweep(
         to_stderr(f"Sweep folder: {folder}\n")
         found, code = _run(found, made, planned, machine, folder)
     _print(found, shape)
+    named = shlex.quote(str(folder))
+    note(f"tables and observations: gputopo report {named}")
     if not found.complete:
-        note(f"to go on: gputopo sweep --resume {shlex.quote(str(folder))}")
+        note(f"to go on: gputopo sweep --resume {named}")
     return code or _exit_code(found, folder, fail_on)
 
 
