@@ -17,9 +17,10 @@ FRAMEWORK = "tensorpack"
 _LINE = re.compile(r"^\S{0,12}\[\d{4} \d\d:\d\d:\d\d @[\w.]{1,60}:\d{1,6}\]")
 _ARGV = re.compile(r"\bArgv: (.{1,4000})$")
 _FLAG = re.compile(r"--([\w-]{1,40})(?:[= ](?!-)(\S{1,200}))?")
-_EPOCH = re.compile(
-    r"Epoch (\d{1,9}) \(global_step (\d{1,12})\) finished, time:\s?(\d{1,9}(?:\.\d{1,6})?) ?(sec|minute)"
-)
+_EPOCH = re.compile(r"Epoch (\d{1,9}) \(global_step (\d{1,12})\) finished, time:\s?(\d.{0,60})")
+# A duration as tensorpack writes it: "30.1 seconds", "5 minutes 53 seconds", "8.21sec".
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(sec|minute|hour|day)")
+_SECONDS = {"sec": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _THROUGHPUT = re.compile(
     r"Throughput \((samples|steps)/sec\)(?:'|\")?: (\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?)"
 )
@@ -88,7 +89,8 @@ def _speeds(lines: Sequence[str], joint_batch: int | None) -> list[float]:
             factor = 1 if found[1] == "samples" else joint_batch
             tracked += [float(found[2]) * factor] if factor else []
         elif (epoch := _EPOCH.search(line)) is not None:
-            steps, seconds = int(epoch[2]) - last, float(epoch[3]) * (60 if epoch[4] == "minute" else 1)
+            steps = int(epoch[2]) - last
+            seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(epoch[3]))
             last = int(epoch[2])
             if joint_batch is not None and seconds > 0 and steps > 0:
                 by_time.append(steps * joint_batch / seconds)

@@ -28,6 +28,15 @@ def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() ->
     assert (one.data, one.variable_update) == ("synthetic-python", "replicated")
 
 
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [("8.21sec", 8.21), ("30.5 seconds", 30.5), ("1 minute 4 seconds", 64), ("2 hours", 7200)],
+)
+def test_durations_of_epochs_are_read_as_tensorpack_writes_them(words: str, seconds: float) -> None:
+    (one,) = tensorpack.parse(TENSORPACK.replace("16 seconds", words), origin="log.log")
+    assert one.images_per_sec == pytest.approx(50 * 2 * 64 / seconds)
+
+
 def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
     tracked = "[0731 19:02:13 @monitor.py:467] Throughput (samples/sec): 415.5\n"
     (one,) = tensorpack.parse(TENSORPACK + tracked, origin="log.log")
