@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.study import Study
@@ -24,6 +25,8 @@ from gputopo.values.run.sweep import FOLDER, Sweep, SweepCell
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
 _GIVE = "give the folder of a run, its result.json, or what gputopo report --json wrote"
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class RunFolders:
@@ -183,4 +186,18 @@ def _time(folder: Path) -> float | None:
     for name in ("result.json", "events.jsonl"):
         with contextlib.suppress(OSError):
             return os.stat(folder / name).st_mtime
+    return None
+
+
+def result_in(folder: Path) -> Result | None:
+    """Return the result of a run, derived from its events where it has none; None: neither can be read."""
+    with contextlib.suppress(InputError):
+        return _result(folder)[0]
+    return None
+
+
+def document_in(file: Path, kind: type[Kind]) -> Kind | None:
+    """Return a document of a run's folder, None where there is none that can be read."""
+    with contextlib.suppress(InputError):
+        return schema.decode(_bytes(file), kind, origin=str(file))
     return None

@@ -14,6 +14,7 @@ from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Dra
 from gputopo.runs.over_time import Curve, Happening, OverTime
 
 _MARKERS = "osD^vP*X"
+_MAX_POINTS = 12_000  # of one picture, of some 100 KB
 _MAX_LABELLED = 12  # happenings with words; the others are lines
 
 
@@ -88,15 +89,23 @@ def over_time_picture(name: str, title: str, run: OverTime) -> Picture | None:
     panels = [("images/sec", run.paces), *run.facts.items()]
     labels = list(dict.fromkeys(curve.label for _, curves in panels for curve in curves))
     with Drawing(9, 0.9 + 1.9 * len(panels)) as drawing:
-        every = drawing.axes(len(panels))
-        for axes, (unit, curves) in zip(every, panels, strict=True):
+        points = sum(len(curve.values) for _, curves in panels for curve in curves)
+        every = -(-points // _MAX_POINTS)
+        stacked = drawing.axes(len(panels))
+        for axes, (unit, curves) in zip(stacked, panels, strict=True):
             for curve in curves:
                 place = labels.index(curve.label)
-                axes.plot(curve.seconds, curve.values, linewidth=1.2, label=curve.label, **_looks(place))
+                axes.plot(
+                    curve.seconds[::every],
+                    curve.values[::every],
+                    linewidth=1.2,
+                    label=curve.label,
+                    **_looks(place),
+                )
             axes.set_ylabel(unit)
-            _happenings(axes, run.happenings, words=axes is every[0])
-        every[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
-        every[-1].set_xlabel("seconds since the start of the run")
+            _happenings(axes, run.happenings, words=axes is stacked[0])
+        stacked[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=8)
+        stacked[-1].set_xlabel("seconds since the start of the run")
         return drawing.picture(name, title, _in_words(run))
 
 

@@ -66,6 +66,8 @@ _STYLE: dict[Any, Any] = {
 _PX_PER_PT = 96 / 72
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
+_PATH = re.compile(r'\bd="[^"]*"')
+_DIGITS = re.compile(r"(\.\d)\d+")  # a tenth of a point is enough
 _FONT = re.compile(r"font: ([\d.]+)px [^;\"]*|font-family: [^;\"]*;?")
 
 
@@ -124,6 +126,7 @@ def _own(svg: str, name: str, title: str, alt: str, size: tuple[float, float]) -
     body = _LEFT_OUT.sub("", body)
     body = _ID.sub(rf"\g<1>{name}-", body)
     body = _FONT.sub(lambda found: f"font-size: {found[1]}px" if found[1] else "", body)
+    body = _PATH.sub(lambda found: _DIGITS.sub(r"\g<1>", found[0]), body)
     for placeholder, (variable, alone) in COLOURS.items():
         body = body.replace(placeholder, f"var({variable}, {alone})")
     width, height = (72 * inches for inches in size)

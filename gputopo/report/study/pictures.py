@@ -1,0 +1,100 @@
+"""The pictures of a report: speedup and efficiency of a study; of a run machine, links, time and step."""
+
+from collections.abc import Iterable, Sequence
+
+from gputopo.findings import find, find_bandwidth
+from gputopo.measurements.observing.words import job_words, varying
+from gputopo.measurements.one_run import OneRun
+from gputopo.measurements.study import Study
+from gputopo.report.document import Block, Bullets, Document, Picture, Section
+from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
+from gputopo.report.pictures.heat_map import heat_map_picture
+from gputopo.report.pictures.step_picture import step_picture
+from gputopo.report.pictures.topology import topology_picture
+from gputopo.values.machine import Machine
+
+_MAX_CURVES = 16  # of one picture; the table has all
+MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
+
+
+def with_pictures(document: Document, study: Study, runs: Sequence[OneRun]) -> Document:
+    """Return the document of a study with its pictures beside their tables, and the runs at its end.
+
+    Of many runs those with slow devices or failures are shown first, then the latest (`runs`: oldest first).
+    """
+    beside = {"Scaling": _scaling(study)}
+    sections = [
+        Section(part.title, (*part.blocks, *beside.get(part.title, ()))) for part in document.sections
+    ]
+    shown = sorted(
+        sorted(enumerate(runs), key=lambda one: (not _is_odd(one[1]), -one[0]))[:MAX_RUNS],
+        key=lambda one: one[0],
+    )
+    machines: list[Machine] = []
+    for number, (_, run) in enumerate(shown, 1):
+        sections.append(_run(run, number, machines))
+    if len(runs) > len(shown):
+        sections.append(Section("Other runs", (f"{len(runs) - len(shown)} runs have no pictures here.",)))
+    return document._replace(sections=tuple(sections))
+
+
+def _is_odd(run: OneRun) -> bool:
+    return run.result.is_slow or run.result.failure is not None
+
+
+def _scaling(study: Study) -> tuple[Picture, ...]:
+    cells = study.figures.cells
+    scalings = study.figures.scalings[:_MAX_CURVES]
+    names = varying(cells[scaling.largest.cell] for scaling in scalings)
+    speedups, efficiencies = [], []
+    for scaling in scalings:
+        label = job_words(cells[scaling.largest.cell].of, names)
+        rows = [(row, row.noise * row.speedup, row.noise * row.efficiency_percent) for row in scaling.rows]
+        speedups.append(
+            Series(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows))
+        )
+        efficiencies.append(
+            Series(label, tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows))
+        )
+    found = (
+        scaling_picture("speedup", "Speedup over one GPU", "speedup", speedups, ideal=True),
+        scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies),
+    )
+    return tuple(picture for picture in found if picture is not None)
+
+
+def _point(count: int, value: float, noise: float) -> Point:
+    return Point(count, value, value - noise, value + noise)
+
+
+def _run(run: OneRun, number: int, machines: list[Machine]) -> Section:
+    """Return a run: verdicts, pace and clocks over time, the step; its machine if it is the first on it."""
+    verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
+    failure = [] if run.result.failure is None else [run.result.failure.cause]
+    says = tuple(dict.fromkeys((*failure, *verdicts)))
+    blocks: list[Block] = [Bullets(says)] if says else []
+    pictures: list[Picture | None] = []
+    if run.over_time is not None:
+        pictures.append(over_time_picture(f"run-{number}", "Images/sec and GPUs over time", run.over_time))
+    line = None if run.plan is None else run.plan.line
+    pictures.append(step_picture(f"step-{number}", "A step, medians", line, run.result.devices))
+    if run.machine is not None and run.machine not in machines:
+        machines.append(run.machine)
+        pictures += machine_pictures(run.machine, len(machines))
+    return Section(f"Run {run.name}", (*blocks, *(one for one in pictures if one is not None)))
+
+
+def machine_pictures(machine: Machine, number: int = 1) -> Iterable[Picture]:
+    """Iterate over topology and measured rates of a machine; `number` keeps the names of several apart."""
+    bandwidth = machine.bandwidth
+    findings = (*find(machine), *(find_bandwidth(machine) if bandwidth else ()))
+    heat_map = None if bandwidth is None else heat_map_picture(machine, bandwidth)
+    for picture in (topology_picture(machine, findings), heat_map):
+        if picture is not None:
+            yield picture if number == 1 else renamed(picture, f"{picture.name}-{number}")
+
+
+def renamed(picture: Picture, name: str) -> Picture:
+    """Return a picture under another name, its ids too."""
+    svg = picture.svg.replace(f'"{picture.name}-', f'"{name}-').replace(f"#{picture.name}-", f"#{name}-")
+    return picture._replace(name=name, svg=svg)

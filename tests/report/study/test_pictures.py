@@ -1,0 +1,117 @@
+"""A report's pictures: beside their tables, of runs that were killed too, with names that differ."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gputopo import captures
+from gputopo.measurements.one_run import one_run
+from gputopo.measurements.study import Study, study_of
+from gputopo.report.document import Document, Section
+from gputopo.report.page import page
+from gputopo.report.study import pictures
+from gputopo.report.study.pictures import with_pictures
+from gputopo.values import schema
+from gputopo.values.run.events import (
+    Device,
+    Event,
+    GpuSample,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Step,
+    TowerMarks,
+    encode_line,
+)
+from gputopo.values.run.measurement import Measurement
+
+DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
+
+
+def study() -> Study:
+    """A job on one, two and four GPUs."""
+    speeds = {1: 100.0, 2: 190.0, 4: 350.0}
+    rows = [
+        Measurement(source=f"r{count}", model="alexnet", backend="gpu", gpu="Test", n_gpus=count,
+                    batch_per_gpu=64, images_per_sec=speed)
+        for count, speed in speeds.items()
+    ]  # fmt: skip
+    return study_of(rows, title="t")
+
+
+def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: int = 60) -> Path:
+    """The folder of a run on two GPUs of a bundled machine, of which tower 1 takes `slow` times as long."""
+    path.mkdir(parents=True)
+    devices = tuple(Device(tower=tower, device=f"/GPU:{tower}", gpu=tower) for tower in range(2))
+    events: list[Event] = [
+        RunStarted(
+            time_s=0.0, host="h", spec={"batch_size": 32, "model": "alexnet"}, devices=devices, backend="gpu"
+        )
+    ]
+    for step in range(1, steps + 1):
+        marks = tuple(
+            TowerMarks(tower=tower, start_s=0.0, weights_s=0.01, compute_s=0.1 * (slow if tower else 1.0))
+            for tower in range(2)
+        )
+        events.append(Step(time_s=step * 0.2, step=step, seconds=0.2, images=64, loss=1.0, marks=marks))
+        gpus = tuple(GpuSample(gpu=gpu, graphics_mhz=1500, temperature_c=60) for gpu in range(2))
+        events.append(Sample(time_s=step * 0.2, gpus=gpus))
+    if finished:
+        events.append(RunFinished(time_s=steps * 0.2, status="complete", exit_code=0, wall_s=steps * 0.2))
+    (path / "events.jsonl").write_bytes(b"".join(map(encode_line, events)))
+    schema.write(path / "machine.json", captures.load(["7gforce"]))
+    return path
+
+
+def titles(document: Document) -> dict[str, list[str]]:
+    """The names of the pictures of each section."""
+    drawn = set(document.pictures)
+    return {part.title: [one.name for one in part.blocks if one in drawn] for part in document.sections}
+
+
+def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
+    document = with_pictures(DOCUMENT, study(), [])
+    assert titles(document) == {"Scaling": ["speedup", "efficiency"], "All runs": []}
+    assert "3.5 at 4" in document.pictures[0].alt
+    assert "87.5 at 4" in document.pictures[1].alt
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(
+    tmp_path: Path, finished: bool
+) -> None:
+    folders = [run_folder(tmp_path / name, slow=1.3, finished=finished) for name in ("a", "b")]
+    runs = [one for one in map(one_run, folders) if one is not None]
+    shown = titles(with_pictures(DOCUMENT, study_of([], title="t"), runs))
+    assert shown["Run a"] == ["run-1", "step-1", "topology", "heat-map"]
+    assert shown["Run b"] == ["run-2", "step-2"]
+
+
+def test_of_many_runs_the_odd_ones_are_shown_and_the_others_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "MAX_RUNS", 2)
+    slow = one_run(run_folder(tmp_path / "slow", finished=False, steps=3))
+    even = one_run(run_folder(tmp_path / "even", steps=3))
+    assert slow is not None
+    assert even is not None
+    document = with_pictures(DOCUMENT, study_of([], title="t"), [slow, even, even, even])
+    names = [part.title for part in document.sections]
+    assert "Run slow" in names
+    assert names.count("Run even") == 1
+    assert names[-1] == "Other runs"
+
+
+def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
+    run = one_run(run_folder(tmp_path / "a", slow=1.2, steps=2000))
+    html = page(with_pictures(DOCUMENT, study(), [run, run] if run else []))
+    assert len(html) < 5_000_000 * 2 / pictures.MAX_RUNS
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_folder_that_holds_no_run_is_none(tmp_path: Path) -> None:
+    assert one_run(tmp_path) is None
+    (tmp_path / "events.jsonl").write_bytes(b"\x00\x01\n")
+    assert one_run(tmp_path) is None
