@@ -71,7 +71,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
         },
     ),
     "report": CommandPlace(
-        "gputopo.cli.report",
+        "gputopo.cli.report.command",
         "report",
         "Tables and observations from runs, logs of other programs and published figures.",
     ),

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.study import Study
 from gputopo.runs.history import fingerprint
@@ -30,10 +32,15 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class RunFolders:
-    """Reads run folders; `machines` are those of the runs so far, by the name in their measurements."""
+    """Reads run folders.
+
+    `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
+    was measured.
+    """
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
+        self.runs: list[tuple[Path, Measurement]] = []
         self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
     def run(self, path: Path) -> Measurement | None:
@@ -45,7 +52,7 @@ class RunFolders:
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
-        return of_result(
+        found = of_result(
             result,
             source=str(folder),
             machine=name,
@@ -55,6 +62,8 @@ class RunFolders:
             digest=digest,
             conditions=self._of_sweep(folder),
         )
+        self.runs.append((folder, found))
+        return found
 
     def _of_sweep(self, folder: Path) -> tuple[str, ...]:
         """Return the conditions that the sweep of a run states, where it is a cell of one."""

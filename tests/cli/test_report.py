@@ -3,18 +3,22 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gputopo.measurements.study import Study
+from gputopo.probes import collect
+from gputopo.runs.history import FILE, results
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import encode_line
 from tests.captures.training.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
+from tests.runs.history.test_results import result_of
 
 HOSTILE = "<script>alert(1)</script>|`x`|[a](javascript:x)\x1b[31m"
 
@@ -195,3 +199,65 @@ def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> 
     ratio = next(one for one in found["observations"] if one["id"] == "gpu.ratio")
     assert ratio["evidence"]["median"] == pytest.approx(4.40, abs=0.005)
     assert ratio["cells"]
+
+
+def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: Path) -> None:
+    run_folder(tmp_path / "runs" / "killed", 2, killed=True)
+    done = call("report", tmp_path / "runs", "--format", "html", "--output", tmp_path / "report.html")
+    assert done.code == 0, done.err
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("<svg") == 2
+    assert "Run killed" in html
+    done = call("report", tmp_path / "runs", "--format", "markdown", "--output", tmp_path / "report.md")
+    assert done.code == 0, done.err
+    text = (tmp_path / "report.md").read_text()
+    files = {path.name for path in (tmp_path / "report-pictures").iterdir()}
+    assert files == {"run-1.svg", "step-1.svg"}
+    assert all(f"](report-pictures/{name})" in text for name in files)
+
+
+@pytest.fixture
+def own_history(call: Call, without_gpu: None, own_home: Path) -> Path:
+    """A history of this machine: eight runs of alexnet, a fifth slower from the fifth on; one of vgg16."""
+    machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
+    for day in range(8):
+        speed = 1000.0 if day < 4 else 800.0
+        results.add(
+            own_home / FILE, machine, result_of(speed), folder=f"/runs/{day}", finished_at=86400.0 * day
+        )
+    results.add(own_home / FILE, machine, result_of(5.0, "vgg16"), folder="/runs/v", finished_at=0.0)
+    return own_home
+
+
+def test_the_history_names_what_is_worse_and_since_when(call: Call, own_history: Path) -> None:
+    done = call("report", "--history")
+    assert done.code == 0, done.err
+    assert "20 % lower since 1970-01-05" in done.out
+    assert "vgg16" in done.out
+    assert call("report", "--history", "--fail-on", "warning").code == 1
+    listed = list(csv.DictReader(io.StringIO(call("report", "--history", "--format", "csv").out)))
+    assert len(listed) == 9
+    assert json.loads(call("report", "--history", "--json").out)["changes"][0]["percent"] == pytest.approx(
+        20.0
+    )
+    page = call("report", "--history", "--format", "html").out
+    assert "Speeds over time" in page
+
+
+def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path) -> None:
+    only = call("report", "--history", "--model", "vgg16", "--json")
+    assert [run["model"] for run in json.loads(only.out)["runs"]] == ["vgg16"]
+    late = call("report", "--history", "--since", "1970-01-05", "--json")
+    assert len(json.loads(late.out)["runs"]) == 4
+    assert call("report", "--history", "--since", "yesterday").code == 2
+    assert call("report", "--history", "--model", "lenet").code == 2
+    assert call("report", "--model", "alexnet").code == 2
+    assert call("report", "--history", str(own_history)).code == 2
+
+
+def test_a_machine_without_a_history_is_told_how_to_get_one(
+    call: Call, without_gpu: None, own_home: Path
+) -> None:
+    done = call("report", "--history")
+    assert done.code == 2
+    assert "gputopo run adds its results" in done.err

@@ -17,29 +17,20 @@ _MAX_CURVES = 16  # of one picture; the table has all
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
 
 
-def with_pictures(document: Document, study: Study, runs: Sequence[OneRun]) -> Document:
+def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, of: int) -> Document:
     """Return the document of a study with its pictures beside their tables, and the runs at its end.
 
-    Of many runs those with slow devices or failures are shown first, then the latest (`runs`: oldest first).
+    `runs`: those that are shown; `of`: how many there are.
     """
     beside = {"Scaling": _scaling(study)}
     sections = [
         Section(part.title, (*part.blocks, *beside.get(part.title, ()))) for part in document.sections
     ]
-    shown = sorted(
-        sorted(enumerate(runs), key=lambda one: (not _is_odd(one[1]), -one[0]))[:MAX_RUNS],
-        key=lambda one: one[0],
-    )
     machines: list[Machine] = []
-    for number, (_, run) in enumerate(shown, 1):
-        sections.append(_run(run, number, machines))
-    if len(runs) > len(shown):
-        sections.append(Section("Other runs", (f"{len(runs) - len(shown)} runs have no pictures here.",)))
+    sections += [_run(run, number, machines) for number, run in enumerate(runs, 1)]
+    if of > len(runs):
+        sections.append(Section("Other runs", (f"{of - len(runs)} runs have no pictures here.",)))
     return document._replace(sections=tuple(sections))
-
-
-def _is_odd(run: OneRun) -> bool:
-    return run.result.is_slow or run.result.failure is not None
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputopo import captures
-from gputopo.measurements.one_run import one_run
+from gputopo.measurements.one_run import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Section
 from gputopo.report.page import page
@@ -71,7 +72,7 @@ def titles(document: Document) -> dict[str, list[str]]:
 
 
 def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
-    document = with_pictures(DOCUMENT, study(), [])
+    document = with_pictures(DOCUMENT, study(), [], of=0)
     assert titles(document) == {"Scaling": ["speedup", "efficiency"], "All runs": []}
     assert "3.5 at 4" in document.pictures[0].alt
     assert "87.5 at 4" in document.pictures[1].alt
@@ -83,29 +84,32 @@ def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(
 ) -> None:
     folders = [run_folder(tmp_path / name, slow=1.3, finished=finished) for name in ("a", "b")]
     runs = [one for one in map(one_run, folders) if one is not None]
-    shown = titles(with_pictures(DOCUMENT, study_of([], title="t"), runs))
+    shown = titles(with_pictures(DOCUMENT, study_of([], title="t"), runs, of=2))
     assert shown["Run a"] == ["run-1", "step-1", "topology", "heat-map"]
     assert shown["Run b"] == ["run-2", "step-2"]
 
 
-def test_of_many_runs_the_odd_ones_are_shown_and_the_others_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pictures, "MAX_RUNS", 2)
-    slow = one_run(run_folder(tmp_path / "slow", finished=False, steps=3))
-    even = one_run(run_folder(tmp_path / "even", steps=3))
-    assert slow is not None
-    assert even is not None
-    document = with_pictures(DOCUMENT, study_of([], title="t"), [slow, even, even, even])
-    names = [part.title for part in document.sections]
-    assert "Run slow" in names
-    assert names.count("Run even") == 1
-    assert names[-1] == "Other runs"
+def test_runs_that_are_not_shown_are_counted(tmp_path: Path) -> None:
+    run = one_run(run_folder(tmp_path / "a", steps=3))
+    assert run is not None
+    document = with_pictures(DOCUMENT, study_of([], title="t"), [run], of=3)
+    assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
+
+
+def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:
+    def measured(day: int, **more: object) -> tuple[Path, Measurement]:
+        one = Measurement(source="", images_per_sec=1.0, time_s=float(day))
+        return Path(f"/{day}"), msgspec.structs.replace(one, **more)
+
+    odd = [measured(1, status="failed"), measured(3, conditions=("slow",))]
+    runs = [measured(5), odd[0], measured(2), odd[1], measured(4)]
+    assert most_telling(runs, 3) == [Path("/1"), Path("/3"), Path("/5")]
+    assert most_telling(runs, 9) == [Path(f"/{day}") for day in range(1, 6)]
 
 
 def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
     run = one_run(run_folder(tmp_path / "a", slow=1.2, steps=2000))
-    html = page(with_pictures(DOCUMENT, study(), [run, run] if run else []))
+    html = page(with_pictures(DOCUMENT, study(), [run, run] if run else [], of=2))
     assert len(html) < 5_000_000 * 2 / pictures.MAX_RUNS
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

@@ -1,22 +1,26 @@
 """`gputopo report`: tables and observations from runs, logs of other programs, and published figures."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show, to_stderr
-from gputopo.report.document import document_lines, document_markdown
+from gputopo.cli.report.history import history_of
+from gputopo.measurements.run_folders import RunFolders
+from gputopo.report.document import document_lines, document_markdown, file_of
 from gputopo.report.layout import text_of
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option
 
 if TYPE_CHECKING:
+    from gputopo.measurements.box import Box
     from gputopo.measurements.study import Study
     from gputopo.report.document import Document
 
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
 FailOn = Literal["warning", "error"]
+Shape = Literal["table", "markdown", "html", "json", "csv"]
 FILE_WIDTH = 120  # columns of a table that is written to a file
 
 
@@ -54,8 +58,21 @@ def report(
             repeated=True,
         ),
     ] = (),
+    history: Annotated[
+        bool,
+        Option(
+            "--history",
+            "Show the past runs and saved bandwidths of this machine instead, and what is worse since when",
+        ),
+    ] = False,
+    model: Annotated[
+        str | None, Option("--model", "With --history: only runs of this model", value="NAME")
+    ] = None,
+    since: Annotated[
+        str | None, Option("--since", "With --history: only what is not older than this", value="DATE")
+    ] = None,
     shape: Annotated[
-        Literal["table", "markdown", "html", "json", "csv"],
+        Shape,
         Option("--format", "Output format"),
         Option("--json", "Same as --format json", const="json"),
     ] = "table",
@@ -78,6 +95,18 @@ def report(
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input.
     """
+    if history:
+        if runs or imported or baseline or published:
+            raise UsageError(
+                "--history cannot be combined with runs: it shows those of this machine",
+                "leave them out, or leave --history out",
+            )
+        box = history_of(model, since)
+        _show(box, lambda pictures: _box_document(box, pictures=pictures), shape, output)
+        return ExitCode.FINDINGS if fail_on == "warning" and box.changes else ExitCode.OK
+    if model is not None or since is not None:
+        raise UsageError("--model and --since choose runs of --history", "add --history, or name run folders")
+    ours = RunFolders()
     if published is not None:
         if runs or imported or baseline:
             raise UsageError(
@@ -88,29 +117,51 @@ def report(
 
         study = made(published)
     else:
-        study = _study((*runs, *imported), baseline)
-    if output is not None:
-        _write(output, _text(study, shape, published))
-    elif shape == "table":
-        document = _document(study, published)
-        show(lambda width: document_lines(document, width))
-    else:
-        emit(_text(study, shape, published))
+        study = _study((*runs, *imported), baseline, ours)
+    _show(study, lambda pictures: _document(study, published, ours, pictures=pictures), shape, output)
     return _exit_code(study, fail_on)
 
 
-def _study(paths: tuple[str, ...], baseline: tuple[str, ...]) -> "Study":
+def _show(
+    value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape, output: Path | None
+) -> None:
+    """Print a report, or write it to a file. `document`: its document, with pictures or without."""
+    if shape == "table" and output is None:
+        shown = document(False)
+        show(lambda width: document_lines(shown, width))
+        return
+    if output is None:
+        emit(_text(value, document, shape))
+    elif shape == "markdown":
+        _write_markdown(output, document(True))
+    else:
+        _write(output, _text(value, document, shape))
+
+
+def _write_markdown(path: Path, document: "Document") -> None:
+    """Write Markdown, and its pictures to a folder beside it. Raises InputError."""
+    if document.pictures:
+        folder = path.with_name(f"{path.stem}-pictures")
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
+        for picture in document.pictures:
+            _write(folder / file_of(picture), picture.svg)
+    _write(path, document_markdown(document, f"{path.stem}-pictures"))
+
+
+def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training.files import read
     from gputopo.measurements.documents.published import known_machines, published_measurements
-    from gputopo.measurements.run_folders import RunFolders
     from gputopo.measurements.study import Unread, study_of
     from gputopo.reference.published import SOURCES
 
     paths = paths or (_home(),)
-    ours = RunFolders()
     found = read(paths, read_run=ours.run, read_json=ours.document)
-    before = read(baseline, read_run=ours.run, read_json=ours.document)
+    earlier = RunFolders()
+    before = read(baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
         raise InputError(
             f"there are no measurements in {', '.join(paths[:3])}",
@@ -122,7 +173,7 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...]) -> "Study":
     study = study_of(
         found.measurements,
         title="Training throughput",
-        machines={**known_machines(), **ours.machines},
+        machines={**known_machines(), **earlier.machines, **ours.machines},
         earlier=before.measurements,
         references=published_measurements(),
         unread=[Unread(source=name, why=why) for name, why in (*found.unread, *before.unread)],
@@ -153,31 +204,46 @@ def _home() -> str:
     return str(home)
 
 
-def _document(study: "Study", published: str | None) -> "Document":
+def _document(study: "Study", published: str | None, ours: "RunFolders", *, pictures: bool) -> "Document":
+    """Return the document of a study; with pictures it has those of the runs that tell most, too."""
     from gputopo.report.study.document import study_document
     from gputopo.report.study.published import published_document
 
-    return study_document(study) if published is None else published_document(published, study)
+    document = study_document(study) if published is None else published_document(published, study)
+    if not pictures:
+        return document
+    from gputopo.measurements.one_run import most_telling, one_run
+    from gputopo.report.study.pictures import MAX_RUNS, with_pictures
+
+    found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))
+    shown = [run for run in found if run is not None]
+    return with_pictures(document, study, shown, of=len(ours.runs))
 
 
-def _text(study: "Study", shape: str, published: str | None) -> str:
+def _box_document(box: "Box", *, pictures: bool) -> "Document":
+    from gputopo.report.study.box import box_document
+
+    return box_document(box, pictures=pictures)
+
+
+def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:
     """Return the report in a form for a file."""
     if shape == "json":
         from gputopo.values import schema
 
-        return schema.encode_pretty(study)
+        return schema.encode_pretty(value)
     if shape == "csv":
-        from gputopo.report.study.csv_form import study_csv
+        from gputopo.measurements.study import Study
+        from gputopo.report.study.csv_form import measurements_csv, study_csv
 
-        return study_csv(study)
-    document = _document(study, published)
+        return study_csv(value) if isinstance(value, Study) else measurements_csv(value.runs)
     if shape == "html":
         from gputopo.report.page import page
 
-        return page(document)
+        return page(document(True))
     if shape == "markdown":
-        return document_markdown(document)
-    return text_of(document_lines(document, FILE_WIDTH))
+        return document_markdown(document(False))
+    return text_of(document_lines(document(False), FILE_WIDTH))
 
 
 def _write(path: Path, text: str) -> None:

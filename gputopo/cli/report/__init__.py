@@ -1,0 +1,1 @@
+"""`gputopo report`: its options, what it reads, and its forms."""
