@@ -105,6 +105,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "ROUNDS": 4,
         "CHANCE": 0.025,
     },
+    "runs.causes.heat": {"MIN_CHANGE_C": 5.0, "MIN_SAMPLES": 6},
     "runs.causes.rules": {"MIN_MHZ": 1.0},
     "runs.verdict.answer": {"MIN_OF_MEAN": 27},
     "runs.verdict.blocks": {"CAPACITY": 600, "FOLD": 3, "MEAN_LIMIT": 0.7},

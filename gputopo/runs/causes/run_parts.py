@@ -1,6 +1,6 @@
 """Why all devices alike became slower: by which parts the steps grew. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -9,7 +9,10 @@ from gputopo.runs.causes import words
 from gputopo.runs.causes.explain import COVERED_SHARE, MIN_SHARE
 from gputopo.runs.causes.facts import Facts
 from gputopo.runs.causes.fit import CHANCE
+from gputopo.runs.causes.heat import WARMING, heat
 from gputopo.runs.median_bound import Interval, interval
+from gputopo.runs.verdict.devices import is_cpu, short_name_of
+from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 
 MEASURED = "measured"
@@ -32,7 +35,7 @@ PARTS = (
 )
 
 
-def run_explained(facts: Facts, verdict: Verdict) -> Causes | None:
+def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()) -> Causes | None:
     """Return by what a run became slower that is slow against its own past; None without two levels.
 
     The parts of a step are measured, so their shares need no fit; the ranges are those of their medians.
@@ -68,7 +71,7 @@ def run_explained(facts: Facts, verdict: Verdict) -> Causes | None:
         for middle, name, says, low, high in sorted(found, reverse=True)
     )
     covered = min(total, 1.0)
-    return words.said(
+    explained = words.said(
         Causes(
             says="",
             found=causes,
@@ -80,6 +83,16 @@ def run_explained(facts: Facts, verdict: Verdict) -> Causes | None:
         percent,
         covered >= COVERED_SHARE,
     )
+    warmer = "; ".join(_warmer(facts, devices))
+    return msgspec.structs.replace(explained, says=f"{explained.says}; {warmer}") if warmer else explained
+
+
+def _warmer(facts: Facts, devices: Sequence[Device]) -> Iterator[str]:
+    """Yield which GPUs became warmer in the run."""
+    for device in devices:
+        found = None if is_cpu(device) else heat(facts.of_gpu(device.tower, fact.HEAT))
+        if found is not None and found.word == WARMING:
+            yield found.says(short_name_of(device))
 
 
 def _grown(values: Sequence[float], after: Sequence[bool]) -> Interval | None:

@@ -90,7 +90,7 @@ def _on_run(
         )
     if found is None or found.word != SLOW or found.against != "past":
         return found
-    causes = run_explained(paces.facts, found)
+    causes = run_explained(paces.facts, found, paces.devices)
     if causes is None:
         return found
     return msgspec.structs.replace(found, causes=causes, says=f"{found.says}. {causes.says}")
