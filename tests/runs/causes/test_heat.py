@@ -18,11 +18,13 @@ Readings = list[tuple[float, list[int]]]
 
 
 def test_a_temperature_that_rises_or_falls_by_five_degrees_is_no_steady_one() -> None:
+    cooled = None
     for last, word in ((64.0, STEADY), (66.0, WARMING), (54.0, COOLING)):
-        found = heat([60.0] * 4 + [62.0] * 4 + [last] * 4)
-        assert found is not None
-        assert found.word == word
-    assert found.says("GPU 1") == "GPU 1 became 6 °C cooler (60 to 54 °C)"
+        cooled = heat([60.0] * 4 + [62.0] * 4 + [last] * 4)
+        assert cooled is not None
+        assert cooled.word == word
+    assert cooled is not None
+    assert cooled.says("GPU 1") == "GPU 1 became 6 °C cooler (60 to 54 °C)"
     assert heat([60.0] * 5 + [float("nan")] * 9) is None
 
 
