@@ -17,6 +17,7 @@ from gputopo.values import schema
 from gputopo.values.run.sweep import Sweep
 from tests.cli.conftest import Call
 from tests.kit_workers import misbehave
+from tests.launch.data.records import framed
 
 MATRIX = """
 title = "Two models"
@@ -75,7 +76,7 @@ def test_records_that_are_given_are_read_instead_of_drawn_ones(
     file.write_text('[matrix]\nmodel = "trivial"\ndata_dir = "made:imagenet"\n')
     none = call("sweep", "--matrix", file, "--data-dir", records, "--dry-run", "--json")
     assert [cell.state for cell in swept(none.out).cells] == ["refused"]
-    (records / "train-00000-of-00001").write_bytes(b"x")
+    (records / "train-00000-of-00001").write_bytes(framed(b"an example"))
     done = call("sweep", "--matrix", file, "--data-dir", records, "--output", tmp_path / "out", "--json")
     assert done.code == 0, done.err
     (cell,) = swept(done.out).cells
