@@ -30,7 +30,7 @@ from gputopo.values.run.verdict import SLOW
 from tests.invented_runs import cpu_devices, gpu_devices
 from tests.kit.drills.box import Box, Host
 from tests.kit.drills.going import went
-from tests.kit.drills.judged import accused, complaints_on, first_cause
+from tests.kit.drills.judged import accused, cause_of_run, complaints_on, first_cause
 from tests.kit.drills.table import DRILLS, Dice, Drill
 
 MIN_PERCENT = 5.0  # what a run must find that resolves it
@@ -57,11 +57,8 @@ class Score(Counter[str]):
                 self["caused"] += 1
                 self["right"] += first_cause(row) == cause
         if drill.run is not None:
-            run = result.run_verdict
             self["caused"] += 1
-            self["right"] += bool(
-                run is not None and run.causes and run.causes.found and run.causes.found[0].id == drill.run
-            )
+            self["right"] += cause_of_run(result) == drill.run
 
     def row(self, name: str) -> str:
         """One line of the table."""

@@ -37,6 +37,12 @@ def first_cause(row: DeviceResult) -> str:
     return causes.found[0].id if causes and causes.found else ""
 
 
+def cause_of_run(result: Result) -> str:
+    """The id of the largest cause by which all devices alike are slow; "not explained"."""
+    causes = result.run_verdict.causes if result.run_verdict else None
+    return causes.found[0].id if causes and causes.found else "not explained"
+
+
 def _of_devices(drill: Drill, result: Result) -> Iterator[str]:
     for row in result.devices:
         tower, found = row.device.tower, row.verdict
@@ -71,7 +77,7 @@ def _of_the_run(drill: Drill, result: Result) -> Iterator[str]:
     if is_slow != (drill.run is not None):
         yield f"the run: {found.says if found is not None else 'not called slower'}"
     elif is_slow and found is not None:
-        cause = found.causes.found[0].id if found.causes and found.causes.found else "not explained"
+        cause = cause_of_run(result)
         if cause != drill.run:
             yield f"the run: {cause}, not {drill.run}"
     if drill.input is not None:
