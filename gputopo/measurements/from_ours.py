@@ -55,7 +55,7 @@ def of_result(
         data_format=_text(spec, "data_format"),
         xla=_part(spec, "precision").get("xla") is True if _part(spec, "precision") else None,
         framework="gputopo",
-        method=_text(spec, "method") or _text(spec, "strategy"),
+        method=_method(spec),
         version=result.versions.get("tensorflow"),
         variable_update=_text(spec, "variable_update"),
         ps_device=_ps_device(spec),
@@ -147,6 +147,15 @@ def _conditions(result: Result) -> tuple[str, ...]:
 def _input(result: Result) -> str | None:
     one = result.input_verdict
     return one.says if one is not None and one.verdict == "input" else None
+
+
+def _method(spec: Mapping[str, Any]) -> str | None:
+    """Return how a run trained where that was another than the built-in way; faults asked for are one."""
+    drills = _sequence(spec, "drills")
+    faults = [str(one.get("fault")) for one in drills if isinstance(one, Mapping)]
+    faults += ["added work"] if spec.get("add_work") else []
+    named = (_text(spec, "method") or _text(spec, "strategy"), *(f"drill {fault}" for fault in faults))
+    return " ".join(filter(None, named)) or None
 
 
 def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -11,10 +11,12 @@ from gputopo.measurements.against import against_earlier
 from gputopo.measurements.cells import cells_of
 from gputopo.measurements.conditions import COMPARISONS, CONDITIONS
 from gputopo.measurements.figures import figures_of
+from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.observing.observation import OBSERVATIONS
 from gputopo.measurements.study import MAX_OF_A_KIND, study_of
 from gputopo.values import schema
 from gputopo.values.run.measurement import DeviceFigure, Measurement
+from gputopo.values.run.result import Result
 
 
 def run(speed: float | None, n: int = 1, **fields: Any) -> Measurement:
@@ -167,3 +169,13 @@ def test_any_measurements_make_a_study_that_survives_json(measurements: list[Mea
     assert all(row.efficiency_percent > 0 for scaling in study.figures.scalings for row in scaling.rows)
     assert sum(len(cell.sources) + len(cell.duplicates) for cell in study.figures.cells) == len(measurements)
     assert schema.decode(schema.encode(study), type(study), origin="x") == study
+
+
+def test_a_run_with_faults_that_were_asked_for_is_compared_with_no_other() -> None:
+    whole = Result(status="complete", exit_code=0, spec={"model": "alexnet"}, backend="cpu")
+    drill = msgspec.structs.replace(
+        whole, spec={**whole.spec, "drills": [{"fault": "slow-gpu", "device": 1}]}
+    )
+    added = msgspec.structs.replace(whole, spec={**whole.spec, "add_work": [[1, 2]]})
+    methods = [of_result(one, source="s").method for one in (whole, drill, added)]
+    assert methods == [None, "drill slow-gpu", "drill added work"]

@@ -48,8 +48,7 @@ def step_picture(
         for part in shown:
             colour, hatch = _PARTS[part]
             axes.barh(0, 0, color=colour, hatch=hatch, edgecolor=BOX, label=part)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.35 / (_ROW * len(rows))), ncols=4,
-                    fontsize=8, borderaxespad=0)  # fmt: skip
+        drawing.figure.legend(loc="outside upper center", ncols=4, fontsize=8)
         words = (
             f"{label}: {', '.join(f'{part} {number(length)} ms' for part, _, length in bars)}"
             for label, bars in rows

@@ -9,7 +9,7 @@ from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.study.models import model_table
-from gputopo.report.units import images_per_sec, percent
+from gputopo.report.units import counted, images_per_sec, percent
 
 # Rows of one table in a document for people; JSON and CSV have all.
 MAX_ROWS = 200
@@ -37,7 +37,7 @@ def study_document(study: Study) -> Document:
     runs = sum(len(cell.sources) for cell in cells)
     failed = sum(len(cell.failed) for cell in cells)
     shared = _shared(cells)
-    summary = f"{runs} run{'' if runs == 1 else 's'} under {len(cells)} sets of conditions"
+    summary = f"{counted(runs, 'run')} under {counted(len(cells), 'set')} of conditions"
     summary += f", {failed} without a figure." if failed else "."
     if shared:
         summary += f" All with: {shared}."

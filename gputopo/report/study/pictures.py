@@ -62,7 +62,7 @@ def _run(run: OneRun, number: int, machines: list[Machine]) -> Section:
     """Return a run: verdicts, pace and clocks over time, the step; its machine if it is the first on it."""
     verdicts = [row.verdict.says for row in run.result.devices if row.verdict is not None]
     failure = [] if run.result.failure is None else [run.result.failure.cause]
-    says = tuple(dict.fromkeys((*failure, *verdicts)))
+    says = tuple(dict.fromkeys((*run.result.says, *failure, *verdicts)))
     blocks: list[Block] = [Bullets(says)] if says else []
     pictures: list[Picture | None] = []
     if run.over_time is not None:
