@@ -121,6 +121,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._reported: dict[int, tuple[str, str | None]] = {}  # by tower: part and cause
+        self._ended: set[tuple[int, str]] = set()  # tower and part that were reported slow, then even again
         self._before: dict[int, Verdict] = {}  # by tower: of the look before
 
     def look(self, found: Judgement, step: int, time_s: float) -> tuple[Event, ...]:
@@ -142,16 +143,18 @@ class Reports:
 
     def end(self, check: AnomalyCheck, time_s: float) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to, or takes from, what was reported."""
-        news: list[Event] = [
-            event_of(slow, time_s)
-            for slow in check.anomalies
-            if self._reported.get(slow.tower or 0, (None,))[0] != (slow.part or "compute")
-        ]
+        news: list[Event] = [event_of(slow, time_s) for slow in check.anomalies if not self._is_known(slow)]
         for verdict in check.judgement.devices if check.made else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
                 news.append(_over(verdict, known[0], f"Over all steps: {verdict.says}", time_s))
         return tuple(news)
+
+    def _is_known(self, slow: Verdict) -> bool:
+        """Return whether looks reported what the verdict over all steps says of a slow device."""
+        tower, part = slow.tower or 0, slow.part or "compute"
+        was = self._reported.get(tower)
+        return (was is not None and was[0] == part) or (_is_over(slow) and (tower, part) in self._ended)
 
     def _standing(self, verdict: Verdict) -> Standing:
         """Return a verdict in one word: "slow" only if it was reported, "even" also where it is so again."""
@@ -177,6 +180,7 @@ class Reports:
                 yield event_of(now, time_s)
         elif known is not None and _is_over(before) and _is_over(now):
             del self._reported[tower]
+            self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
             even = "" if now.word == SLOW else f", to within {words.at_most(now.percent_under_high or 0.0)} %"
             yield _over(now, known[0], f"{_name(now)} is even with its peers again{since}{even}", time_s)
