@@ -75,7 +75,8 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
     "command",
     [
         "gputopo plan --from 7gforce --model alexnet --num-gpus 2 --prefer-pix",
-        "python -m tests.kit.command four+x1_riser@2+acs_on -- inspect",
+        "python -m tests.kit.command four+x1_riser@2 -- inspect",
+        "gputopo report --published keras-multi-gpu",
     ],
 )
 def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
@@ -83,7 +84,7 @@ def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
 ) -> None:
     _, _, after = README.partition(f"```\n$ {command}\n")
     shown = [part for part in after.partition("```\n")[0].split("...\n") if part]
-    words = shlex.split(command.replace("gputopo plan", "python -m gputopo plan"))[1:]
+    words = shlex.split(re.sub("^gputopo", "python -m gputopo", command))[1:]
     done = commands.run(*words, COLUMNS="80", GPUTOPO_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert shown

@@ -213,7 +213,7 @@ def _document(study: "Study", published: str | None, ours: "RunFolders", *, pict
     if not pictures:
         return document
     from gputopo.measurements.one_run import most_telling, one_run
-    from gputopo.report.study.pictures import MAX_RUNS, with_pictures
+    from gputopo.report.pictures.of_study import MAX_RUNS, with_pictures
 
     found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))
     shown = [run for run in found if run is not None]

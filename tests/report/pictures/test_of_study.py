@@ -11,8 +11,8 @@ from gputopo.measurements.one_run import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Section
 from gputopo.report.page import page
-from gputopo.report.study import pictures
-from gputopo.report.study.pictures import with_pictures
+from gputopo.report.pictures import of_study
+from gputopo.report.pictures.of_study import with_pictures
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,
@@ -110,7 +110,7 @@ def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:
 def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
     run = one_run(run_folder(tmp_path / "a", slow=1.2, steps=2000))
     html = page(with_pictures(DOCUMENT, study(), [run, run] if run else [], of=2))
-    assert len(html) < 5_000_000 * 2 / pictures.MAX_RUNS
+    assert len(html) < 5_000_000 * 2 / of_study.MAX_RUNS
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
 
