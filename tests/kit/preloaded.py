@@ -6,11 +6,7 @@ import pkgutil
 import gputopo
 
 # They need TensorFlow, or matplotlib, whose numpy starts threads: a process with threads is not to be forked.
-_LEFT_OUT = (
-    *(f"launch.{room}" for room in ("compare", "data", "models", "train")),
-    "report.pictures",
-    "report.study.pictures",
-)
+_LEFT_OUT = (*(f"launch.{room}" for room in ("compare", "data", "models", "train")), "report.pictures")
 
 
 def _import_all(name: str) -> None:
