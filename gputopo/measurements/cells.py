@@ -42,7 +42,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> tuple[str, ...]:
         """Reasons of the runs without a figure."""
-        return tuple(one.reason or one.status for one in self.runs if not one.is_measured)
+        return tuple(one.reason or one.status for one in self.runs if not one.is_measured and one.is_run)
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """Reasons of what a sweep refused, left out, or has not run yet."""
+        return tuple(one.reason or one.status for one in self.runs if not one.is_run)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.measurements.from_ours import of_result
+from gputopo.measurements.from_sweep import without_a_run
 from gputopo.measurements.study import Study
 from gputopo.runs.history import fingerprint
 from gputopo.runs.repeats import Repeats
@@ -22,7 +23,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import FOLDER, Sweep, SweepCell
+from gputopo.values.run.sweep import FOLDER, MANIFEST, Sweep, SweepCell
 
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
@@ -44,11 +45,17 @@ class RunFolders:
         self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
     def run(self, path: Path) -> Measurement | None:
-        """Return the run of a folder, or of its events file. Raises InputError where neither can be read."""
+        """Return the run of a folder, or of its events file; None: its sweep states what became of it.
+
+        Raises InputError where neither can be read, or the run ended before its first event.
+        """
         folder = path if path.is_dir() else path.parent
         result, digest = _result(folder)
-        if result is None or not (result.spec or result.devices):
-            return None
+        if result is None or not _is_run(result):
+            if folder.parent.name == FOLDER and (folder.parent.parent / MANIFEST).is_file():
+                return None
+            cause = f": {result.failure.cause}" if result is not None and result.failure else ""
+            raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
@@ -67,7 +74,7 @@ class RunFolders:
 
     def _of_sweep(self, folder: Path) -> tuple[str, ...]:
         """Return the conditions that the sweep of a run states, where it is a cell of one."""
-        manifest = folder.parent.parent / "sweep.json"
+        manifest = folder.parent.parent / MANIFEST
         if folder.parent.name != FOLDER:
             return ()
         if manifest not in self._sweeps:
@@ -83,56 +90,50 @@ class RunFolders:
         return (f"other processes were busy{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
-        """Return the measurements of a JSON document: a result, repeats, a study, a sweep; None: of another.
+        """Return the measurements of a JSON document: a result, repeats, a study, a sweep.
 
-        Of a sweep those cells that have no run folder: the runs are read from these. Raises InputError.
+        Of a sweep those cells that have no run folder: the runs are read from these. Other documents of
+        gputopo have none; None: it is not of gputopo. Raises InputError, also for a newer version of one.
         """
-        kind = schema.schema_of(data)
-        digest = hashlib.sha256(data).hexdigest()
-        if kind == "gputopo.result/1":
+        kind, digest = schema.schema_of(data) or "", hashlib.sha256(data).hexdigest()
+        name = kind.rpartition("/")[0]
+        if name == "gputopo.result":
             return (of_result(schema.decode(data, Result, origin=origin), source=origin, digest=digest),)
-        if kind == "gputopo.repeats/1":
+        if name == "gputopo.repeats":
             runs = schema.decode(data, Repeats, origin=origin).runs
             return tuple(of_result(run, source=f"{origin}#{n}") for n, run in enumerate(runs, 1))
-        if kind == "gputopo.study/1":
+        if name == "gputopo.study":
             study = schema.decode(data, Study, origin=origin)
             return tuple(one for cell in study.figures.cells for one in cell.runs)
-        if kind == "gputopo.sweep/1":
-            return _without_a_run(schema.decode(data, Sweep, origin=origin), Path(origin).parent)
-        return None
+        if name == "gputopo.sweep":
+            return self._sweep(schema.decode(data, Sweep, origin=origin), Path(origin), digest)
+        return () if name.startswith("gputopo.") else None
+
+    def _sweep(self, sweep: Sweep, file: Path, digest: str) -> tuple[Measurement, ...]:
+        """Return the cells of a sweep that have no run which can be read."""
+        folders = (file.parent / cell.folder for cell in sweep.cells if is_inside(cell.name))
+        names = (_machine(folder)[1] for folder in folders)
+        machine = next((name for name in names if name is not None), None)
+
+        def has_run(cell: SweepCell) -> bool:
+            folder = file.parent / cell.folder
+            if not is_inside(cell.name):
+                return False
+            if cell.state == "done":  # its result is read with its folder
+                return (folder / "result.json").is_file() or (folder / "events.jsonl").is_file()
+            return _is_run(result_in(folder))
+
+        return tuple(without_a_run(sweep, has_run, source=str(file), digest=digest, machine=machine))
 
 
-def _without_a_run(sweep: Sweep, folder: Path) -> tuple[Measurement, ...]:
-    """Return the cells of a sweep that were refused, or failed before their run had a folder."""
-    found = []
-    for cell in sweep.cells:
-        if cell.state not in ("refused", "failed") or (folder / cell.folder / "events.jsonl").exists():
-            continue
-        options = cell.options
-        found.append(
-            Measurement(
-                source=str(folder / cell.folder),
-                status="failed",
-                reason=cell.reason or cell.state,
-                gpus=cell.gpus,
-                n_gpus=cell.devices or len(cell.gpus) or 1,
-                backend=sweep.backend,
-                model=str(options.get("model", "unknown")),
-                batch_per_gpu=_whole(options.get("batch_size")),
-                framework="gputopo",
-                variable_update=_word(options.get("variable_update")),
-                all_reduce=_word(options.get("all_reduce")),
-            )
-        )
-    return tuple(found)
+def is_inside(name: str) -> bool:
+    """Return whether the name of a folder is one, and leads nowhere else."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
-def _word(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+def _is_run(result: Result | None) -> bool:
+    """Return whether a result states what was run: a worker may have died before its first event."""
+    return result is not None and bool(result.spec or result.devices)
 
 
 def machine_name(machine: Machine) -> str | None:

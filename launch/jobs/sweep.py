@@ -20,10 +20,9 @@ from gputopo.sweeps.course import expected_s
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import Sweep, SweepCell
+from gputopo.values.run.sweep import EXAMPLES, MANIFEST, Sweep, SweepCell
 
-FILE = "sweep.json"
-DATA = "data"  # folder of made examples, within that of the sweep
+FILE, DATA = MANIFEST, EXAMPLES
 COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought
 COOLING_LOOK_S = 2.0  # between two readings
 

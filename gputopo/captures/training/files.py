@@ -17,6 +17,7 @@ from gputopo.captures import budget, intake
 from gputopo.captures.training import names, table, tensorpack, tf_cnn
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.sweep import EXAMPLES, MANIFEST
 
 MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
 MAX_FILES = 200_000  # that are looked at, of all folders together
@@ -102,6 +103,8 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
         if _OURS & set(files):
             yield Path(folder), False
             continue
+        if MANIFEST in files and EXAMPLES in inner:
+            inner.remove(EXAMPLES)
         for name in sorted(files):
             yield Path(folder, name), False
 
@@ -110,10 +113,10 @@ def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measure
     """Return the measurements of a file or a run folder; None: it is something else."""
     if path.is_dir():
         run = read_run(path)
-        return None if run is None else (run,)
-    if path.name in _OURS and path.name == "events.jsonl":
+        return () if run is None else (run,)
+    if path.name == "events.jsonl":
         run = read_run(path)
-        return None if run is None else (run,)
+        return () if run is None else (run,)
     data = _content(path)
     if data is None:
         return None

@@ -1,9 +1,10 @@
 """Observations on the figures themselves: failed, doubtful, under other conditions, not to be compared."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, MODE, SET, key, value_words
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observing.observation import Observation
@@ -113,18 +114,27 @@ def _repeats(figures: Figures) -> Iterator[Observation]:
 
 
 def _failed(figures: Figures) -> Iterator[Observation]:
+    yield from _by_reason(figures, "cells.failed", lambda cell: cell.failed, ("run", "without a figure"))
+    yield from _by_reason(figures, "cells.not_run", lambda cell: cell.not_run, ("cell", "not run"))
+
+
+def _by_reason(
+    figures: Figures, id: str, reasons_of: Callable[[Cell], Sequence[str]], words: tuple[str, str]
+) -> Iterator[Observation]:
+    """Iterate over the most frequent reasons of cells without a figure. `words`: noun, and what it is."""
+    noun, what = words
     reasons: Counter[str] = Counter()
     numbers: dict[str, list[int]] = defaultdict(list)
     for cell in figures.cells:
-        for reason in cell.failed:
+        for reason in reasons_of(cell):
             reasons[reason] += 1
             numbers[reason].append(cell.number)
     for reason, count in reasons.most_common(2 * _SHOWN):
         where = _shared(figures, numbers[reason])
         yield Observation(
-            id="cells.failed",
-            says=f"{count} run{'s' if count > 1 else ''} without a figure ({where}): {reason}.",
-            evidence={"runs": count},
+            id=id,
+            says=f"{count} {noun}{'s' if count > 1 else ''} {what} ({where}): {reason.removesuffix('.')}.",
+            evidence={f"{noun}s": count},
             cells=tuple(dict.fromkeys(numbers[reason])),
         )
 

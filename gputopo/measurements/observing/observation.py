@@ -41,6 +41,7 @@ OBSERVATIONS: dict[str, str] = {
     "repeats.contradict": "Repeats under the same conditions disagree",
     "repeats.duplicate": "The same file was given more than once and counts once",
     "cells.failed": "Runs without a figure, with their reasons",
+    "cells.not_run": "Cells of a sweep that were refused, left out, or are still to run, with their reasons",
     "compare.refused": "Runs that must not be compared, and why",
     "earlier.regression": "Slower than an earlier run of this machine",
     "earlier.changed": "Other than an earlier run of this machine, and what else changed",

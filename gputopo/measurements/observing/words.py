@@ -1,6 +1,7 @@
 """A cell and its differences in words, for observations and tables."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, value_words
@@ -15,13 +16,20 @@ _NEVER = frozenset({"backend", "dataset", "gpus", "n_gpus"})
 
 
 def varying(cells: Iterable[Cell]) -> tuple[str, ...]:
-    """Return the conditions that differ among cells, so that they must be named."""
+    """Return the conditions that differ among cells, so that they must be named.
+
+    Of what was not run most conditions are unknown, which makes no difference.
+    """
     some = [cell.of for cell in cells]
     return tuple(
-        name
-        for name in CONDITIONS
-        if (name not in _NEVER and len({getattr(one, name) for one in some}) > 1) or name == "model"
+        name for name in CONDITIONS if (name not in _NEVER and len(stated(some, name)) > 1) or name == "model"
     )
+
+
+def stated(some: Iterable[Measurement], name: str) -> frozenset[Any]:
+    """Return the values of a condition; None is one of a run that does not state it."""
+    values = ((getattr(one, name), one.is_run) for one in some)
+    return frozenset(value for value, is_run in values if is_run or value not in (None, ()))
 
 
 def job_words(one: Measurement, names: Sequence[str]) -> str:

@@ -1,19 +1,30 @@
 """A study as a document: observations first, then tables, then every run, then what could not be read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
-from gputopo.measurements.observing.words import job_words, varying
+from gputopo.measurements.observing.words import job_words, stated, varying
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.study.models import model_table
 from gputopo.report.units import counted, images_per_sec, percent
+from gputopo.values.run.measurement import Status
 
 # Rows of one table in a document for people; JSON and CSV have all.
 MAX_ROWS = 200
 _MAX_UNREAD = 50
+# What stands in the place of a figure.
+_WITHOUT_FIGURE: Mapping[Status, str] = {
+    "complete": "missing",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "missing": "missing",
+    "refused": "refused",
+    "left_out": "left out",
+    "pending": "to run",
+}
 
 
 def study_document(study: Study) -> Document:
@@ -34,11 +45,15 @@ def study_document(study: Study) -> Document:
         ("Sources", _bullets(f"{name}: {text}" for name, text in study.sources.items())),
     ]
     cells = study.figures.cells
-    runs = sum(len(cell.sources) for cell in cells)
     failed = sum(len(cell.failed) for cell in cells)
+    idle = sum(len(cell.not_run) for cell in cells)
+    runs = sum(len(cell.sources) for cell in cells) - idle
     shared = _shared(cells)
-    summary = f"{counted(runs, 'run')} under {counted(len(cells), 'set')} of conditions"
+    under = sum(len(cell.sources) > len(cell.not_run) for cell in cells)
+    summary = f"{counted(runs, 'run')} under {counted(under, 'set')} of conditions"
     summary += f", {failed} without a figure." if failed else "."
+    if idle:
+        summary += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
     if shared:
         summary += f" All with: {shared}."
     sections = tuple(Section(title, tuple(map(_plain, blocks))) for title, blocks in parts if blocks)
@@ -71,7 +86,7 @@ def _shared(cells: Sequence[Cell]) -> str:
         name
         for name in CONDITIONS
         if name not in different and name not in ("n_gpus", "gpus", "backend", "task")
-        and len({getattr(cell.of, name) for cell in cells}) == 1
+        and len(stated((cell.of for cell in cells), name)) == 1
     ]  # fmt: skip
     return job_words(first, names)
 
@@ -202,7 +217,7 @@ def _cpus(study: Study) -> list[Block]:
 def cell_words(cell: Cell, digits: int | None = None) -> str:
     """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
     if cell.images_per_sec is None:
-        return cell.of.status
+        return _WITHOUT_FIGURE[cell.of.status]
     return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
 
 
@@ -252,11 +267,12 @@ def _cells(study: Study) -> list[Block]:
         [job_words(cell.of, names), str(cell.of.n_gpus),
          value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
          cell_words(cell), "" if cell.noise is None else percent(100 * DEVIATIONS * cell.noise),
-         str(len(cell.repeats)) if cell.repeats else "", cell.failed[0] if cell.failed else ""]
-        for cell in cells
+         str(len(cell.repeats)) if cell.repeats else "", next(iter((*cell.failed, *cell.not_run)), "")]
+        for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
     ]  # fmt: skip
-    heads = ["job", "GPUs", "which", "images/sec", "+/- %", "runs", "failed"]
-    return [_without_empty(table(heads, rows))] if rows else []
+    heads = ["job", "GPUs", "which", "images/sec", "+/- %", "runs", "reason"]
+    sides: tuple[Side, ...] = ("left", "right", "left", "right", "right", "right", "left")
+    return [_without_empty(table(heads, rows)._replace(sides=sides))] if rows else []
 
 
 def _unread(study: Study) -> list[Block]:

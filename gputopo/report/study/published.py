@@ -55,7 +55,7 @@ def _figure(cell: Cell | None) -> str:
     """Return a figure as its document prints it, with all its digits."""
     if cell is None:
         return ""
-    return cell.of.status if cell.images_per_sec is None else f"{cell.images_per_sec:.10g}"
+    return cell_words(cell) if cell.images_per_sec is None else f"{cell.images_per_sec:.10g}"
 
 
 def _official(study: Study) -> _Sections:

@@ -10,7 +10,9 @@ import msgspec
 COMPLETE: Final = "complete"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
-Status = Literal["complete", "failed", "interrupted", "missing"]
+Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
+# Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
+NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
 
 
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,6 +98,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def is_measured(self) -> bool:
         """Whether there is a figure of a run that ended as it should."""
         return self.status == COMPLETE and self.images_per_sec is not None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether something was run at all, or should have been."""
+        return self.status not in NOT_RUN
 
     @property
     def mode(self) -> str:

@@ -6,7 +6,8 @@ import msgspec
 
 CellState = Literal["pending", "running", "done", "failed", "refused", "left_out"]
 """`refused`: its options do not go together, or not here; `left_out`: it makes no sense on this machine."""
-FOLDER = "cells"  # of the runs, within the folder of the sweep
+# Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
+FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
