@@ -233,10 +233,11 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
         return schema.encode_pretty(value)
     if shape == "csv":
+        from gputopo.captures.training import table
         from gputopo.measurements.study import Study
-        from gputopo.report.study.csv_form import measurements_csv, study_csv
+        from gputopo.report.study.csv_form import study_csv
 
-        return study_csv(value) if isinstance(value, Study) else measurements_csv(value.runs)
+        return study_csv(value) if isinstance(value, Study) else table.write(value.runs)
     if shape == "html":
         from gputopo.report.page import page
 

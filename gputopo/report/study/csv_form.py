@@ -2,23 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterable
 
 from gputopo.captures.training.table import COLUMNS, cell_text
 from gputopo.measurements.study import Study
-from gputopo.values.run.measurement import Measurement
 
 DERIVED = ("speedup", "efficiency_percent", "noise_percent")
-
-
-def measurements_csv(measurements: Iterable[Measurement]) -> str:
-    """Return a table of measurements, one a row."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in measurements:
-        writer.writerow([cell_text(getattr(one, name)) for name in COLUMNS])
-    return out.getvalue()
 
 
 def study_csv(study: Study) -> str:
