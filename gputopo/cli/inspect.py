@@ -152,7 +152,7 @@ def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
 
         emit(schema.encode_pretty(found))
         return
-    from gputopo.report.difference import difference_markdown, difference_view
+    from gputopo.report.machine.difference import difference_markdown, difference_view
 
     if shape == "markdown":
         emit(difference_markdown(found))

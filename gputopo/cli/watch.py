@@ -129,7 +129,7 @@ def _shower(
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
     from gputopo.cli.terminal import Screen, can_redraw
-    from gputopo.report.watch import Recent, plain_lines, watch_view
+    from gputopo.report.machine.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():
         return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from gputopo.findings import Finding, Inspection
-from gputopo.report.facts import missing_view, not_read
-from gputopo.report.health import health_view
 from gputopo.report.layout import (
     INDENT,
     QUIET,
@@ -17,9 +15,11 @@ from gputopo.report.layout import (
     printable,
     section,
 )
-from gputopo.report.machine import machine_view
-from gputopo.report.matrix import matrix_view, peers_view
-from gputopo.report.tree import tree_view
+from gputopo.report.machine.about import machine_view
+from gputopo.report.machine.facts import missing_view, not_read
+from gputopo.report.machine.health import health_view
+from gputopo.report.machine.matrix import matrix_view, peers_view
+from gputopo.report.machine.tree import tree_view
 from gputopo.values.machine import Contradiction, Machine, Unread
 from gputopo.values.subject import subjects_in_words
 

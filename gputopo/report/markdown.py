@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import Finding, Inspection
-from gputopo.report.facts import grouped_missing, not_read, reason_in_words
 from gputopo.report.findings import grouped_findings, nothing_found
-from gputopo.report.gpus import gpu_columns, gpu_notes, order_warning
-from gputopo.report.health import health_rows
 from gputopo.report.layout import Line, plain, printable, text_of
-from gputopo.report.machine import about_rows
-from gputopo.report.matrix import matrix_view, peer_rows
-from gputopo.report.tree import tree_view
+from gputopo.report.machine.about import about_rows
+from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
+from gputopo.report.machine.gpus import gpu_columns, gpu_notes, order_warning
+from gputopo.report.machine.health import health_rows
+from gputopo.report.machine.matrix import matrix_view, peer_rows
+from gputopo.report.machine.tree import tree_view
 from gputopo.values.machine import Machine
 from gputopo.values.subject import subjects_in_words
 

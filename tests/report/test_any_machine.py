@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
-from gputopo.report.difference import difference_markdown, difference_view
 from gputopo.report.findings import inspection_view
 from gputopo.report.layout import text_of
+from gputopo.report.machine.difference import difference_markdown, difference_view
+from gputopo.report.machine.tree import tree_view
 from gputopo.report.markdown import markdown
 from gputopo.report.metrics.prometheus import exposition
-from gputopo.report.tree import tree_view
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject

@@ -4,8 +4,8 @@ import pytest
 
 from gputopo.findings import Finding, Inspection
 from gputopo.report.layout import text_of
+from gputopo.report.machine.matrix import matrix_view
 from gputopo.report.markdown import escaped, markdown
-from gputopo.report.matrix import matrix_view
 from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of

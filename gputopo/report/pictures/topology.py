@@ -14,8 +14,8 @@ from gputopo.findings.rule import Finding
 from gputopo.report.bandwidth.heat_map import SHADES
 from gputopo.report.document import Picture
 from gputopo.report.layout import plain
+from gputopo.report.machine.tree import Branch, pci_branches
 from gputopo.report.pictures.drawing import BAD, BOX, FAINT, GOOD, INK, LINE, WARN, Drawing
-from gputopo.report.tree import Branch, pci_branches
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Hop, Machine

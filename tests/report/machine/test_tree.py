@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.report.layout import text_of
-from gputopo.report.tree import tree_view
+from gputopo.report.machine.tree import tree_view
 from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, Pcie, PciNode
 from tests.kit.machines import machine_of
 from tests.kit.scenarios import SCENARIOS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
-from gputopo.report.matrix import matrix_view, peers_view
+from gputopo.report.machine.matrix import matrix_view, peers_view
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.report.gpus import gpu_tables, index_rows, link_is_slow_while_idle, order_warning
 from gputopo.report.layout import text_of
+from gputopo.report.machine.gpus import gpu_tables, index_rows, link_is_slow_while_idle, order_warning
 from gputopo.values.machine import Gpu, Machine, Pcie, Throttle, UtilizationPercent
 
 UNCERTAIN = {f"gpus[{n}].cuda_index": "CUDA_ORDER_NOT_CERTAIN" for n in range(4)}

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gputopo.report.gpus import gpu_tables
 from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
+from gputopo.report.machine.gpus import gpu_tables
 from gputopo.report.units import counted, gib
 from gputopo.values.machine import Driver, Host, LineCounts, Machine, NumaNode
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
-from gputopo.report.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
+from gputopo.report.machine.watch import SHOWN, Recent, plain_lines, sparkline, throttle_in_short, watch_view
 from gputopo.values.machine import ClockMhz, ClocksMhz, Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.report.health import health_rows, health_view, health_words, short_process_name
 from gputopo.report.layout import text_of
+from gputopo.report.machine.health import health_rows, health_view, health_words, short_process_name
 from gputopo.values.machine import (
     Ecc,
     Gpu,

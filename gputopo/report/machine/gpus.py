@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.load import idle, under_load
-from gputopo.report.facts import reason_for
 from gputopo.report.layout import (
     LOST,
     NOT_ASKED,
@@ -22,6 +21,7 @@ from gputopo.report.layout import (
     paragraph,
     plain,
 )
+from gputopo.report.machine.facts import reason_for
 from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine

@@ -2,8 +2,8 @@ import msgspec
 
 from gputopo.findings import Finding
 from gputopo.findings.difference import Change, Difference, FindingChanges
-from gputopo.report.difference import changes_in_words, difference_markdown, difference_view
 from gputopo.report.layout import text_of
+from gputopo.report.machine.difference import changes_in_words, difference_markdown, difference_view
 from gputopo.values.subject import Subject
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.layout import text_of
-from gputopo.report.machine import machine_view
+from gputopo.report.machine.about import machine_view
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,

@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.reference.pcie import generation_of
-from gputopo.report.gpus import link_is_slow_while_idle
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
+from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.report.facts import grouped_missing, missing_view, not_read, reason_for, reason_in_words
 from gputopo.report.layout import text_of
+from gputopo.report.machine.facts import grouped_missing, missing_view, not_read, reason_for, reason_in_words
 from gputopo.values.machine import Gpu, Machine, NvLink
 
 
