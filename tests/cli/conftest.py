@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli import run_command, screen
-from gputopo.cli.run import autotune, training
-from gputopo.cli.sweep import command as sweep
+from gputopo.cli import run_command
+from tests.cli.trained import WITH_WORKERS
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
@@ -64,7 +63,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-I", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        for module in (autotune, screen, sweep, training):
+        for module in WITH_WORKERS:
             monkeypatch.setattr(module, "worker_command", command)
 
     return behaves

@@ -1,18 +1,18 @@
 """`gputopo screen`: with a worker that only pretends, and once with the real core."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from gputopo.cli import screen
+from gputopo.cli import run_command, screen
+from gputopo.runs.screen import order
 from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.screen import Screen
 from tests.cli.conftest import Call
+from tests.cli.trained import without_a_gpu
 
 # Steps of 0.2 s, on GPU 1 of 0.25 s.
 SLOW_ONE = """
@@ -198,30 +198,13 @@ def test_what_cannot_be_screened_is_refused_in_two_lines(
     assert what in done.err.splitlines()[0]
 
 
-ONE_ROUND = """
-import sys
-from gputopo.cli import main
-from gputopo.runs.screen import order
-order.WHOLE = (order.WHOLE[0], order.WHOLE[-1])
-sys.exit(main())
-"""
-
-
 @pytest.mark.tensorflow
 def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    line = [sys.executable, "-c", ONE_ROUND, "screen", "--cpu", "--model", "trivial", "--num-batches", "3"]
-    done = subprocess.run(
-        [*line, "--batch-size", "4", "--output", str(out), "--json"],
-        env={**os.environ, "GPUTOPO_HOME": str(tmp_path / "home")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = schema.decode(done.stdout, Screen, origin="stdout")
+    with without_a_gpu(tmp_path) as patch:
+        patch.setattr(order, "WHOLE", (order.WHOLE[0], order.WHOLE[-1]))
+        options = ("--cpu", "--model", "trivial", "--num-batches", "3", "--batch-size", "4")
+        assert run_command(["screen", *options, "--output", "out"]) == 0
+    found = stored(tmp_path / "out")
     assert found.complete
     assert [row.rounds for row in found.devices] == [1, 1]
     assert all(run.failure is None and run.images_per_sec for run in found.runs)

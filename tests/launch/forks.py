@@ -34,9 +34,9 @@ def run_program(
     `fresh`: in an interpreter that has imported nothing, as with `more`. Raises TimeoutExpired if it takes
     longer than `timeout_s`.
     """
-    server = None if more or fresh else _server()
-    if server is not None:
-        return server.run(arguments, environment(), timeout_s)
+    forks = None if more or fresh else server()
+    if forks is not None:
+        return forks.run(arguments, environment(), timeout_s)
     return subprocess.run(
         [sys.executable, *arguments],
         env=environment(**more or {}),
@@ -51,7 +51,8 @@ def run_program(
 _starting = threading.Lock()
 
 
-def _server() -> Server | None:
+def server() -> Server | None:
+    """Return the server, started by the first call; None: nothing can be forked where it is imported."""
     with _starting:
         return _started()
 

@@ -1,4 +1,4 @@
-"""`gputopo run` with the real core, as its own process: slow devices, rehearsals, signals."""
+"""`gputopo run` with the real core: slow devices, rehearsals; as its own process: signals."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ import pytest
 from gputopo.values import schema
 from gputopo.values.run.events import Step, read_events
 from gputopo.values.run.result import Result
+from tests.cli import trained
 
 pytestmark = pytest.mark.tensorflow
 
@@ -23,13 +24,8 @@ def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
     return [*base, *output, *options], {**os.environ, "GPUTOPO_ROOT": str(tmp_path / "root")}
 
 
-def result_of(tmp_path: Path, *options: str) -> Result:
-    line, environment = command(tmp_path, *options)
-    done = subprocess.run(
-        line, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return schema.decode(done.stdout, Result, origin="stdout")
+def result_of(folder: Path, *options: str) -> Result:
+    return trained.result_of(folder, "--model", "trivial", *options)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +50,7 @@ def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchr
 
 def test_an_even_run_names_nobody_and_states_that_it_looked(tmp_path: Path, slowed: Result) -> None:
     # Something else that runs beside it may slow one device for a while; what names one always is a fault.
-    results = (result_of(tmp_path / str(attempt), "--num-batches", "40") for attempt in range(3))
+    results = (result_of(tmp_path, "--num-batches", "40") for _ in range(3))
     result = next((result for result in results if not result.anomalies), None)
     assert result is not None
     for row in result.devices:

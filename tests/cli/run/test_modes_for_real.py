@@ -1,34 +1,19 @@
 """`gputopo run` with the real core: saved files, other tasks and trainers."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gputopo.values import schema
 from gputopo.values.run.result import Result
+from tests.cli import trained as real
 
 pytestmark = pytest.mark.tensorflow
 
 BASE = ("--model", "trivial", "--data-name", "cifar10", "--batch-size", "2", "--num-batches", "4")
 
 
-def result_of(tmp_path: Path, *options: str) -> Result:
-    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
-    home = {"GPUTOPO_ROOT": str(tmp_path / "root"), "GPUTOPO_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "gputopo", "run", *BASE, "--json", *options],
-        env={**os.environ, **home},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return schema.decode(done.stdout, Result, origin="stdout")
+def result_of(folder: Path, *options: str) -> Result:
+    return real.result_of(folder, *BASE, *options)
 
 
 KEPT = ("--checkpoints", "kept", "--optimizer", "momentum")
