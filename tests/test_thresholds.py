@@ -197,6 +197,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "MEDIAN_EFFICIENCY": 1.2533,
         "SIGMAS": 3.0,
     },
+    "runs.thinned": {"ALL_SAMPLES": 7200, "BLOCK_SAMPLES": 40},
     "runs.throughput": {"MAD_TO_SIGMA": 1.4826},
     "topology.hops": {"UNKNOWN_LEVEL": 60},
     "topology.peer_access": {"SMALL_BAR1_MIB": 256},

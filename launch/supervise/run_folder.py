@@ -25,11 +25,12 @@ from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import is_left_over, locked_spec
 from gputopo.runs.history import fingerprint
+from gputopo.runs.thinned import WrittenSamples
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
 from gputopo.values.machine import Machine
-from gputopo.values.run.events import Event, RankFailed, encode_line
+from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.screen import Screen
@@ -221,16 +222,22 @@ def _result_in(path: Path) -> Result | None:
 
 
 class EventLog:
-    """The events file of a run, written line by line, readable at any time."""
+    """The events file of a run, written line by line, readable at any time.
+
+    Of a long run a part of the samples (`WrittenSamples`); all other events.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file; raises OSError."""
         self.path = path
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._size = 0
+        self._samples = WrittenSamples()
 
     def write(self, event: Event) -> None:
         """Write one event as a whole line. Raises OSError; then the written part is removed."""
+        if isinstance(event, Sample) and not self._samples.has(event):
+            return
         line = memoryview(encode_line(event))
         written = 0
         try:

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.thinned import Thinned
+from gputopo.runs.thinned import ALL_SAMPLES, BLOCK_SAMPLES, Thinned, WrittenSamples
+from gputopo.values.run.events import Sample, Xid
 
 
 def thinned(count: int, capacity: int) -> Thinned[int]:
@@ -24,3 +25,22 @@ def test_a_longer_one_is_stored_evenly_spread_from_its_first_item_on(count: int,
     step = found.items[1] - found.items[0] if len(found.items) > 1 else 1
     assert found.items == list(range(0, count, step))
     assert step == 1 or len(found.items) > capacity // 2 - 1
+
+
+def test_each_doubling_of_a_run_writes_half_as_many_samples_as_its_first_hour() -> None:
+    written = WrittenSamples()
+    plain = Sample(time_s=1.0, gpus=())
+    has = [written.has(plain) for _ in range(8 * ALL_SAMPLES)]
+    parts = [sum(has[begin * ALL_SAMPLES : 2 * begin * ALL_SAMPLES]) for begin in (1, 2, 4)]
+    assert parts == [ALL_SAMPLES // 2] * 3
+    assert all(has[:ALL_SAMPLES])
+    later = has[ALL_SAMPLES:]
+    blocks = [later[at : at + BLOCK_SAMPLES] for at in range(0, len(later), BLOCK_SAMPLES)]
+    assert all(len(set(block)) == 1 for block in blocks)  # what is seldom asked is in every one
+    assert not has[-1]
+    assert written.has(plain)
+    for _ in range(BLOCK_SAMPLES):
+        left_out = written.has(plain)
+    assert not left_out
+    assert written.has(Sample(time_s=1.0, gpus=(), xids=(Xid(code=79),)))
+    assert written.has(Sample(time_s=1.0, gpus=(), gap_s=3.0))

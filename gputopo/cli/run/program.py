@@ -102,7 +102,7 @@ def _recorded(
         with contextlib.ExitStack() as stack:
             from gputopo.probes.run_watch import RunWatch
 
-            pipe = _pipe(stack)
+            pipe = _pipe(folder, stack)
             with signals_blocked(all_of_them=False):
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
@@ -165,10 +165,10 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
         return None
 
 
-def _pipe(stack: contextlib.ExitStack) -> StepPipe | None:
+def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPipe | None:
     """Make the pipe that a program reports its steps through; None where none can be made."""
     try:
-        return stack.enter_context(contextlib.closing(StepPipe()))
+        return stack.enter_context(contextlib.closing(StepPipe(folder and folder.path)))
     except OSError:
         return None
 
