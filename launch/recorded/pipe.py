@@ -16,7 +16,8 @@ _AT_ONCE = 65_536  # bytes: a full pipe
 class StepPipe:
     """The reader's end. `name`: the pipe, in a folder of this user's own; `handle` becomes readable.
 
-    `folder`: of the run; one of its own is made where there is none, or where that can hold no pipe. A pipe keeps nothing on a disk, and a writer that finds it full loses that report and does not wait.
+    `folder`: of the run; one of its own is made where there is none, or where that can hold no pipe.
+    A pipe keeps nothing on a disk, and a writer that finds it full loses that report and does not wait.
     Raises OSError where none can be made.
     """
 
