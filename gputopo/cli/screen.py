@@ -138,6 +138,7 @@ def _cells(
     from gputopo.cli.run import training as core
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.options import OutputOptions
+    from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.launch.jobs.screen import Cell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
     from gputopo.launch.spec import target
@@ -163,6 +164,7 @@ def _cells(
 
     chosen = choose_and_claim(machine, lambda others: planned(request, others), claims)
     warn(chosen.plan)
+    past = past_of(chosen)
     count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
     numbers = chosen.plan.choice.gpus or tuple(range(count))
     on_gpu = chosen.backend == "gpu"
@@ -181,7 +183,7 @@ def _cells(
         core.require_runnable(one, spec, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
-        return Cell(kind, order, trial(one, short, os.environ))
+        return Cell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:

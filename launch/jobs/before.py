@@ -1,16 +1,22 @@
-"""What earlier runs of this machine say, before a plan is made."""
+"""What earlier runs of this machine say, before a plan is made, and before a run."""
 
 import contextlib
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.values.errors import GputopoError
 
 if TYPE_CHECKING:
+    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu.published import Figure
+    from gputopo.runs.predicted.known import Past
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
+    from gputopo.values.run.verdict import Known
     from gputopo.workload.workloads import Workload
 
 
@@ -38,6 +44,39 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     if request.single_gpu_images_per_sec:
         return Before((), changed)
     return Before((*speeds, *figures_by_marks(machine, here)), changed)
+
+
+def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
+    """Return the latest runs on the machine of a target, latest first. `apart_from`: a run folder."""
+    from gputopo.launch.supervise.run_folder import past_results, runs_home
+    from gputopo.runs.predicted.known import Past
+
+    machine = _box(target)
+    return [
+        Past(one.result, one.folder.path.name)
+        for one in past_results(runs_home(os.environ))
+        if machine is not None and one.folder.path != apart_from and one.is_of(machine)
+    ]
+
+
+def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Known | None":
+    """Return what is known beside which a run is judged; None for a rehearsal."""
+    machine = _box(target)
+    if machine is None:
+        return None
+    import msgspec
+
+    from gputopo.runs.predicted.known import known_before
+    from gputopo.values import schema
+
+    stored = msgspec.json.decode(schema.encode(spec))
+    costs = _workload_of(spec.model)
+    return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, costs)
+
+
+def _box(target: "Target") -> "Machine | None":
+    """Return the machine that a target runs on; None for a rehearsal, which shows nothing of one."""
+    return None if target.rehearsal_of is not None else target.machine or target.box
 
 
 def _workload_of(model: str) -> "Workload | None":

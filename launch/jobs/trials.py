@@ -26,6 +26,7 @@ from gputopo.values.run.autotune import Timed
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import Known
 
 COUNTED_S = 5.0  # of one run
 MAX_STEPS = 200  # of one run
@@ -34,11 +35,15 @@ MAX_WARMUP = 10  # steps: kernels are chosen and buffers allocated in the first 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate as a run: its plan, its spec, and the environment of its worker, as a whole."""
+    """A candidate as a run: its plan, its spec, the environment of its worker, as a whole.
+
+    `known`: beside which it is judged.
+    """
 
     plan: Plan
     spec: RunSpec
     environment: Mapping[str, str]
+    known: Known | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -46,9 +51,9 @@ class Trial:
         return self.plan.choice
 
 
-def trial(target: Target, spec: RunSpec, environ: Mapping[str, str]) -> Trial:
+def trial(target: Target, spec: RunSpec, environ: Mapping[str, str], known: Known | None = None) -> Trial:
     """Return a target and its spec as a run. `environ`: of this process."""
-    return Trial(target.plan, spec, run_env(environ, target, spec))
+    return Trial(target.plan, spec, run_env(environ, target, spec), known)
 
 
 class StoppedError(Exception):
@@ -123,6 +128,7 @@ def run_trial(
         command=command,
         sampler=sampler,
         finds_batch=False,
+        known=trial.known,
     )
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)

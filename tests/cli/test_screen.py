@@ -9,6 +9,7 @@ import pytest
 from gputopo.cli import run_command, screen
 from gputopo.runs.screen import order
 from gputopo.values import schema
+from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.screen import Screen
 from tests.cli.conftest import Call
@@ -66,6 +67,22 @@ def test_pairs_run_in_the_mode_of_two(
     found = schema.decode(done.out, Screen, origin="stdout")
     pairs = [[one.number for one in run.devices] for run in found.runs if run.kind == "pair"]
     assert pairs == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_gpus_of_several_models_are_compared_by_what_each_should_do(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("7gforce")
+    worker("works")
+    folder = tmp_path / "screen"
+    assert call("screen", "--model", "alexnet", "--gpus", "5,6", "--output", str(folder)).code == 0
+    (events,) = folder.glob("screen/together-*/events.jsonl")
+    with events.open("rb") as lines:
+        started = next(read_events(lines, origin="events"))
+    assert isinstance(started, RunStarted)
+    speeds = [started.known.speeds[tower].images_per_sec for tower in (0, 1)]
+    names = [device.gpu_name for device in started.devices]
+    assert (speeds[0] < speeds[1]) == (names[0] == "GeForce GTX 1070")
 
 
 def test_a_second_screen_is_compared_with_the_first(

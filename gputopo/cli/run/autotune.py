@@ -140,6 +140,7 @@ def _trials(
 
     Raises UsageError where there is only one.
     """
+    from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.launch.jobs.trials import trial, trial_of
     from gputopo.planner.autotune import contenders
     from gputopo.planner.choose import plan_environment
@@ -158,7 +159,7 @@ def _trials(
         ps=asked.get("ps", "auto"),
         all_reduce=asked.get("all_reduce"),
     )
-    trials = []
+    trials, past = [], past_of(target)
     for one in _claimed(found, target, claims):
         plan = msgspec.structs.replace(target.plan, choice=one)
         if target.machine is not None:
@@ -168,7 +169,7 @@ def _trials(
             short = trial_of(_spec_of(planned, spec.model, asked, training))
         except UsageError:
             continue  # the other options do not go with this placement
-        trials.append(trial(planned, short, os.environ))
+        trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options leave a single placement",

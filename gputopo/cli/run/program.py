@@ -168,7 +168,7 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
 def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPipe | None:
     """Make the pipe that a program reports its steps through; None where none can be made."""
     try:
-        return stack.enter_context(contextlib.closing(StepPipe(folder and folder.path)))
+        return stack.enter_context(contextlib.closing(StepPipe(None if folder is None else folder.path)))
     except OSError:
         return None
 

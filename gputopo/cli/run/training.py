@@ -259,8 +259,11 @@ def _train_once(
         machine=target.machine or target.box,
     )
     spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, display, options, _known(target, spec, folder))
+    from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.runs.predicted.compare import with_prediction
+
+    known = known_of(target, spec, past_of(target, folder.path))
+    outcome = _supervised(target, spec, folder, display, options, known)
 
     with signals.deferred():
         result = with_prediction(_judged(outcome.result, folder), target.plan)
@@ -285,27 +288,6 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
         results.add(history_file(os.environ), box, result, folder=where, finished_at=time.time())
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
-
-
-def _known(target: "Target", spec: "RunSpec", folder: runs.RunFolder) -> "Known | None":
-    """Return what is known beside which the run is judged; None for a rehearsal."""
-    machine = target.machine or target.box
-    if machine is None or target.rehearsal_of is not None:
-        return None
-    from gputopo.launch.jobs.model_costs import known_workload
-    from gputopo.runs.predicted.known import Past, known_before
-    from gputopo.values import schema
-
-    past = [
-        Past(one.result, one.folder.path.name)
-        for one in runs.past_results(runs.runs_home(os.environ))
-        if one.folder.path != folder.path and one.is_of(machine)
-    ]
-    workload = None
-    with contextlib.suppress(GputopoError):
-        workload = known_workload(spec.model)
-    stored = msgspec.json.decode(schema.encode(spec))
-    return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, workload)
 
 
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
