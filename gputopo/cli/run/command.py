@@ -15,7 +15,7 @@ from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.option import Given, Option, OptionsOf
+from gputopo.values.option import Given, Option, OptionsOf, parameters_of
 from gputopo.values.run.batches import AUTO, is_auto
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run(
             warn(chosen.plan)
             for line in chosen.host_place.says if chosen.backend == "gpu" else ():
                 note(line)
-        declared = start.options_of_run() if options.shape in start.STARTS else ()
+        declared = parameters_of(run) if options.shape in start.STARTS else ()
         if program and declared:
             words = start.words_of(declared, showing.typed)
             return start.show_start(chosen, options.shape, words, program=program, output=options.output)

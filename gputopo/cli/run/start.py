@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +93,6 @@ def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> l
         if one.name in kept and one.name in typed
         for word in (one.option.flag, str(typed[one.name]))
     ]
-
-
-def options_of_run() -> tuple[Declared, ...]:
-    """Return what `gputopo run` takes."""
-    from gputopo.cli.run.command import run
-    from gputopo.values.option import parameters_of
-
-    command: Callable[..., Any] = run
-    return parameters_of(command)
 
 
 def _folders(spec: "RunSpec | None") -> list[str | None]:
