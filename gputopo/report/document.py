@@ -4,9 +4,13 @@ The form for a browser is `gputopo.report.page`. Strings are shown as they are, 
 form escapes them.
 """
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
+from urllib.parse import quote
 
 from gputopo.report.layout import (
+    GAP,
     HEADING,
     Column,
     Line,
@@ -18,9 +22,11 @@ from gputopo.report.layout import (
     plain,
     section,
 )
-from gputopo.report.markdown import escaped, table
+from gputopo.report.markdown import code, escaped, table
 
 _MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
+_BAR_COLUMNS = (10, 48)  # of the longest bar, at least and at most
+FILE_WIDTH = 120  # columns of a table that is written to a file
 
 
 class Picture(NamedTuple):
@@ -51,7 +57,25 @@ class Bullets(NamedTuple):
     items: tuple[str, ...]
 
 
-Block = str | Table | Bullets | Picture
+class Bar(NamedTuple):
+    """One value of a series. `at`: what it is of; `full`: the value that would be ideal."""
+
+    series: str
+    at: str
+    value: float
+    full: float
+
+
+class Bars(NamedTuple):
+    """Values drawn with letters, where there are no pictures. `unit`: after each value."""
+
+    title: str
+    heads: tuple[str, str]
+    rows: tuple[Bar, ...]
+    unit: str = ""
+
+
+Block = str | Table | Bullets | Picture | Bars
 
 
 class Section(NamedTuple):
@@ -61,12 +85,21 @@ class Section(NamedTuple):
     blocks: tuple[Block, ...]
 
 
+class Page(NamedTuple):
+    """What has a file of its own where a document has several. `name`: of it, as that of a picture."""
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
 class Document(NamedTuple):
-    """A title, a paragraph that says what it is, and sections."""
+    """A title, a paragraph that says what it is, and sections; `pages`: more, which a terminal leaves out."""
 
     title: str
     summary: str
     sections: tuple[Section, ...]
+    pages: tuple[Page, ...] = ()
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -98,6 +131,8 @@ def _block_lines(block: Block, width: int) -> list[Line]:
         ]
     if isinstance(block, Picture):
         return paragraph(plain(f"{block.title}: {block.alt}"), width)
+    if isinstance(block, Bars):
+        return [*paragraph(plain(f"{block.title}:"), width), *bar_lines(block, width)]
     columns = [
         Column(head, tuple(plain(row[place]) for row in block.rows), block.side(place), max_width=_MAX_CELL)
         for place, head in enumerate(block.heads)
@@ -109,13 +144,58 @@ def _block_lines(block: Block, width: int) -> list[Line]:
     return [*lines, *(spans for note in block.notes for spans in paragraph(plain(note), width))]
 
 
-def document_markdown(document: Document, folder: str | None = None) -> str:
-    """Return the document as GitHub Markdown; its pictures as files of `folder`, None: their words alone."""
+def bar_lines(bars: Bars, width: int) -> list[Line]:
+    """Return a row for each value: a bar that is full at the ideal value of the longest row."""
+    texts = [f"{row.value:.2f}{bars.unit}" for row in bars.rows]
+    longest = max((max(row.full, row.value) for row in bars.rows), default=1.0) or 1.0
+    labels = [plain(row.series) for row in bars.rows]
+    names = (*labels[:1], *("" if one == last else one for last, one in pairwise(labels)))
+    first = Column(bars.heads[0], names, max_width=_MAX_CELL)
+    at = Column(bars.heads[1], tuple(plain(row.at) for row in bars.rows), "right")
+    values = Column("", tuple(texts), "right")
+    room = width - first.width - sum(one.width + GAP for one in (at, values)) - GAP
+    room = min(max(room, _BAR_COLUMNS[0]), _BAR_COLUMNS[1])
+    drawn = tuple(_bar(row, room / longest) for row in bars.rows)
+    return aligned(first, [at, Column("", drawn), values])
+
+
+def _bar(row: Bar, scale: float) -> str:
+    filled, full = round(row.value * scale), round(row.full * scale)
+    return "█" * filled + "░" * (full - filled)
+
+
+def document_markdown(document: Document, folder: str | None = None, *, pages: str | None = None) -> str:
+    """Return the document as GitHub Markdown.
+
+    Its pictures are files of `folder`, None: their words alone. Its pages are files of `pages`, to which it
+    has links; None: sections.
+    """
     parts = [f"# {escaped(document.title)}\n\n{escaped(document.summary)}\n"]
-    for part in document.sections:
-        body = "\n".join(_block_markdown(block, folder) for block in part.blocks)
-        parts.append(f"## {escaped(part.title)}\n\n{body}")
+    sections = [*document.sections, *(() if pages else map(page_section, document.pages))]
+    parts += [f"## {escaped(part.title)}\n\n{_body(part.blocks, folder)}" for part in sections]
+    if pages and document.pages:
+        links = (f"- {_link(page.title, f'{pages}/{page.name}.md')}\n" for page in document.pages)
+        parts.append(f"## Pages\n\n{''.join(links)}")
     return "\n".join(parts)
+
+
+def page_markdown(page: Page, document: Document, index: str) -> str:
+    """Return a page as a file of its own. `index`: where the document is, seen from it."""
+    return f"# {escaped(page.title)}\n\n{_link(document.title, index)}\n\n{_body(page.blocks, None)}"
+
+
+def page_section(page: Page) -> Section:
+    """Return a page as a section, in a form that is one file."""
+    return Section(page.title, page.blocks)
+
+
+def _body(blocks: Iterable[Block], folder: str | None) -> str:
+    return "\n".join(_block_markdown(block, folder) for block in blocks)
+
+
+def _link(words: str, path: str) -> str:
+    """Return a link to a file beside the document, whatever letters its path has."""
+    return f"[{escaped(words)}]({quote(path)})"
 
 
 def _block_markdown(block: Block, folder: str | None) -> str:
@@ -127,7 +207,9 @@ def _block_markdown(block: Block, folder: str | None) -> str:
         words = escaped(block.alt)
         if folder is None:
             return f"{escaped(block.title)}: {words}\n"
-        return f"![{escaped(f'{block.title}. {block.alt}')}]({folder}/{file_of(block)})\n"
+        return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{file_of(block)}')}\n"
+    if isinstance(block, Bars):
+        return f"{escaped(block.title)}:\n\n{code(bar_lines(block, FILE_WIDTH))}"
     sides = ["---:" if block.side(place) == "right" else "---" for place in range(len(block.heads))]
     notes = "".join(f"\n{escaped(note)}\n" for note in block.notes)
     return table(block.heads, block.rows, sides) + notes

@@ -27,7 +27,7 @@ def markdown(inspection: Inspection) -> str:
     if machine.gpus:
         parts += [("GPUs", _gpus(machine)), ("Topology", _topology(machine))]
     if tree := tree_view(machine, _CODE_WIDTH):
-        parts.append(("PCI tree", _code(tree)))
+        parts.append(("PCI tree", code(tree)))
     if health := _filled(health_rows(machine)):
         parts.append(("Health", table(("", ""), health)))
     parts.append(("Findings", findings_list(inspection.findings, nothing=nothing_found(machine))))
@@ -37,7 +37,7 @@ def markdown(inspection: Inspection) -> str:
         parts.append(("Contradictions (the first one is used)", table(("Fact", "Sources"), values)))
     if machine.unread:
         lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
-        parts.append(("Lines not understood", _code(lines)))
+        parts.append(("Lines not understood", code(lines)))
     if missing := not_read(machine):
         rows = ((who, reason_in_words(why), facts) for (who, why), facts in grouped_missing(missing).items())
         parts.append(("Not read", table(("", "Reason", "Facts"), rows)))
@@ -62,7 +62,7 @@ def _gpus(machine: Machine) -> str:
 
 def _topology(machine: Machine) -> str:
     peers = "".join(f"- {escaped(words)}\n" for _, words in peer_rows(machine))
-    return _code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
+    return code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
 
 
 def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str:
@@ -87,7 +87,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[s
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _code(lines: Iterable[Line]) -> str:
+def code(lines: Iterable[Line]) -> str:
+    """Return lines as a block that is shown as it is."""
     text = text_of(printable(lines))
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

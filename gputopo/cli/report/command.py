@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.report.history import history_of
 from gputopo.measurements.run_folders import RunFolders
-from gputopo.report.document import document_lines, document_markdown, file_of
+from gputopo.report.document import FILE_WIDTH, document_lines, document_markdown, file_of, page_markdown
 from gputopo.report.layout import text_of
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
 FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
-FILE_WIDTH = 120  # columns of a table that is written to a file
 
 
 def report(
@@ -139,16 +138,24 @@ def _show(
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
-    """Write Markdown, and its pictures to a folder beside it. Raises InputError."""
-    if document.pictures:
-        folder = path.with_name(f"{path.stem}-pictures")
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
-        for picture in document.pictures:
-            _write(folder / file_of(picture), picture.svg)
-    _write(path, document_markdown(document, f"{path.stem}-pictures"))
+    """Write Markdown; its pictures and pages to folders beside it. Raises InputError."""
+    pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"
+    _write_all(path.with_name(pictures), {file_of(one): one.svg for one in document.pictures})
+    texts = {f"{one.name}.md": page_markdown(one, document, f"../{path.name}") for one in document.pages}
+    _write_all(path.with_name(pages), texts)
+    _write(path, document_markdown(document, pictures, pages=pages))
+
+
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files to a folder, which is made where there are any. Raises InputError."""
+    if not files:
+        return
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
+    for name, text in files.items():
+        _write(folder / name, text)
 
 
 def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":

@@ -67,6 +67,11 @@ _PX_PER_PT = 96 / 72
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 _PATH = re.compile(r'\bd="[^"]*"')
+# Characters that XML cannot have, or that act on a terminal or the direction of text.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 _DIGITS = re.compile(r"(\.\d)\d+")  # a tenth of a point is enough
 _FONT = re.compile(r"font: ([\d.]+)px [^;\"]*|font-family: [^;\"]*;?")
 
@@ -129,6 +134,7 @@ def _own(svg: str, name: str, title: str, alt: str, size: tuple[float, float]) -
     body = _PATH.sub(lambda found: _DIGITS.sub(r"\g<1>", found[0]), body)
     for placeholder, (variable, alone) in COLOURS.items():
         body = body.replace(placeholder, f"var({variable}, {alone})")
+    body, title, alt = (_CONTROL.sub("?", text) for text in (body, title, alt))
     width, height = (72 * inches for inches in size)
     names = {
         "xmlns": "http://www.w3.org/2000/svg",

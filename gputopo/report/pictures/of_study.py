@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
-from gputopo.measurements.observing.words import job_words, varying
 from gputopo.measurements.one_run import OneRun
 from gputopo.measurements.study import Study
-from gputopo.report.document import Block, Bullets, Document, Picture, Section
+from gputopo.report.document import Bars, Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
 from gputopo.report.pictures.heat_map import heat_map_picture
 from gputopo.report.pictures.step_picture import step_picture
 from gputopo.report.pictures.topology import topology_picture
+from gputopo.report.study.document import curves
 from gputopo.values.machine import Machine
 
-_MAX_CURVES = 16  # of one picture; the table has all
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
 
 
@@ -24,7 +23,8 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     """
     beside = {"Scaling": _scaling(study)}
     sections = [
-        Section(part.title, (*part.blocks, *beside.get(part.title, ()))) for part in document.sections
+        part._replace(blocks=(*_without_bars(part.blocks), *beside.get(part.title, ())))
+        for part in document.sections
     ]
     machines: list[Machine] = []
     sections += [_run(run, number, machines) for number, run in enumerate(runs, 1)]
@@ -33,13 +33,14 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     return document._replace(sections=tuple(sections))
 
 
+def _without_bars(blocks: Iterable[Block]) -> Iterable[Block]:
+    """Return what is shown beside a picture of the same values."""
+    return (block for block in blocks if not isinstance(block, Bars))
+
+
 def _scaling(study: Study) -> tuple[Picture, ...]:
-    cells = study.figures.cells
-    scalings = study.figures.scalings[:_MAX_CURVES]
-    names = varying(cells[scaling.largest.cell] for scaling in scalings)
     speedups, efficiencies = [], []
-    for scaling in scalings:
-        label = job_words(cells[scaling.largest.cell].of, names)
+    for label, scaling in curves(study):
         rows = [(row, row.noise * row.speedup, row.noise * row.efficiency_percent) for row in scaling.rows]
         speedups.append(
             Series(label, tuple(_point(row.n_gpus, row.speedup, noise) for row, noise, _ in rows))

@@ -1,30 +1,20 @@
 """A study as a document: observations first, then tables, then every run, then what could not be read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
 from gputopo.measurements.observing.words import job_words, stated, varying
+from gputopo.measurements.scaling import Scaling, ScalingRow
 from gputopo.measurements.study import Study
-from gputopo.report.document import Block, Bullets, Document, Section, Table
+from gputopo.report.document import Bar, Bars, Block, Bullets, Document, Section
 from gputopo.report.layout import Side, plain
-from gputopo.report.study.models import model_table
+from gputopo.report.study.models import model_pages, model_table
+from gputopo.report.study.tables import cell_words, plain_block, table, without_empty
 from gputopo.report.units import counted, images_per_sec, percent
-from gputopo.values.run.measurement import Status
 
-# Rows of one table in a document for people; JSON and CSV have all.
-MAX_ROWS = 200
+MAX_CURVES = 16  # of one picture; the table has all
 _MAX_UNREAD = 50
-# What stands in the place of a figure.
-_WITHOUT_FIGURE: Mapping[Status, str] = {
-    "complete": "missing",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "missing": "missing",
-    "refused": "refused",
-    "left_out": "left out",
-    "pending": "to run",
-}
 
 
 def study_document(study: Study) -> Document:
@@ -56,20 +46,8 @@ def study_document(study: Study) -> Document:
         summary += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
     if shared:
         summary += f" All with: {shared}."
-    sections = tuple(Section(title, tuple(map(_plain, blocks))) for title, blocks in parts if blocks)
-    return Document(plain(study.title), plain(summary), sections)
-
-
-def _plain(block: Block) -> Block:
-    """Return a block without the control characters that a log or a name had."""
-    if isinstance(block, str):
-        return plain(block)
-    if isinstance(block, Bullets):
-        return Bullets(tuple(map(plain, block.items)))
-    if isinstance(block, Table):
-        rows = tuple(tuple(map(plain, row)) for row in block.rows)
-        return block._replace(rows=rows, heads=tuple(map(plain, block.heads)))
-    return block
+    sections = tuple(Section(title, tuple(map(plain_block, blocks))) for title, blocks in parts if blocks)
+    return Document(plain(study.title), plain(summary), sections, model_pages(study))
 
 
 def _bullets(items: Iterable[str]) -> list[Block]:
@@ -91,16 +69,6 @@ def _shared(cells: Sequence[Cell]) -> str:
     return job_words(first, names)
 
 
-def table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, notes: Sequence[str] = ()
-) -> Table:
-    """Return a table whose first columns are left, all others right; of a long one the first rows."""
-    sides: tuple[Side, ...] = tuple("left" if place < left else "right" for place in range(len(heads)))
-    more = len(rows) - MAX_ROWS
-    extra = (f"And {more} more rows: --format csv or json has all.",) if more > 0 else ()
-    return Table(tuple(heads), tuple(tuple(row) for row in rows[:MAX_ROWS]), sides, (*notes, *extra))
-
-
 def _scaling(study: Study) -> list[Block]:
     figures = study.figures
     if not figures.scalings:
@@ -118,25 +86,32 @@ def _scaling(study: Study) -> list[Block]:
                  f"{row.efficiency_percent:.2f}", spread, "" if row.same_mode else of.mode]
             )  # fmt: skip
     heads = ["job", "GPUs", "which", "images/sec", "speedup", "efficiency %", "+/- %", "other mode"]
-    blocks: list[Block] = [_without_empty(table(heads, rows))]
+    blocks: list[Block] = [without_empty(table(heads, rows))]
     if len(figures.scalings) > 1:
         medians = [
             [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
             for one in figures.scaling_medians
         ]
         blocks += ["Medians over the jobs:", table(["GPUs", "speedup", "efficiency %", "jobs"], medians)]
-    return blocks
-
-
-def _without_empty(found: Table) -> Table:
-    """Return a table without the columns that have nothing in any row."""
-    kept = [place for place in range(len(found.heads)) if any(row[place] for row in found.rows)]
-    return Table(
-        tuple(found.heads[place] for place in kept),
-        tuple(tuple(row[place] for place in kept) for row in found.rows),
-        tuple(found.side(place) for place in kept),
-        found.notes,
+    bars = tuple(
+        Bar(label, _set_words(row, scaling), row.speedup, row.n_gpus)
+        for label, scaling in curves(study)
+        for row in scaling.rows[1:]
     )
+    return [*blocks, Bars("Speedup; light: what is missing to the ideal one", ("job", "GPUs"), bars, "x")]
+
+
+def _set_words(row: ScalingRow, scaling: Scaling) -> str:
+    """Return the number of GPUs, and which they are where there are several sets of that number."""
+    alike = sum(one.n_gpus == row.n_gpus for one in scaling.rows)
+    return f"{row.n_gpus}: {','.join(map(str, row.gpus))}" if alike > 1 and row.gpus else str(row.n_gpus)
+
+
+def curves(study: Study) -> list[tuple[str, Scaling]]:
+    """Return the scalings that are drawn, each with what sets it apart from the others."""
+    cells, shown = study.figures.cells, study.figures.scalings[:MAX_CURVES]
+    names = varying(cells[one.largest.cell] for one in shown)
+    return [(job_words(cells[one.largest.cell].of, names), one) for one in shown]
 
 
 def _ratios(study: Study) -> list[Block]:
@@ -195,7 +170,7 @@ def _clocks(study: Study) -> list[Block]:
         note = "Explained: of what is missing to the reference, by the clock, at most."
         blocks += [
             f"{where}: percent of GPU {one.reference}.",
-            _without_empty(table(heads, rows, left=2, notes=(note,))),
+            without_empty(table(heads, rows, left=2, notes=(note,))),
         ]
     return blocks
 
@@ -212,13 +187,6 @@ def _cpus(study: Study) -> list[Block]:
         ]
         blocks += [one.name, table(["images/sec", *one.cpus], rows)]
     return blocks
-
-
-def cell_words(cell: Cell, digits: int | None = None) -> str:
-    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
-    if cell.images_per_sec is None:
-        return _WITHOUT_FIGURE[cell.of.status]
-    return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
 
 
 def _predicted(study: Study) -> list[Block]:
@@ -257,7 +225,7 @@ def _against(study: Study, kind: str) -> list[Block]:
         "of",
         "also different",
     ]
-    return [_without_empty(table(heads, rows))] if rows else []
+    return [without_empty(table(heads, rows))] if rows else []
 
 
 def _cells(study: Study) -> list[Block]:
@@ -272,7 +240,7 @@ def _cells(study: Study) -> list[Block]:
     ]  # fmt: skip
     heads = ["job", "GPUs", "which", "images/sec", "+/- %", "runs", "reason"]
     sides: tuple[Side, ...] = ("left", "right", "left", "right", "right", "right", "left")
-    return [_without_empty(table(heads, rows)._replace(sides=sides))] if rows else []
+    return [without_empty(table(heads, rows)._replace(sides=sides))] if rows else []
 
 
 def _unread(study: Study) -> list[Block]:

@@ -1,23 +1,35 @@
-"""The models of a study as a table: input, memory, arithmetic, each with its unit."""
+"""The models of a study: a table of input, memory and arithmetic, and a page for each with its figures."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
-from gputopo.report.document import Block, Table
+from gputopo.measurements.cells import Cell
+from gputopo.measurements.conditions import DEVIATIONS, value_words
+from gputopo.measurements.observing.words import job_words, varying
+from gputopo.measurements.study import Study
+from gputopo.report.document import Block, Page, Table
 from gputopo.report.layout import Side
+from gputopo.report.study.tables import cell_words, plain_block, table, without_empty
 from gputopo.workload.workloads import Workload, names, require
 
+MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
+_MAX_NAME = 60  # letters of a file name
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _NOTE = (
-    "Memory is in MiB of float32: that of the parameters, and of the outputs that one example leaves for the "
-    "backward pass. GMAC: thousand million multiply-accumulates of one forward pass of one example (a "
-    "multiply-accumulate is two floating-point operations). More: gputopo explain MODEL."
+    "Memory is in MiB (2^20 bytes) of float32: that of the parameters, and of the outputs that one example "
+    "leaves for the backward pass. GMAC: thousand million multiply-accumulates of one forward pass of one "
+    "example (a multiply-accumulate is two floating-point operations). More: gputopo explain MODEL."
 )
+# Conditions with columns of their own on the page of a model.
+_COLUMNS = frozenset({"model", "machine", "cpu", "gpu", "n_gpus", "gpus", "batch_per_gpu"})
+_COLUMNS_OF_MODE = frozenset({"variable_update", "ps_device", "all_reduce"})
 
 
 def model_table(models: Iterable[str]) -> list[Block]:
     """Return the table of those models that gputopo knows; nothing if there is none."""
     known = set(names())
     rows = tuple(_row(require(name)) for name in models if name in known)
-    heads = ("model", "input", "parameters", "parameter MiB", "feature MiB", "GMAC")
+    heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
     sides: tuple[Side, ...] = ("left", "left", "right", "right", "right", "right")
     return [Table(heads, rows, sides, (_NOTE,))] if rows else []
 
@@ -27,8 +39,90 @@ def _row(one: Workload) -> tuple[str, ...]:
     return (
         one.name,
         f"{height} x {width}",
-        f"{one.parameters:,}",
-        f"{one.parameter_bytes / 2**20:.1f}",
-        f"{one.feature_bytes / 2**20:.1f}",
-        f"{one.multiply_accumulates / 1e9:.2f}",
+        _short(one.parameters / 1e6, 2),
+        _short(one.parameter_bytes / 2**20),
+        _short(one.feature_bytes / 2**20),
+        _short(one.multiply_accumulates / 1e9, 2),
     )
+
+
+def _short(value: float, digits: int = 1) -> str:
+    """Return a number with these decimals, of one below 1 with two figures."""
+    return f"{value:.{digits}f}" if value >= 1 or value == 0 else f"{value:.2g}"
+
+
+def model_pages(study: Study) -> tuple[Page, ...]:
+    """Return a page for each model: what it is, and its images/sec. Their names differ."""
+    cells = study.figures.cells
+    models = tuple(dict.fromkeys(cell.of.model for cell in cells))[:MAX_PAGES]
+    speedups = {row.cell: row.speedup for one in study.figures.scalings for row in one.rows}
+    pages = []
+    for name, model in zip(file_names(models), models, strict=True):
+        own = [cell for cell in cells if cell.of.model == model]
+        blocks = (*_facts(model), *_figures(own, speedups))
+        pages.append(Page(name, f"Model {model}", tuple(map(plain_block, blocks))))
+    return tuple(pages)
+
+
+def file_names(titles: Iterable[str]) -> list[str]:
+    """Return a file name without its ending for each title: safe letters, and no two alike on any disk."""
+    taken: set[str] = set()
+    found = []
+    for title in titles:
+        name = _UNSAFE.sub("-", title)[:_MAX_NAME].strip("-.") or "unnamed"
+        number = 1
+        while (full := name if number == 1 else f"{name}-{number}").lower() in taken:
+            number += 1
+        taken.add(full.lower())
+        found.append(full)
+    return found
+
+
+def _facts(model: str) -> list[Block]:
+    if model not in names():
+        return ["gputopo does not have this model: its size and arithmetic are not known."]
+    one = require(model)
+    height, width, channels = one.input_shape
+    rows = (
+        ("input", f"{height} x {width} x {channels}"),
+        ("classes", str(one.classes)),
+        ("parameters", f"{one.parameters / 1e6:.2f} million ({one.parameters:,})"),
+        ("memory of the parameters", _memory(one.parameter_bytes)),
+        ("feature memory of one example", _memory(one.feature_bytes)),
+        ("multiply-accumulates of one forward pass of one example",
+         f"{_short(one.multiply_accumulates / 1e9, 2)} thousand million (GMAC)"),
+        ("default batch per GPU", str(one.gpu_batch)),
+        ("source", one.source),
+    )  # fmt: skip
+    return [Table(("", "value"), tuple(row for row in rows if row[1]))]
+
+
+def _memory(count: int) -> str:
+    return f"{_short(count / 2**20)} MiB, {_short(count / 1e6)} MB (float32)"
+
+
+def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
+    others = [name for name in varying(cells) if name not in _COLUMNS | _COLUMNS_OF_MODE]
+    rows = [
+        [
+            cell.of.machine or "",
+            cell.of.cpu or "",
+            cell.of.gpu or "",
+            str(cell.of.n_gpus),
+            value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
+            "" if cell.of.batch_per_gpu is None else str(cell.of.batch_per_gpu),
+            cell.of.mode,
+            job_words(cell.of, others),
+            cell_words(cell),
+            "" if cell.noise is None else f"{100 * DEVIATIONS * cell.noise:.1f}",
+            f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
+            next(iter((*cell.failed, *cell.not_run)), ""),
+        ]
+        for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
+    ]
+    heads = ["machine", "CPU", "GPU", "GPUs", "which", "batch per GPU", "mode", "with", "images/sec", "+/- %",
+             "speedup", "reason"]  # fmt: skip
+    sides: tuple[Side, ...] = (
+        *("left",) * 3, "right", "left", "right", *("left",) * 2, *("right",) * 3, "left",
+    )  # fmt: skip
+    return [without_empty(table(heads, rows)._replace(sides=sides))]

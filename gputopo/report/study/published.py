@@ -8,8 +8,9 @@ from gputopo.measurements.scaling import ScalingRow
 from gputopo.measurements.study import Study
 from gputopo.reference.published import published_derived
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study.document import cell_words, study_document, table
+from gputopo.report.study.document import study_document
 from gputopo.report.study.models import model_table
+from gputopo.report.study.tables import cell_words, table
 
 _ERROR = "document.error"
 
@@ -21,7 +22,7 @@ def published_document(name: str, study: Study) -> Document:
     parts = [Section(title, tuple(blocks)) for title, blocks in _TABLES[name](study)]
     found = [Section("Errors of the document", (Bullets(tuple(errors)),))] if errors else []
     rest = [one for one in of_us.sections if one.title in ("Observations", "Sources")]
-    return Document(of_us.title, of_us.summary, (*found, *parts, *rest))
+    return Document(of_us.title, of_us.summary, (*found, *parts, *rest), of_us.pages)
 
 
 def _without_errors(study: Study) -> Study:
