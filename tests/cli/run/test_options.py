@@ -17,6 +17,7 @@ from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Text, given_of, options_of
+from gputopo.values.run.drill import Drill
 
 OPTIONS = options_of(RunSpec)
 
@@ -119,6 +120,7 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"num_batches": 9}, "num_batches", 9),
     ({"seed": 9}, "seed", 9),
     ({"add_work": ["1:2"]}, "extra_forward", {1: 2}),
+    ({"drill": ["hang@2"]}, "drills", (Drill(fault="hang", step=2),)),
 ]
 
 
