@@ -1,6 +1,6 @@
 """A study as a document: observations first, then tables, then every run, then what could not be read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
@@ -15,6 +15,7 @@ from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 16  # of one picture; the table has all
 _MAX_UNREAD = 50
+_Words = Callable[[float | None], str]
 
 
 def study_document(study: Study) -> Document:
@@ -23,8 +24,8 @@ def study_document(study: Study) -> Document:
         ("Observations", _bullets(one.says for one in study.observations)),
         ("Scaling", _scaling(study)),
         ("Ratios", _ratios(study)),
-        ("Pairs of GPUs", _pairs(study)),
-        ("Each GPU and its clock", _clocks(study)),
+        ("Pairs of GPUs", pair_blocks(study)),
+        ("Each GPU and its clock", clock_blocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
@@ -129,7 +130,8 @@ def _ratios(study: Study) -> list[Block]:
     return [table(heads, rows, left=3)] if rows else []
 
 
-def _pairs(study: Study) -> list[Block]:
+def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
+    """Return a table for each job on pairs of GPUs. `speed`: how images/sec are written."""
     cells, blocks = study.figures.cells, list[Block]()
     for one in study.figures.pairs:
         columns = list(
@@ -143,7 +145,7 @@ def _pairs(study: Study) -> list[Block]:
         rows = []
         for row in one.rows:
             known = {cells[number].of.gpus: cells[number].images_per_sec for number in (*row.near, *row.far)}
-            speeds = [images_per_sec(known[gpus]) if gpus in known else "" for _, gpus in columns]
+            speeds = [speed(known[gpus]) if gpus in known else "" for _, gpus in columns]
             rows.append([row.mode, *speeds, f"{row.gain:.2f}x", "yes" if row.holds else "no"])
         heads = [f"{path} {','.join(map(str, gpus))}" for path, gpus in columns]
         blocks += [
@@ -153,11 +155,12 @@ def _pairs(study: Study) -> list[Block]:
     return blocks
 
 
-def _clocks(study: Study) -> list[Block]:
+def clock_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
+    """Return a table for each job on single GPUs. `speed`: how images/sec are written."""
     blocks = list[Block]()
     for one in study.figures.clocks:
         rows = [
-            [str(row.gpu), row.name or "", images_per_sec(row.images_per_sec), f"{row.percent:.2f}",
+            [str(row.gpu), row.name or "", speed(row.images_per_sec), f"{row.percent:.2f}",
              "" if row.clock_mhz is None else f"{row.clock_mhz:.1f}",
              "" if row.clock_percent is None else f"{row.clock_percent:.2f}",
              "" if row.explained_percent is None else f"{row.explained_percent:.1f}",

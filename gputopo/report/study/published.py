@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from gputopo.measurements.cells import Cell
+from gputopo.measurements.documents.claims import Recomputed, recomputed
 from gputopo.measurements.scaling import ScalingRow
 from gputopo.measurements.study import Study
-from gputopo.reference.published import published_derived
+from gputopo.reference.published import Derived, published_derived
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study.document import study_document
+from gputopo.report.study.document import clock_blocks, pair_blocks, study_document
 from gputopo.report.study.models import model_table
 from gputopo.report.study.tables import cell_words, table
+from gputopo.workload.workloads import names, require
 
 _ERROR = "document.error"
 
@@ -56,7 +59,11 @@ def _figure(cell: Cell | None) -> str:
     """Return a figure as its document prints it, with all its digits."""
     if cell is None:
         return ""
-    return cell_words(cell) if cell.images_per_sec is None else f"{cell.images_per_sec:.10g}"
+    return cell_words(cell) if cell.images_per_sec is None else _all_digits(cell.images_per_sec)
+
+
+def _all_digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
 
 
 def _official(study: Study) -> _Sections:
@@ -128,10 +135,17 @@ def _official(study: Study) -> _Sections:
         yield title, [table(heads_of, rows, notes=(f"Median of all: {totals[None]:.2f}x.",))]
 
 
+_OF_ELSEWHERE = (
+    "The document has these columns from elsewhere, not of the models that it ran: its alexnet has 233 MB, "
+    "3 MB and 1.5 BFLOPs, its inception-v3 89 MB of features. Its MB are MiB, its FLOPs "
+    "multiply-accumulates. vgg19 was not run; vgg16 and inception4 were, and have no row."
+)
+
+
 def _lambda(study: Study) -> _Sections:
     cpus = ("i7-7820X", "W-2133", "E5-1650", "1950X", "i9-7900X")
     models = ("resnet50", "resnet101", "resnet152", "inception3", "vgg19", "alexnet")
-    yield "Models", model_table(models)
+    yield "Models", [*model_table(models), _OF_ELSEWHERE]
     for one in study.figures.cpus:
         rows = []
         for model, numbers in zip(one.models, one.cells, strict=True):
@@ -142,41 +156,87 @@ def _lambda(study: Study) -> _Sections:
 
 
 def _keras(study: Study) -> _Sections:
-    ours = study_document(study)
-    for section in ours.sections:
-        if section.title in ("Each GPU and its clock", "Pairs of GPUs"):
-            yield section.title, section.blocks
+    yield "Each GPU and its clock", clock_blocks(study, _all_digits)
+    yield "Pairs of GPUs", pair_blocks(study, _all_digits)
     for model, programs in (
         ("inception3", ("keras kuza55", "keras avolkov1", "tf_cnn_benchmarks")),
         ("resnet50", ("keras kuza55", "keras avolkov1")),
     ):
         yield f"Keras methods, {model}", [_methods(study, model, programs)]
-    yield from _cifar()
+    yield "kuza55 on a multilayer perceptron, 2 GPUs", [_perceptron()]
+    yield from _cifar(study)
     yield "One GPU, percent of tf_cnn_benchmarks", [_one_gpu(study)]
     yield "GeForce GTX 1070 over Tesla M60, one GPU", [_cards(study)]
 
 
-def _cifar() -> _Sections:
+def _perceptron() -> Block:
+    rows = [
+        [one.machine or "", (one.ps_device or "").upper(), f"{one.printed}x"]
+        for one in published_derived()
+        if one.model == "mlp_kuza55"
+    ]
+    note = "Speedups as printed, of the times of an epoch, which the document does not have."
+    return table(["machine", "PS", "speedup"], rows, left=2, notes=(note,))
+
+
+_SPEEDUPS_ALONE = (
+    "The document has no images/sec of these: speedups as printed, efficiencies as printed where the rounded "
+    "speedup allows them, else made from it."
+)
+_COUNTED = "Parameters with the moving statistics of norms and the step counter, as the document counts them."
+
+
+def _cifar(study: Study) -> _Sections:
     """The tables of CIFAR-10, of which the document has speedups alone."""
-    rows = [one for one in published_derived() if one.dataset == "cifar10" and one.metric == "speedup"]
-    note = "Speedups as printed, the document has no images/sec of them; efficiency is made from them."
+    found = recomputed("rossumai", study.figures)
+    rows = [one for one in found if one.row.dataset == "cifar10"]
+    speedups = {_job(one.row): one.row.printed for one in rows if one.row.metric == "speedup"}
+    efficiencies = {_job(one.row): _efficiency(one) for one in rows if one.row.metric != "speedup"}
     tf = [
-        [one.model or "", one.variable_update or "", f"{one.printed}x",
-         f"{100 * float(one.printed) / (one.n_gpus or 1):.1f}%"]
-        for one in rows
-        if one.framework == "tf_cnn_benchmarks" and one.n_gpus == 2 and one.machine == "az-2x-m60"
-    ]  # fmt: skip
-    heads = ["model", "variables", "speedup", "efficiency"]
-    yield "CIFAR-10 on 2 Tesla M60", [table(heads, tf, left=2, notes=(note,))]
-    keras = {(one.n_gpus, one.batch_per_gpu): one.printed for one in rows if one.framework == "keras"}
-    batches = (4096, 512, 32)
+        [of.model or "", _parameters(of.model or ""), of.mode, f"{printed}x", efficiencies.get(of, "")]
+        for of, printed in speedups.items()
+        if of.framework == "tf_cnn_benchmarks" and of.machine == "az-2x-m60" and of.n_gpus == 2
+    ]
+    heads = ["model", "parameters", "mode", "speedup", "efficiency"]
+    yield "CIFAR-10 on 2 Tesla M60", [table(heads, tf, notes=(_SPEEDUPS_ALONE, _COUNTED))]
+    keras = {(of.n_gpus, of.batch_per_gpu): of for of in speedups if of.framework == "keras"}
+    batches, numbers = (4096, 512, 32), range(1, 7)
     cells = [
-        [str(number), *(f"{keras[number, batch]}x" for batch in batches),
-         *(f"{100 * float(keras[number, batch]) / number:.1f}%" for batch in batches)]
-        for number in range(1, 7)
+        [str(number), *(f"{speedups[keras[number, batch]]}x" for batch in batches),
+         *(efficiencies[keras[number, batch]] for batch in batches)]
+        for number in numbers
     ]  # fmt: skip
     heads = ["GPUs", *(f"speedup, {one}" for one in batches), *(f"efficiency, {one}" for one in batches)]
-    yield "avolkov1 on CIFAR-10, by batch", [table(heads, cells, notes=(note,))]
+    yield "avolkov1 on CIFAR-10, by batch", [table(heads, cells, notes=(_SPEEDUPS_ALONE,))]
+
+
+class _Job(NamedTuple):
+    """The conditions of a speedup that has no images/sec."""
+
+    machine: str | None
+    framework: str | None
+    model: str | None
+    mode: str
+    n_gpus: int | None
+    batch_per_gpu: int | None
+
+
+def _job(row: Derived) -> _Job:
+    mode = " ".join(filter(None, (row.variable_update, row.ps_device, "nccl" if row.nccl else None)))
+    return _Job(row.machine, row.framework, row.model, mode, row.n_gpus, row.batch_per_gpu)
+
+
+def _efficiency(one: Recomputed) -> str:
+    own = one.row.printed if one.agrees or one.computed is None else f"{one.computed:.2f}"
+    return f"{own}%"
+
+
+def _parameters(model: str) -> str:
+    name = f"{model}-cifar10" if f"{model}-cifar10" in names() else model
+    if name not in names():
+        return ""
+    one = require(name)
+    return f"{one.parameters + one.state + 1:,}"
 
 
 _JOBS = (
