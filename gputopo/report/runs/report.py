@@ -83,16 +83,27 @@ def run_verdict_line(verdict: Verdict) -> Span:
 
 
 def _even_lines(result: Result) -> list[Span]:
-    """Return the line on the devices that are even, with the largest of their bounds; empty if none is."""
+    """Return the line on the devices that are even, with the largest of their bounds; empty if none is.
+
+    And one for each that is slow in a few steps all the same.
+    """
     rows = [row for row in result.devices if row.verdict is not None and row.verdict.word == EVEN]
     bounds = [row.verdict.percent_under_high or 0.0 for row in rows if row.verdict is not None]
     if not rows:
         return []
-    if len(rows) == len(result.devices):
-        return [(f"All devices are even with their peers to within {at_most(max(bounds))} %.", "")]
     names = ", ".join(short_name_of(row.device) for row in rows)
     peers = "its peers" if len(rows) == 1 else "their peers"
-    return [(f"{names}: not slower than {peers}, by {at_most(max(bounds))} % at most.", "")]
+    all_even = len(rows) == len(result.devices)
+    within = f"All devices are even with their peers to within {at_most(max(bounds))} %."
+    some = f"{names}: not slower than {peers}, by {at_most(max(bounds))} % at most."
+    return [
+        (within if all_even else some, ""),
+        *(
+            (f"{row.verdict.says}.", "yellow")
+            for row in rows
+            if row.verdict is not None and row.verdict.share_of_steps is not None
+        ),
+    ]
 
 
 def _unknown_lines(result: Result) -> list[Span]:

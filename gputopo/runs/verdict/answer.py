@@ -17,7 +17,7 @@ from gputopo.runs.verdict import words
 from gputopo.runs.verdict.blocks import FOLD
 from gputopo.runs.verdict.devices import is_cpu
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.past import MAX_DEPTH, dips, parts, residual_time
+from gputopo.runs.verdict.past import MAX_PARTS, dips, parts, residual_time, slow_values
 from gputopo.runs.verdict.peers import COMPUTE, Difference, in_percent, percent_of, steps_needed
 from gputopo.runs.verdict.thresholds import (
     EVEN_PERCENT,
@@ -62,7 +62,7 @@ def answer(paces: Paces, found: Difference) -> Verdict:
         percent_under=found.middle,
         steps=len(found.values) * paces.blocks.size,
     )
-    chance = found.chance / 2**MAX_DEPTH
+    chance = found.chance / MAX_PARTS
     spans = parts(found.values, paces.blocks.size)
     if len(spans) > 1:
         spans = _without_warmup(spans, found)
@@ -77,7 +77,8 @@ def answer(paces: Paces, found: Difference) -> Verdict:
             return _slow_parts(paces, found, fields, spans, slow, limits)
     whole = _whole(paces, found, fields, spans, limits)
     if whole.word != SLOW and found.part == COMPUTE:
-        return _slow_steps(paces, found, fields, limits) or whole
+        slowest = _slow_steps(paces, found, fields, limits)
+        return slowest or (_but_for_steps(paces, found, whole, limits) if whole.word == EVEN else whole)
     return whole
 
 
@@ -204,8 +205,7 @@ def _slow_parts(
 
 def _slow_steps(paces: Paces, found: Difference, fields: Verdict, limits: _Limits) -> Verdict | None:
     """Return that a device is slow in single steps all over the run, or None."""
-    own, peer = paces.compute_means(found.device.tower), paces.compute_means(found.peer)
-    means = [own[row] - peer[row] - found.allowed for row in found.rows]
+    means = _means(paces, found)
     percent = percent_of(found.part)
     dip = dips(means)
     if dip is None:
@@ -222,6 +222,25 @@ def _slow_steps(paces: Paces, found: Difference, fields: Verdict, limits: _Limit
         share_of_steps=dip.share,
     )
     return msgspec.structs.replace(verdict, says=words.slow_steps(found.device, verdict, percent(dip.away)))
+
+
+def _but_for_steps(paces: Paces, found: Difference, even: Verdict, limits: _Limits) -> Verdict:
+    """Return an even device with the few steps in which it is slow, where there are such."""
+    means = _means(paces, found)
+    slow = slow_values(means)
+    if slow is None:
+        return even
+    away = percent_of(found.part)(median(slow.distances) + slow.level)
+    if away <= max(EVEN_PERCENT, limits.floor):
+        return even
+    verdict = msgspec.structs.replace(even, share_of_steps=len(slow.distances) / len(means))
+    return msgspec.structs.replace(verdict, says=words.but_for_steps(verdict, away))
+
+
+def _means(paces: Paces, found: Difference) -> list[float]:
+    """Return the difference in each row by the means of its steps: a median hides single ones."""
+    own, peer = paces.compute_means(found.device.tower), paces.compute_means(found.peer)
+    return [own[row] - peer[row] - found.allowed for row in found.rows]
 
 
 def _slow_on_average(

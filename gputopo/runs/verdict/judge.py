@@ -119,7 +119,8 @@ def _on_device(
         return _with_causes(paces, max(slow, key=_percent), found)
     if unclear := [verdict for verdict in by_part if verdict.word == CANNOT_TELL]:
         return max(unclear, key=_percent)
-    return max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
+    widest = max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
+    return next((verdict for verdict in by_part if verdict.share_of_steps is not None), widest)
 
 
 def _exceeds(slow: Verdict, host: HostSummary) -> bool:

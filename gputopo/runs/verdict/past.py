@@ -17,14 +17,15 @@ from gputopo.runs.verdict.thresholds import POWER
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.
-MIN_PART, MIN_PART_STEPS = 20, 40
+MIN_PART, MIN_PART_STEPS = 14, 40
+MIN_OF_DIPS = 60  # values that are searched for slow single steps. Ours.
 # Each bound of the median of a part that only divides: what is said of a part has a smaller chance. Ours.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
 # Noise that remembers more than this from value to value is as good as a drift. Ours.
 MAX_MEMORY = 0.95
 MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
-MAX_DEPTH = 3  # changes within changes: eight parts at most
+MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
 # A slow single step is this far from the fast ones, in their deviations and at least. Ours.
 DEVIATIONS, MIN_AWAY = 4.0, 0.03
 # Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
@@ -53,7 +54,7 @@ def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
     `size`: steps of each value.
     """
     smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
-    places = _candidates(values, 0, smallest, MAX_DEPTH)
+    places = _candidates(values, smallest)
     return _without_noise(values, [*pairwise([0, *places, len(values)])])
 
 
@@ -80,28 +81,46 @@ def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> 
     return max(time, memory) if memory >= CORRELATED else time
 
 
-def dips(values: Sequence[float]) -> Dips | None:
-    """Return the slow steps that are no noise, None where there are none.
+class Slow(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that are too slow for noise: `distances` from the `level` of the fast ones, above `away`."""
+
+    distances: tuple[float, ...]
+    level: float
+    away: float
+
+
+def slow_values(values: Sequence[float]) -> Slow | None:
+    """Return what is no noise, None where there is nothing of it.
 
     Noise is as often below as above; its deviation is that of the fast half of the values.
     """
-    if len(values) < 3 * MIN_PART:
+    if len(values) < MIN_OF_DIPS:
         return None
     ordered = sorted(values)
     q05, q25 = ordered[len(ordered) // 20], ordered[len(ordered) // 4]
     sigma = (q25 - q05) / (_Q05 - _Q25)
     level = q25 + _Q25 * sigma
     away = max(MIN_AWAY, DEVIATIONS * sigma)
-    slow = [value - level for value in values if value > level + away]
+    slow = tuple(value - level for value in values if value > level + away)
     fast = sum(value < level - away for value in values)
-    starts = _starts(values, level + away / 2, level + away)
-    if len(slow) < TIMES_AS_MANY * fast + MIN_SLOW or len(starts) < MIN_EPISODES:
+    enough = len(slow) >= TIMES_AS_MANY * fast + MIN_SLOW
+    return Slow(distances=slow, level=level, away=away) if enough else None
+
+
+def dips(values: Sequence[float]) -> Dips | None:
+    """Return the slow steps that come again all over a run, None where there are none."""
+    slow = slow_values(values)
+    if slow is None:
+        return None
+    level = slow.level
+    starts = _starts(values, level + slow.away / 2, level + slow.away)
+    if len(starts) < MIN_EPISODES:
         return None
     # Of each stretch of slow steps and the fast ones until the next.
     cycles = [fmean(values[begin:end]) - level for begin, end in pairwise(starts)]
     error = stdev(cycles) / len(cycles) ** 0.5 * students_t(len(cycles) - 1, 1 - POWER)
-    distance, mean = median(slow), fmean(cycles)
-    share = min(1.0, max(len(slow) / len(values), mean / distance))  # some are hidden in the noise
+    distance, mean = median(slow.distances), fmean(cycles)
+    share = min(1.0, max(len(slow.distances) / len(values), mean / distance))  # some are hidden in the noise
     return Dips(share=share, level=level, away=distance, mean_low=mean - error)
 
 
@@ -116,25 +135,36 @@ def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
     return starts
 
 
-def _candidates(values: Sequence[float], begin: int, smallest: int, depth: int) -> list[int]:
-    """Return where a series may have changed, each part searched again, by the noise of neighbouring values.
+def _candidates(values: Sequence[float], smallest: int) -> list[int]:
+    """Return where a series may have changed, the plainest changes first until there are `MAX_PARTS`.
 
-    So further changes within a part do not hide one; what is only correlated noise is sorted out afterwards.
+    Each part is searched again, by the noise of neighbouring values, so that further changes within a part do
+    not hide one; what is only correlated noise is sorted out afterwards.
     """
-    count = len(values)
-    if not depth or count < 2 * smallest:
-        return []
-    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(values)))
-    place = max(range(smallest, count - smallest + 1), key=lambda end: abs(sums[end - 1]))
+    found: list[int] = []
+    waiting = [_change(values, 0, len(values), smallest)]
+    while waiting and len(found) < MAX_PARTS - 1:
+        plainest = max(waiting)
+        waiting.remove(plainest)
+        weight, begin, place, end = plainest
+        if 2 * math.exp(-weight) > CANDIDATE_CHANCE:
+            break
+        found.append(place)
+        waiting += [_change(values, begin, place, smallest), _change(values, place, end, smallest)]
+    return sorted(found)
+
+
+def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tuple[float, int, int, int]:
+    """Return how much a change in a part weighs, after its begin and before its end where it may be."""
+    part = values[begin:end]
+    count = len(part)
+    if count < 2 * smallest:
+        return 0.0, begin, begin, end
+    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(part)))
+    place = max(range(smallest, count - smallest + 1), key=lambda last: abs(sums[last - 1]))
     # By Pettitt; correlated values weigh like fewer.
-    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / _memory_time(values)
-    if 2 * math.exp(-weight) > CANDIDATE_CHANCE:
-        return []
-    return [
-        *_candidates(values[:place], begin, smallest, depth - 1),
-        begin + place,
-        *_candidates(values[place:], begin + place, smallest, depth - 1),
-    ]
+    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / _memory_time(part)
+    return weight, begin, begin + place, end
 
 
 def _without_noise(values: Sequence[float], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -66,6 +66,12 @@ def even(device: Device, found: Verdict) -> str:
     return f"{name_of(device)} is even with its peers to within {at_most(found.percent_under_high or 0.0)} %"
 
 
+def but_for_steps(found: Verdict, away: float) -> str:
+    """Return the sentence on an even device with the steps in which it is slow. `away`: percent in these."""
+    share = percent(100 * (found.share_of_steps or 0.0))
+    return f"{found.says} on average; in {share} % of the steps it is {percent(away)} % slower"
+
+
 def cannot_tell(device: Device, found: Verdict, why: str) -> str:
     """Return that and why a run cannot tell, and what it looks like."""
     return f"{name_of(device)}: cannot tell{looks(found)}: {why}"

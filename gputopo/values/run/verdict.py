@@ -61,7 +61,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     `more_steps`: that would resolve 5 %; None: no number of steps would, or the run resolves it.
     `steps`: compared; `effective_steps`: independent ones that weigh as much (noise is correlated).
     `from_step`, `to_step`: where it was slow in a part of the run only. `share_of_steps`: 0 to 1, where it
-    was slow in single steps all over the run. `causes`: why it is slow, None where it is not.
+    was slow in single steps all over the run; so may one be that is even on average. `causes`: why it is
+    slow, None where it is not.
     """
 
     word: str

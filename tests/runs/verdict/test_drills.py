@@ -93,6 +93,26 @@ def test_a_card_whose_level_changes_more_than_once_is_slow_where_it_is(
     assert ("from about step" in found.says) == (last is not None)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_card_that_was_slow_twice_is_slow_in_these_episodes(seed: int) -> None:
+    twice = levels((100, 15), (200, 0), (350, 15), (450, 0))
+    (found,) = judged(Trainer(slow={1: twice}, seed=seed), 600).slow
+    assert (found.tower, found.steps) == (1, pytest.approx(200, abs=20))
+    assert found.percent_under == pytest.approx(15, abs=2)
+    first, last = found.from_step, found.to_step
+    assert (first, last) == (pytest.approx(100, abs=20), pytest.approx(450, abs=20))
+    assert "in parts of steps" in found.says
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_card_that_is_even_on_average_has_its_slow_steps_beside(seed: int) -> None:
+    found = judged(Trainer(slow={1: flapping(50, 3, 40)}, seed=seed), 400).devices
+    assert [one.word for one in found] == ["even"] * 4
+    assert found[1].share_of_steps == pytest.approx(0.06, abs=0.01)
+    assert found[1].says.endswith(" on average; in 6.0 % of the steps it is 40 % slower")
+    assert [one.share_of_steps for one in found].count(None) == 3
+
+
 def test_clocks_that_flap_are_found_although_most_steps_are_as_fast_as_the_peers() -> None:
     (found,) = judged(Trainer(slow={3: flapping(30, 10, 15)}), 300).slow
     assert found.tower == 3
