@@ -84,6 +84,10 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
 
     assert "this figure is too high" in figure
     assert "the figure of one GPU is too low" in baseline
+    on_cpu = [run(100, backend="cpu"), run(215, 2, backend="cpu"), run(430, 4, backend="cpu")]
+    (words,) = says(on_cpu, "scaling.superlinear")
+    assert "the figure of one CPU device is too low" in words
+    assert "GPU" not in words.replace("CPU", "")
     assert "power limit" in cause
     assert not says([run(100), run(201, 2)], "scaling.superlinear")  # within the noise
 

@@ -8,12 +8,12 @@ from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, MODE, SET, key, value_words
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observing.observation import Observation
-from gputopo.measurements.observing.words import gpus_words, job_words, listed, varying
+from gputopo.measurements.observing.words import device_word, gpus_words, job_words, listed, varying
 
 _SHOWN = 5  # of observations of one kind; the rest is counted
 # What a speedup may not be computed over, each with why.
 _REFUSED = {
-    "batch_per_gpu": "the batch per GPU differs, so the work of a step does",
+    "batch_per_gpu": "the batch of a device differs, so the work of a step does",
     "version": "another version of TensorFlow may be faster by itself",
     "machine": "it is another machine",
     "data_format": "the layout differs",
@@ -166,7 +166,8 @@ def _refused(figures: Figures) -> Iterator[Observation]:
         yield Observation(
             id="compare.refused",
             says=f"No speedup for {len(numbers)} run{'s' if len(numbers) > 1 else ''} ({of.model}): the "
-            f"run of one GPU has another {CONDITIONS[name]} ({words}); {_REFUSED[name]}.{joint}",
+            f"run of one {device_word(of)} has another {CONDITIONS[name]} ({words}); "
+            f"{_REFUSED[name]}.{joint}",
             evidence={"condition": name, "runs": len(numbers)},
             cells=tuple(numbers),
         )

@@ -10,7 +10,7 @@ from gputopo.measurements.cells import Cell, ratio_noise
 from gputopo.measurements.conditions import DEVIATIONS, MODE, holds, key
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observing.observation import Observation
-from gputopo.measurements.observing.words import gpus_words, job_words, listed, varying
+from gputopo.measurements.observing.words import device_word, gpus_words, job_words, listed, varying
 from gputopo.measurements.scaling import Scaling, ScalingRow
 
 # Efficiency on the most GPUs, in percent, from which scaling is good, and below which it is poor: the tables
@@ -50,7 +50,7 @@ def _verdict(figures: Figures) -> Iterator[Observation]:
             word = f"not clear, figures are uncertain by {100 * noise:.0f} %"
         spread = f" ({min(shares):.0f} to {max(shares):.0f} %)" if len(shares) > 1 else ""
         of = figures.cells[scalings[0].largest.cell].of
-        noun = "CPU devices" if of.backend == "cpu" else "GPUs"
+        noun = f"{device_word(of)}s"
         yield Observation(
             id="scaling.verdict",
             says=f"{where or 'All runs'}: scaling to {most} {noun} is {word}: median efficiency "
@@ -77,7 +77,7 @@ def _stops(figures: Figures) -> Iterator[Observation]:
             yield Observation(
                 id="scaling.stops",
                 says=f"{job_words(of, names)}: more than {best.n_gpus} "
-                f"{'CPU device' if of.backend == 'cpu' else 'GPU'}{' pays' if best.n_gpus == 1 else 's pay'} "
+                f"{device_word(of)}{' pays' if best.n_gpus == 1 else 's pay'} "
                 f"{'little' if change > 0 else 'nothing'}: {row.images_per_sec:.4g} images/sec on "
                 f"{row.n_gpus} against {best.images_per_sec:.4g} on {best.n_gpus} ({change:+.0f} %).",
                 evidence={
@@ -111,7 +111,7 @@ def _superlinear(figures: Figures) -> Iterator[Observation]:
         yield Observation(
             id="scaling.superlinear",
             says=f"{job_words(of, names)}: {worst.efficiency_percent:.1f} % efficiency on "
-            f"{worst.n_gpus} GPUs ({worst.images_per_sec:.4g} over {scaling.rows[0].images_per_sec:.4g} "
+            f"{gpus_words(of)} ({worst.images_per_sec:.4g} over {scaling.rows[0].images_per_sec:.4g} "
             "images/sec). "
             f"{_likely_cause(figures.cells, scaling, over, rows)}",
             evidence={
@@ -130,19 +130,21 @@ def _likely_cause(
     cells: Sequence[Cell], scaling: Scaling, over: Sequence[ScalingRow], rows: Sequence[ScalingRow]
 ) -> str:
     baseline = cells[scaling.rows[0].baseline]
+    noun = device_word(baseline.of)
     if baseline.of.conditions or any(device.anomaly for device in baseline.of.devices):
         words = "; ".join(baseline.of.conditions) or "a device was slow"
-        return f"Likely cause: the run of one GPU was slower than it can be: {words}. Repeat it."
+        return f"Likely cause: the run of one {noun} was slower than it can be: {words}. Repeat it."
     if not over[0].same_mode and baseline.of.mode:
         return (
-            f"Likely cause: the run of one GPU was in another mode ({baseline.of.mode}). Run it in the same."
+            f"Likely cause: the run of one {noun} was in another mode ({baseline.of.mode}). "
+            "Run it in the same."
         )
     if len(over) == len(rows):
-        return "Likely cause: the figure of one GPU is too low, since every number is above. Repeat it."
+        return f"Likely cause: the figure of one {noun} is too low, since every number is above. Repeat it."
     numbers = ", ".join(str(row.n_gpus) for row in rows if row not in over)
     return (
-        f"Likely cause: this figure is too high, since {numbers} GPUs are not above 100 %; or the noise of "
-        "the run of one GPU. Repeat both."
+        f"Likely cause: this figure is too high, since {numbers} {noun}s are not above 100 %; or the noise "
+        f"of the run of one {noun}. Repeat both."
     )
 
 

@@ -53,8 +53,12 @@ def job_words(one: Measurement, names: Sequence[str]) -> str:
 
 def gpus_words(one: Measurement) -> str:
     """Return the number of devices with their kind: `4 GPUs`, `1 CPU device`."""
-    noun = "CPU device" if one.backend == "cpu" else "GPU"
-    return f"{one.n_gpus} {noun}{'' if one.n_gpus == 1 else 's'}"
+    return f"{one.n_gpus} {device_word(one)}{'' if one.n_gpus == 1 else 's'}"
+
+
+def device_word(one: Measurement) -> str:
+    """Return what the devices of a measurement are: `GPU` or `CPU device`."""
+    return "CPU device" if one.backend == "cpu" else "GPU"
 
 
 def listed(words: Sequence[str], limit: int = 3) -> str:
