@@ -7,6 +7,7 @@ code are written by `python -m gputopo.pages.generate`.
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 
 # Order of the list that `gputopo explain` shows.
@@ -30,6 +31,7 @@ PAGES = (
 )
 
 
+@cache
 def read(page: str) -> str:
     """Return the text of a page in `PAGES`."""
     return resources.files(__package__).joinpath(f"{page}.md").read_text(encoding="utf-8")

@@ -72,13 +72,12 @@ SHOWN = [("none", "none"), ("hang", NAME), ("segv", POWER), ("999", NAME), *GARB
 
 
 class Done(NamedTuple):
-    """What an inspection printed as JSON, and for those in SHOWN as a table; how long it took."""
+    """What an inspection printed as JSON, and for those in SHOWN as a table."""
 
     code: int
     json: str
     err: str
     table: str
-    seconds: float
 
     @property
     def inspection(self) -> Inspection:
@@ -98,14 +97,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple[str
 
     def inspect(fault: tuple[str, str]) -> Done:
         environment = {**given, "GPUTOPO_ROOT": str(root), faulty_nvml.FAULT: "@".join(fault)}
-        began = time.monotonic()
         asked = ("-c", _IMPATIENT if fault[0] == "hang" else _INSPECT, "inspect", "--fail-on", "error")
         whole = server.run((*asked, "--json"), environment, 60)
-        seconds = time.monotonic() - began
         table = server.run(asked, environment, 60) if fault in SHOWN else None
         assert table is None or table.returncode == whole.returncode
         shown, err = ("", "") if table is None else (table.stdout, table.stderr)
-        return Done(whole.returncode, whole.stdout, whole.stderr + err, shown, seconds)
+        return Done(whole.returncode, whole.stdout, whole.stderr + err, shown)
 
     try:
         with ThreadPoolExecutor(8) as pool:
@@ -243,14 +240,7 @@ def test_ctrl_c_ends_a_driver_that_hangs_at_once(tmp_path: Path) -> None:
         while not (found := children.read_text().split()):
             time.sleep(0.01)
         time.sleep(0.5)
-        began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=5)
+        _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, b"gputopo: interrupted\n")
-    assert time.monotonic() - began < 5
     assert not Path(f"/proc/{found[0]}").exists()
-
-
-def test_no_fault_takes_long(done: Drills) -> None:
-    slow = {drill: one.seconds for drill, one in done.items() if one.seconds > 20}
-    assert not slow

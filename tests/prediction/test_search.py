@@ -31,7 +31,7 @@ def _question(
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_the_search_finds_what_looking_at_every_candidate_finds(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:

@@ -74,7 +74,7 @@ def agree(form: str, program: str, names: tuple[str, ...], random: Random) -> No
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("form", several_runs.FORMS_OF_HOSTS)
 def test_the_sections_of_several_hosts_are_each_a_run(form: str, program: str) -> None:
-    @settings(max_examples=4)
+    @settings(max_examples=2)
     @given(seeds)
     def run(seed: int) -> None:
         random = Random(seed)
