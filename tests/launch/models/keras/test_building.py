@@ -56,7 +56,8 @@ BAD = {
     "batch_of_three": ("takes batches of 3 alone, this run has 4", "--batch-size 3"),
     "of_keras_2": ("returns a model of tf_keras", "import keras"),
     "breaks": (
-        "forward pass: RuntimeError: Exception encountered when calling Breaks.call(). a layer",
+        "forward pass: RuntimeError: Exception encountered when calling Breaks.call(). a layer of the user's "
+        "(tests/launch/train/user_models.py, line ",
         "alone",
     ),
     "plan": ("has no 'plan'", "did you mean tests.launch.train.user_models:plain?"),
@@ -222,13 +223,12 @@ from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.randomness import Stream
 
 answer = {}
-for name in ("inceptionv3", "MobileNetV3Small"):
-    built = models.build(f"keras:{name}")
-    counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
-    answer[name] = [counted, parameter_count(built), built.input_shape, built.classes]
+built = models.build("keras:MobileNetV3Small")
+counted = sum(int(np.prod(one.shape)) for one in (*built.variables, *built.state))
+answer["counted"] = [counted, parameter_count(built), built.input_shape, built.classes]
 from gputopo.values.run.events import Device
 from gputopo.launch.spec.run_spec import RunSpec
-one = RunSpec(model="keras:DenseNet121", backend="gpu", batch_size=1, data_format="NCHW",
+one = RunSpec(model="keras:ConvNeXtTiny", backend="gpu", batch_size=1, data_format="NCHW",
     devices=(Device(tower=0, device="/GPU:0"),))
 built = models.build(one.model, one)
 answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
@@ -265,9 +265,8 @@ def answer() -> dict[str, Any]:
     return answer_of(ASK)
 
 
-def test_applications_have_the_published_parameter_counts(answer: dict[str, Any]) -> None:
-    assert answer["inceptionv3"] == [23_851_784, 23_817_352, [299, 299, 3], 1000]
-    assert answer["MobileNetV3Small"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
+def test_an_application_has_the_published_parameter_count(answer: dict[str, Any]) -> None:
+    assert answer["counted"] == [2_554_968, 2_542_856, [224, 224, 3], 1000]
 
 
 def test_an_application_that_knows_channels_last_alone_is_built_so(answer: dict[str, Any]) -> None:

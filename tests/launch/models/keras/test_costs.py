@@ -63,7 +63,7 @@ def recurrent():
     return keras.Sequential([keras.Input((12, 4)), layers.LSTM(5), layers.Dense(2)])
 
 answer = {}
-for name in ("keras:ResNet50", "keras:VGG16", "keras:InceptionV3"):
+for name in ("keras:ResNet50", "keras:InceptionV3"):
     answer[name] = costs_of(build_keras(model_names.read(name), None), name)
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("convolutions", convolutions()), ("recurrent", recurrent())):
@@ -84,7 +84,7 @@ def costs() -> dict[str, workloads.Workload]:
 
 @pytest.mark.parametrize(
     ("keras", "network"),
-    [("keras:ResNet50", "resnet50"), ("keras:VGG16", "vgg16"), ("keras:InceptionV3", "inception3")],
+    [("keras:ResNet50", "resnet50"), ("keras:InceptionV3", "inception3")],
 )
 def test_models_of_keras_cost_what_their_tables_list(
     costs: dict[str, workloads.Workload], keras: str, network: str

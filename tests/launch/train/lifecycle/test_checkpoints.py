@@ -19,7 +19,6 @@ MODES: dict[str, Fields] = {
     "replicated": {"variable_update": "replicated", "all_reduce": "copy"},
     "independent": {"variable_update": "independent"},
     "relaxed": {"variable_update": "replicated", "exchange": {"relaxed": True}},
-    "staged": {"variable_update": "parameter_server", "exchange": {"staged": True}},
     "in parts": {
         "variable_update": "parameter_server",
         "exchange": {"ps_spread": True, "staged": True},
@@ -39,7 +38,6 @@ CASES = {
         ("replicated", "adam"),
         ("independent", "adam"),
         ("relaxed", "momentum"),
-        ("staged", "adam"),
         ("in parts", "adam"),
         ("replicated", "fp16"),
         ("mirrored", "adam"),
@@ -114,7 +112,7 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         name = "-".join(names)
         whole, second = runs[f"{name}-whole"].last, runs[f"{name}-second"].last
         assert set(whole) == set(second)
-        sets = 1 if names[0] in ("ps", "staged", "in parts", "kuza55") else towers
+        sets = 1 if names[0] in ("ps", "in parts", "kuza55") else towers
         assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
         assert any(key.startswith("state") for key in whole)
         for key, array in whole.items():

@@ -9,13 +9,14 @@ from tests.launch.forks import run_program
 pytestmark = pytest.mark.tensorflow
 
 ASK = """
-import json, sys
+import json, os, sys
 import tensorflow as tf
 from gputopo.launch.train.placement import devices
 from gputopo.launch.spec.run_spec import Runtime
 from tests.launch.specs import cpu_spec
 
 silent = devices.settings(cpu_spec())
+os.environ.update(json.loads(sys.argv[2]))
 spec = cpu_spec(runtime=Runtime(**json.loads(sys.argv[1])))
 devices.set_up(spec)
 made = [devices.short_name(one.name) for one in tf.config.list_logical_devices()]
@@ -36,7 +37,7 @@ print(json.dumps({"silent": silent, "devices": made, "reported": reported, "aske
 
 
 def ask(runtime: dict[str, int], **more: str) -> dict[str, object]:
-    done = run_program("-c", ASK, json.dumps(runtime), more=more)
+    done = run_program("-c", ASK, json.dumps(runtime), json.dumps(more))
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout)
     return found
