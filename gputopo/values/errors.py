@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     """What gputopo's exit codes mean; a user's own program passes its own code through."""
 
     OK = 0
-    FINDINGS = 1  # findings or anomalies at or above --fail-on; corrupted data always
+    FINDINGS = 1  # findings, anomalies or hardware faults at or above --fail-on; corrupted data always
     USAGE = 2  # bad usage or bad input
     HARDWARE = 3  # the hardware, the driver or the machine's resources cannot do it
     BUG = 70  # a bug of gputopo itself, never 1, which means findings (EX_SOFTWARE of sysexits.h)

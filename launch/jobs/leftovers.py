@@ -8,9 +8,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+from gputopo.launch.supervise.child import Ours
 
 # Between SIGTERM and SIGKILL, as for a worker of ours; then until one is given up as stuck in a driver call.
 # Seconds. Ours.
@@ -31,19 +32,17 @@ class Process:
         return f"{self.pid} ({self.command})"
 
 
-def reap(ours: Collection[int], program: int) -> bool:
-    """Reap orphans that have ended; return whether the program has, which is left to its own waiter.
-
-    `ours`: children of this process that others wait for.
-    """
-    _reap_all((*ours, program))
+def reap(ours: Ours, program: int) -> bool:
+    """Reap orphans that have ended; return whether the program has, which is left to its own waiter."""
+    _reap_all(ours, program)
     return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def find(ours: Collection[int]) -> tuple[Process, ...]:
+def find(ours: Ours) -> tuple[Process, ...]:
     """Return the descendants of this process that have not ended, without `ours` and theirs."""
     found: list[Process] = []
-    waiting = [pid for pid in children(os.getpid()) if pid not in ours]
+    with ours.starting:
+        waiting = [pid for pid in children(os.getpid()) if pid not in ours and not ours.has_session_of(pid)]
     while waiting:
         pid = waiting.pop(0)
         waiting += children(pid)
@@ -53,7 +52,7 @@ def find(ours: Collection[int]) -> tuple[Process, ...]:
     return tuple(found)
 
 
-def end(ours: Collection[int], *, term_s: float = TERM_S, kill_s: float = KILL_S) -> tuple[Process, ...]:
+def end(ours: Ours, *, term_s: float = TERM_S, kill_s: float = KILL_S) -> tuple[Process, ...]:
     """Send SIGTERM to what is left, SIGKILL after `term_s` or at a signal to this process; return what stays.
 
     SIGCHLD and the signals that are to shorten the wait must be blocked. Main thread only.
@@ -89,11 +88,12 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _reap_all(ours: Collection[int]) -> None:
-    for pid in children(os.getpid()):
-        if pid not in ours:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+def _reap_all(ours: Ours, program: int | None = None) -> None:
+    with ours.starting:
+        for pid in children(os.getpid()):
+            if pid != program and pid not in ours:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _send(pid: int, signum: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gputopo.launch.jobs import leftovers
 from gputopo.launch.jobs.witness import Witness
-from gputopo.launch.supervise.child import adopting
+from gputopo.launch.supervise.child import Ours, adopting
 from gputopo.launch.supervise.failure import signal_name
 from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.tether import tethered
@@ -68,6 +68,7 @@ def run_program(
     *,
     report: Report = lambda line: None,
     leave_children: bool = False,
+    ours: Ours | None = None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Ending:
     """Run a program to its end.
@@ -75,14 +76,16 @@ def run_program(
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
     that ended the program, and for processes that it left behind: they are ended, or left running with
-    `leave_children`. Raises UsageError if the program is not there. Main thread only.
+    `leave_children`. `ours`: children that other threads start meanwhile. Raises UsageError if the program is
+    not there. Main thread only.
     """
     check_program(command, environment)
     waited_for = _PASSED_ON | {signal.SIGCHLD}
     at_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the exit code would be lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     kills_before = count_oom_kills()
-    ours = set(leftovers.children(os.getpid()))
+    ours = Ours() if ours is None else ours
+    ours.add(*leftovers.children(os.getpid()))
     try:
         with adopting(), Witness() as witness:
             ours.add(witness.pid)
@@ -135,7 +138,7 @@ def _killed(name: str, signum: int, kills: int) -> str:
     return words
 
 
-def _end_leftovers(name: str, ours: set[int], report: Report, *, leave: bool) -> str | None:
+def _end_leftovers(name: str, ours: Ours, report: Report, *, leave: bool) -> str | None:
     """Report and return the processes that the program left behind; end them unless they are to be left."""
     left = leftovers.find(ours)
     if not left:

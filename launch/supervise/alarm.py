@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.tether import tethered
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event
@@ -57,10 +59,14 @@ def is_address(text: str) -> bool:
 
 
 class Alarm:
-    """Delivers anomalies in their order. `on_problem` gets one line, once, from the caller's thread."""
+    """Delivers anomalies in their order. `on_problem` gets one line, once, from the caller's thread.
 
-    def __init__(self, target: str, on_problem: Callable[[str], None]) -> None:
+    `ours`: where a command that it starts is noted, so that its end is left to it.
+    """
+
+    def __init__(self, target: str, on_problem: Callable[[str], None], ours: Ours | None = None) -> None:
         self._target = target
+        self._ours = Ours() if ours is None else ours
         self._on_problem: Callable[[str], None] | None = on_problem
         self._waiting: queue.Queue[Event | None] = queue.Queue(MAX_WAITING)
         self._problem: str | None = None
@@ -92,7 +98,7 @@ class Alarm:
     def _report(self) -> None:
         if self._problem is not None and self._on_problem is not None:
             name = self._target if is_address(self._target) else shlex.split(self._target)[0]
-            self._on_problem(f"--on-anomaly {name}: {self._problem}; training goes on")
+            self._on_problem(f"--on-anomaly {name}: {self._problem}; the run goes on")
             self._on_problem = None
 
     def _deliver(self) -> None:
@@ -120,14 +126,17 @@ class Alarm:
             raise OSError(f"the server answered {error.code}") from error
 
     def _call(self, message: bytes, event: Event) -> None:
-        self._running = process = subprocess.Popen(
-            shlex.split(self._target),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, **variables_of(event)},
-        )
+        with self._ours.starting:
+            # Tethered, since the thread may block the signals that a program expects.
+            self._running = process = subprocess.Popen(
+                tethered(shlex.split(self._target), signal.SIGKILL),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **variables_of(event)},
+            )
+            self._ours.add(process.pid)
         try:
             process.communicate(message, timeout=COMMAND_S)
         except subprocess.TimeoutExpired as error:

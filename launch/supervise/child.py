@@ -121,6 +121,30 @@ class Child:
                 os.waitpid(-self.pid, 0)
 
 
+class Ours:
+    """Children of this process that others wait for, and what has the session of one of them.
+
+    Other threads may add some: with `starting` held until it is added, none is reaped in between.
+    """
+
+    def __init__(self) -> None:
+        self.starting = threading.Lock()
+        self._pids: set[int] = set()
+
+    def add(self, *pids: int) -> None:
+        """Add some."""
+        self._pids.update(pids)
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._pids
+
+    def has_session_of(self, pid: int) -> bool:
+        """Whether a process belongs to one of them: one that led a session of its own may have ended."""
+        with suppress(OSError):
+            return os.getsid(pid) in self._pids
+        return False
+
+
 @contextmanager
 def adopting() -> Iterator[None]:
     """Become the parent of orphaned descendants, so that they can be reaped here and not by process 1.

@@ -35,7 +35,7 @@ _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
     *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children", "no_affinity"),
-    *("output", "prometheus", "fail_on"),
+    *("output", "prometheus", "fail_on", "on_anomaly"),
 )
 
 
@@ -68,9 +68,9 @@ def run(
     The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
-    Exit codes: 0 fine; 1 an anomaly and --fail-on, or a loss that is no number; 2 bad input; 3 the hardware,
-    the driver, memory or disk cannot do it; 130, 143 ended by Ctrl-C, SIGTERM; a program's own code, 128 + n
-    for signal n.
+    Exit codes: 0 fine; 1 --fail-on and an anomaly, a loss that is no number, or what is wrong with the GPUs
+    of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
+    Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
     """
     options = OutputOptions(**showing.fields)
     asked = {**placed(placement), **training.typed}

@@ -125,7 +125,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["warning", "error"] | None,
         Option(
             "--fail-on",
-            "Exit with 1 on an anomaly, which is a warning, or a loss that is no number, which is an error",
+            "Exit with 1 on an anomaly, which is a warning, or a loss that is no number, which is an error; "
+            "of a program after -- also on hardware faults, and on GPUs that are not of the plan (a warning)",
         ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False

@@ -20,6 +20,8 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.child import Ours
 from gputopo.launch.throughput import STEPS_FILE
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.news import news
@@ -97,8 +99,12 @@ def _recorded(
 
     `others`: GPUs that are not of the plan; the program should not be seen there.
     """
-    display = _Display(options.prometheus)
-    with contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record:
+    ours = Ours()
+    display = _Display(options.prometheus, options.on_anomaly, ours)
+    with (
+        contextlib.closing(display),
+        contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
+    ):
         with contextlib.ExitStack() as stack:
             from gputopo.probes.run_watch import RunWatch
 
@@ -113,6 +119,7 @@ def _recorded(
                     {**environment, **named},
                     report=note,
                     leave_children=options.leave_children,
+                    ours=ours,
                 )
         if state.stuck:
             note("the record of this run could not be ended: no result is written")
@@ -174,9 +181,12 @@ def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPip
 
 
 class _Display:
-    """What is shown and written while the program runs: notices on stderr, the metrics file."""
+    """What is shown and told while the program runs: notices on stderr, the metrics file, the alarm."""
 
-    def __init__(self, prometheus: str | None) -> None:
+    def __init__(self, prometheus: str | None, on_anomaly: str | None, ours: Ours) -> None:
+        self._alarm: Alarm | None = None
+        if on_anomaly is not None:
+            self._alarm = Alarm(on_anomaly, note, ours)
         self._metrics: Callable[[Event], None] | None = None
         self._shows = True
         if prometheus is not None:
@@ -192,6 +202,13 @@ class _Display:
                 note(line)
         if self._metrics is not None:
             self._metrics(event)
+        if self._alarm is not None:
+            self._alarm.event(event)
+
+    def close(self) -> None:
+        """Wait a little for what is not told yet."""
+        if self._alarm is not None:
+            self._alarm.close()
 
     def ends(self) -> None:
         """Show no more: the report has it."""

@@ -288,3 +288,33 @@ def test_that_line_may_be_lost_and_the_exit_code_stays(tmp_path: Path, stderr: s
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     line = f"exec {sys.executable} -c '{LAUNCHER.replace(chr(39), chr(34))}' {script} {stderr}"
     assert subprocess.run(["sh", "-c", line], env=environment, timeout=SAFETY_S).returncode == 126
+
+
+HOOKED = """
+import os, sys
+from gputopo.launch.jobs.program import run_program
+from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.child import Ours
+from tests.launch.supervise.test_alarm import OVER, SLOW
+ours = Ours()
+alarm = Alarm(sys.argv[1], print, ours)
+alarm.event(SLOW)
+alarm.event(OVER)
+ending = run_program(sys.argv[2:], dict(os.environ), report=print, ours=ours)
+alarm.close()
+print(ending)
+"""
+
+
+def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "told")
+    hook = tmp_path / "hook"
+    # The first fails, and leaves a process; the second comes when the end of the first is known.
+    again = tmp_path / "again"
+    first = f"{{ touch {again}; sleep 3 & exit 3; }}"
+    hook.write_text(f"cat > {tmp_path}/told; test -e {again} || {first}")
+    twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
+    done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)
+    said, ending = done.stdout.splitlines()
+    assert said == "--on-anomaly sh: ended with exit code 3; the run goes on"
+    assert "left=None" in ending

@@ -111,10 +111,10 @@ def test_a_web_address_gets_each_anomaly_as_json() -> None:
 def test_what_fails_is_reported_once(tmp_path: Path) -> None:
     ends = script(tmp_path, "raise SystemExit(3)")
     (problem,) = problems_of(ends, SLOW, OVER, SLOW)
-    assert problem.endswith(": ended with exit code 3; training goes on")
+    assert problem.endswith(": ended with exit code 3; the run goes on")
     with server(500) as (address, _):
         (problem,) = problems_of(address, SLOW, OVER)
-    assert problem == f"--on-anomaly {address}: the server answered 500; training goes on"
+    assert problem == f"--on-anomaly {address}: the server answered 500; the run goes on"
     (problem,) = problems_of(address, SLOW)  # the server is gone
     assert "refused" in problem
 
