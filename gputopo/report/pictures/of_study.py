@@ -10,7 +10,7 @@ from gputopo.report.pictures.charts import Point, Series, over_time_picture, sca
 from gputopo.report.pictures.heat_map import heat_map_picture
 from gputopo.report.pictures.step_picture import step_picture
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.study.document import curves
+from gputopo.report.study.document import SCALING, curves
 from gputopo.values.machine import Machine
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
@@ -21,11 +21,14 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
     `runs`: those that are shown; `of`: how many there are.
     """
-    beside = {"Scaling": _scaling(study)}
-    sections = [
-        part._replace(blocks=(*_without_bars(part.blocks), *beside.get(part.title, ())))
-        for part in document.sections
-    ]
+    scaling = _scaling(study)
+    sections = list(document.sections)
+    place = next((place for place, part in enumerate(sections) if part.title == SCALING), None)
+    if place is not None:
+        part = sections[place]
+        sections[place] = part._replace(blocks=(*_without_bars(part.blocks), *scaling))
+    elif scaling:  # a published document has tables of its own
+        sections.append(Section(SCALING, scaling))
     machines: list[Machine] = []
     sections += [_run(run, number, machines) for number, run in enumerate(runs, 1)]
     if of > len(runs):

@@ -16,13 +16,14 @@ from gputopo.report.units import counted, images_per_sec, percent
 MAX_CURVES = 16  # of one picture; the table has all
 _MAX_UNREAD = 50
 _Words = Callable[[float | None], str]
+SCALING = "Scaling"  # title of the section whose figures are drawn, too
 
 
 def study_document(study: Study) -> Document:
     """Return the document of a study. All numbers are in the study; here they are rounded."""
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _bullets(one.says for one in study.observations)),
-        ("Scaling", _scaling(study)),
+        (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
         ("Pairs of GPUs", pair_blocks(study)),
         ("Each GPU and its clock", clock_blocks(study)),
