@@ -15,6 +15,7 @@ from gputopo.runs.over_time import Curve, Happening, OverTime
 
 _MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
+_PLOT = 5.5  # inches, without its legend
 _MAX_LABELLED = 12  # happenings with words; the others are lines
 
 
@@ -42,7 +43,7 @@ def scaling_picture(
     if not series:
         return None
     counts = sorted({point.x for one in series for point in one.points})
-    with Drawing(7.2, 3.8 + 0.16 * max(len(series) - 6, 0)) as drawing:
+    with Drawing(_PLOT + _legend_width(series), 3.8 + 0.16 * max(len(series) - 16, 0)) as drawing:
         (axes,) = drawing.axes()
         if ideal and len(counts) > 1:
             axes.plot(counts, counts, color=FAINT, linestyle=":", linewidth=1, label="ideal")
@@ -59,6 +60,11 @@ def scaling_picture(
         last = (f"{one.label} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in series[:8])
         more = f", and {len(series) - 8} more" if len(series) > 8 else ""
         return drawing.picture(name, title, f"{unit} by number of GPUs: {'; '.join(last)}{more}.")
+
+
+def _legend_width(series: Sequence[Series]) -> float:
+    """Return the inches that a legend beside the plot takes."""
+    return 0.6 + 0.07 * max(len(one.label) for one in series)
 
 
 def _line(axes: Axes, one: Series, place: int) -> None:
@@ -137,7 +143,7 @@ def dated_picture(
     series = [one for one in series if one.points]
     if not series:
         return None
-    with Drawing(9, 3.6 + 0.16 * max(len(series) - 8, 0)) as drawing:
+    with Drawing(_PLOT + 1.5 + _legend_width(series), 3.6) as drawing:
         (axes,) = drawing.axes()
         for place, one in enumerate(series):
             days = [_date(point.x) for point in one.points]
