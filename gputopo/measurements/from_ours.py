@@ -93,7 +93,9 @@ def _status(result: Result) -> Status:
 def _reason(result: Result) -> str:
     if result.failure is not None:
         return result.failure.cause
-    return "no step was counted" if result.status == COMPLETE else f"the run is {result.status}"
+    if result.status == COMPLETE:
+        return "no step was counted"
+    return "interrupted" if result.status == INTERRUPTED else "it failed, its cause was not recorded"
 
 
 def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:

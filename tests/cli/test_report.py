@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -141,6 +142,30 @@ def test_bad_usage_is_one_line_what_and_one_line_what_to_do(call: Call, words: l
     assert (done.code, done.out) == (2, "")
     assert what in done.err
     assert len(done.err.splitlines()) == 2
+
+
+def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Call, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    good = run_folder(runs / os.fsdecode(b"bad\xff\n<b>"), 1)
+    shutil.copytree(good, runs / "copy")
+    half = run_folder(runs / "zeros", 1, killed=True) / "events.jsonl"
+    half.write_bytes(b"\0" * 4096)
+    newer = run_folder(runs / "newer", 1) / "result.json"
+    newer.write_text('{"schema": "gputopo.result/7"}')
+    for form in ("table", "markdown", "html", "json", "csv"):
+        done = call("report", runs, "--format", form, "--output", tmp_path / f"out.{form}")
+        assert done.code == 0, done.err
+        text = (tmp_path / f"out.{form}").read_bytes().decode()
+        assert "<b>" not in text or form in ("table", "json", "csv")
+    found = schema.decode((tmp_path / "out.json").read_bytes(), Study, origin="out.json")
+    assert sum(len(one.duplicates) for one in found.figures.cells) == 1
+    why = " ".join(one.why for one in found.unread)
+    assert "gputopo.result/7" in why
+    assert "ended before it began" in why
+    shutil.rmtree(good)
+    shutil.rmtree(runs / "copy")
+    done = call("report", runs)
+    assert (done.code, len(done.err.splitlines())) == (2, 2)
 
 
 def test_an_empty_folder_is_refused(call: Call, tmp_path: Path) -> None:

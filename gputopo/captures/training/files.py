@@ -81,7 +81,21 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Rea
                 passed += 1
                 continue
             found += some
-    return Read(tuple(found), tuple(unread), passed)
+    return Read(
+        tuple(_encodable(one) for one in found),
+        tuple((encodable(name), encodable(why)) for name, why in unread),
+        passed,
+    )
+
+
+def encodable(path: str) -> str:
+    """Return a path as text that any file can have: bytes that are no UTF-8 as `\\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
+
+
+def _encodable(one: Measurement) -> Measurement:
+    shown = encodable(one.source)
+    return one if shown == one.source else msgspec.structs.replace(one, source=shown)
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:

@@ -10,7 +10,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from gputopo.report.document import Picture
-from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Drawing, number
+from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Drawing, number, short
 from gputopo.runs.over_time import Curve, Happening, OverTime
 
 _MARKERS = "osD^vP*X"
@@ -39,7 +39,7 @@ def scaling_picture(
     name: str, title: str, unit: str, series: Sequence[Series], *, ideal: bool = False
 ) -> Picture | None:
     """Return a quantity over the number of GPUs; `ideal`: with the line of equal speedup. None if empty."""
-    series = [one for one in series if one.points]
+    series = [_named(one) for one in series if one.points]
     if not series:
         return None
     counts = sorted({point.x for one in series for point in one.points})
@@ -60,6 +60,11 @@ def scaling_picture(
         last = (f"{one.label} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in series[:8])
         more = f", and {len(series) - 8} more" if len(series) > 8 else ""
         return drawing.picture(name, title, f"{unit} by number of GPUs: {'; '.join(last)}{more}.")
+
+
+def _named(one: Series) -> Series:
+    """Return a series with its label on one line, which leaves the plot its room."""
+    return one._replace(label=short(" ".join(one.label.split())))
 
 
 def _legend_width(series: Sequence[Series]) -> float:
@@ -140,7 +145,7 @@ def dated_picture(
     name: str, title: str, unit: str, series: Sequence[Series], faults: Sequence[Happening] = ()
 ) -> Picture | None:
     """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
-    series = [one for one in series if one.points]
+    series = [_named(one) for one in series if one.points]
     if not series:
         return None
     with Drawing(_PLOT + 1.5 + _legend_width(series), 3.6) as drawing:

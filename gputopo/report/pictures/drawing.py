@@ -6,6 +6,7 @@ is right in a page and alone. Ids get the picture's name, so that several pictur
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -14,6 +15,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from gputopo.report.document import Picture
 
@@ -64,6 +66,7 @@ _STYLE: dict[Any, Any] = {
     "hatch.linewidth": 1.0,
 }
 _PX_PER_PT = 96 / 72
+_MAX_LETTERS = 96  # of one text: at 8 points some 6 inches
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 _PATH = re.compile(r'\bd="[^"]*"')
@@ -110,11 +113,22 @@ class Drawing:
 
     def picture(self, name: str, title: str, alt: str) -> Picture:
         """Return what was drawn."""
+        for text in self.figure.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_text(short(text.get_text()))
+        title, alt = (_CONTROL.sub("?", words) for words in (title, alt))
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        with mpl.rc_context({"svg.hashsalt": name}):
+        with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # text stays text: the browser has it
             self.figure.savefig(buffer, format="svg", metadata=metadata)
         return Picture(name, title, alt, _own(buffer.getvalue(), name, title, alt, self._size))
+
+
+def short(text: str) -> str:
+    """Return a text for a picture: a name from outside may be of any length, and would leave no room."""
+    text = _CONTROL.sub("?", text)
+    return text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 1]}…"
 
 
 def number(value: float) -> str:
@@ -134,7 +148,7 @@ def _own(svg: str, name: str, title: str, alt: str, size: tuple[float, float]) -
     body = _PATH.sub(lambda found: _DIGITS.sub(r"\g<1>", found[0]), body)
     for placeholder, (variable, alone) in COLOURS.items():
         body = body.replace(placeholder, f"var({variable}, {alone})")
-    body, title, alt = (_CONTROL.sub("?", text) for text in (body, title, alt))
+    body = _CONTROL.sub("?", body)
     width, height = (72 * inches for inches in size)
     names = {
         "xmlns": "http://www.w3.org/2000/svg",

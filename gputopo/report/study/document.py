@@ -8,9 +8,9 @@ from gputopo.measurements.observing.words import job_words, stated, varying
 from gputopo.measurements.scaling import Scaling, ScalingRow
 from gputopo.measurements.study import Study
 from gputopo.report.document import Bar, Bars, Block, Bullets, Document, Section
-from gputopo.report.layout import Side, plain
+from gputopo.report.layout import Side
 from gputopo.report.study.models import model_pages, model_table
-from gputopo.report.study.tables import cell_words, plain_block, table, without_empty
+from gputopo.report.study.tables import cell_words, plain_block, shown, table, without_empty
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 16  # of one picture; the table has all
@@ -49,7 +49,7 @@ def study_document(study: Study) -> Document:
     if shared:
         summary += f" All with: {shared}."
     sections = tuple(Section(title, tuple(map(plain_block, blocks))) for title, blocks in parts if blocks)
-    return Document(plain(study.title), plain(summary), sections, model_pages(study))
+    return Document(shown(study.title), shown(summary), sections, model_pages(study))
 
 
 def _bullets(items: Iterable[str]) -> list[Block]:

@@ -9,7 +9,7 @@ from gputopo.measurements.observing.words import job_words, varying
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Page, Table
 from gputopo.report.layout import Side
-from gputopo.report.study.tables import cell_words, plain_block, table, without_empty
+from gputopo.report.study.tables import cell_words, plain_block, shown, table, without_empty
 from gputopo.workload.workloads import Workload, names, require
 
 MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
@@ -60,7 +60,7 @@ def model_pages(study: Study) -> tuple[Page, ...]:
     for name, model in zip(file_names(models), models, strict=True):
         own = [cell for cell in cells if cell.of.model == model]
         blocks = (*_facts(model), *_figures(own, speedups))
-        pages.append(Page(name, f"Model {model}", tuple(map(plain_block, blocks))))
+        pages.append(Page(name, shown(f"Model {model}"), tuple(map(plain_block, blocks))))
     return tuple(pages)
 
 

@@ -1,15 +1,18 @@
 """Tables of a study, and what stands in their cells."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gputopo.measurements.cells import Cell
-from gputopo.report.document import Block, Bullets, Table
+from gputopo.report.document import Bars, Block, Bullets, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.units import images_per_sec
 from gputopo.values.run.measurement import Status
 
 # Rows of one table in a document for people; JSON and CSV have all.
 MAX_ROWS = 200
+_MAX_WORD = 200  # letters without a space: longer than any path that is worth reading
+_ENDLESS = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
 # What stands in the place of a figure.
 _WITHOUT_FIGURE: Mapping[Status, str] = {
     "complete": "missing",
@@ -50,13 +53,20 @@ def cell_words(cell: Cell, digits: int | None = None) -> str:
     return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
 
 
+def shown(text: str) -> str:
+    """Return a text without the control characters that a log or a name had, and without endless words."""
+    return _ENDLESS.sub(lambda found: f"{found[0][:_MAX_WORD]}…", plain(text))
+
+
 def plain_block(block: Block) -> Block:
-    """Return a block without the control characters that a log or a name had."""
+    """Return a block whose texts are `shown`."""
     if isinstance(block, str):
-        return plain(block)
+        return shown(block)
     if isinstance(block, Bullets):
-        return Bullets(tuple(map(plain, block.items)))
+        return Bullets(tuple(map(shown, block.items)))
     if isinstance(block, Table):
-        rows = tuple(tuple(map(plain, row)) for row in block.rows)
-        return block._replace(rows=rows, heads=tuple(map(plain, block.heads)))
+        rows = tuple(tuple(map(shown, row)) for row in block.rows)
+        return block._replace(rows=rows, heads=tuple(map(shown, block.heads)))
+    if isinstance(block, Bars):
+        return block._replace(rows=tuple(row._replace(series=shown(row.series)) for row in block.rows))
     return block

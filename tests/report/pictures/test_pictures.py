@@ -123,6 +123,22 @@ def test_a_chart_has_its_labels_and_counts_and_says_its_last_values() -> None:
     assert scaling_picture("speedup", "Speedup", "speedup", [Series("empty", ())]) is None
 
 
+def test_a_name_of_any_length_with_any_character_leaves_the_chart_its_room(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    points = (Point(1, 1.0), Point(2, 1.9))
+    series = [
+        Series("x" * 5000, points),
+        Series("a\x00b\nc\x1b[31m \u202e", points),
+        Series("\u6a21\u578b", points),
+    ]
+    picture = scaling_picture("speedup", "Speedup", "speedup", series)
+    shown = texts(picture)
+    assert {"a?b c?[31m ?", "\u6a21\u578b"} <= set(shown)
+    assert max(map(len, shown)) < 100
+    assert not [one for one in recwarn if "collapsed" in str(one.message) or "Glyph" in str(one.message)]
+
+
 def test_a_run_over_time_marks_what_happened_on_every_panel_and_says_faults() -> None:
     curve = Curve("GPU 0", (0.0, 1.0, 2.0), (100.0, 101.0, 80.0))
     run = OverTime((curve,), {"core clock, MHz": (curve,)}, (Happening(1.5, "GPU 0 slow 20 %", True),), 2.0)
