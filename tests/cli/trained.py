@@ -99,15 +99,18 @@ def _forked() -> Iterator[Callable[[Path, int], Sequence[str]]]:
 
 
 def _serve(listening: socket.socket, forks: Server) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # at the end of listening
         while True:
             client, _ = listening.accept()
-            with client:
-                message, streams, _, _ = socket.recv_fds(client, MESSAGE_BYTES, 3)
-                request = json.loads(message)
-                arguments = ["-c", _WORKER, *request["arguments"]]
-                with forks.start(arguments, request["environment"], streams) as program:
-                    for stream in streams:
-                        os.close(stream)
-                    code = program.wait(_TIMEOUT_S)
-                client.send(b"%d" % (code if code >= 0 else 128 - code))
+            with client, contextlib.suppress(ConnectionError):  # a client that was ended
+                _run(client, forks)
+
+
+def _run(client: socket.socket, forks: Server) -> None:
+    message, streams, _, _ = socket.recv_fds(client, MESSAGE_BYTES, 3)
+    request = json.loads(message)
+    with forks.start(["-c", _WORKER, *request["arguments"]], request["environment"], streams) as program:
+        for stream in streams:
+            os.close(stream)
+        code = program.wait(_TIMEOUT_S)
+    client.send(b"%d" % (code if code >= 0 else 128 - code))

@@ -25,10 +25,9 @@ OTHER = {
     "staged to staged on two devices": ("staged", STAGED, 2),
     "relaxed to relaxed on two devices": ("relaxed", RELAXED, 2),
 }
-OLD = {f"{name}, by number alone": case for name, case in SAME.items()}
 PLAIN: Fields = {"variable_update": "parameter_server"}
 LEFT_OUT = {"staged to plain": ("staged", PLAIN, 3)}
-CASES = {**SAME, **OTHER, **OLD, **LEFT_OUT}
+CASES = {**SAME, **OTHER, **LEFT_OUT}
 BEFORE = 2  # steps of the first run, on three devices
 
 
@@ -46,24 +45,12 @@ def run_of(folder: Path, name: str, mode: Fields, devices: int, *, resume: bool)
     }
 
 
-def name_by_number_alone(folder: Path) -> None:
-    """Name what the newest checkpoint carries as gputopo did before it distinguished modes and devices."""
-    found, _ = files.newest(folder)
-    assert found is not None
-    arrays = dict(found.arrays())
-    carried = [name for name in arrays if name.startswith("carried/")]
-    new = {name: f"carried/{number}" for number, name in enumerate(carried)}
-    files.write(folder, found.header, [(new.get(name, name), array) for name, array in arrays.items()])
-
-
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
     folder, first, second = (tmp_path_factory.mktemp(name) for name in ("kept", "first", "second"))
     run_all(first, 3, [run_of(first, name, mode, 3, resume=False) for name, mode in BEGUN.items()])
     for name, (begun, _, _) in CASES.items():
         shutil.copytree(first / begun, folder / name)
-    for name in OLD:
-        name_by_number_alone(folder / name)
     again = [run_of(folder, name, mode, devices, resume=True) for name, (_, mode, devices) in CASES.items()]
     return folder, run_all(second, 3, again)
 
@@ -92,7 +79,7 @@ def test_the_same_mode_on_as_many_devices_applies_what_it_carried(
     assert weights_moved(folder / name)
 
 
-@pytest.mark.parametrize("name", [*OTHER, *OLD])
+@pytest.mark.parametrize("name", OTHER)
 def test_what_another_mode_or_other_devices_carried_is_not_applied_and_it_is_reported(
     resumed: tuple[Path, dict[str, Ran]], name: str
 ) -> None:
