@@ -19,6 +19,7 @@ from gputopo.values.run.events import encode_line
 from tests.captures.training.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
+from tests.measurements.test_from_sweep import sweep_folder
 from tests.runs.history.test_results import result_of
 
 HOSTILE = "<script>alert(1)</script>|`x`|[a](javascript:x)\x1b[31m"
@@ -166,6 +167,14 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     shutil.rmtree(runs / "copy")
     done = call("report", runs)
     assert (done.code, len(done.err.splitlines())) == (2, 2)
+    assert "gputopo.result/7" in done.err
+
+
+def test_the_manifest_of_a_sweep_stands_for_its_folder(call: Call, tmp_path: Path) -> None:
+    sweep_folder(tmp_path / "sweep")
+    by_file, by_folder = (call("report", tmp_path / "sweep" / name).out for name in ("sweep.json", ""))
+    assert "5 runs under" in by_file
+    assert by_file == by_folder
 
 
 def test_an_empty_folder_is_refused(call: Call, tmp_path: Path) -> None:

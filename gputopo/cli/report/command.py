@@ -165,13 +165,14 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
     from gputopo.measurements.study import Unread, study_of
     from gputopo.reference.published import SOURCES
 
-    paths = paths or (_home(),)
+    paths = tuple(map(_folder_of_sweep, paths)) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
     before = read(baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
+        why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
-            f"there are no measurements in {', '.join(paths[:3])}",
+            f"there are no measurements in {', '.join(paths[:3])}{why}",
             "name run folders of gputopo, or logs with --import: gputopo explain report",
         )
     if found.passed:
@@ -186,6 +187,13 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
         unread=[Unread(source=name, why=why) for name, why in (*found.unread, *before.unread)],
     )
     return _with_sources(study, SOURCES)
+
+
+def _folder_of_sweep(path: str) -> str:
+    """Return the folder of a sweep for its manifest: that has the runs."""
+    from gputopo.values.run.sweep import MANIFEST
+
+    return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
 
 
 def _with_sources(study: "Study", sources: Mapping[str, str]) -> "Study":
