@@ -17,7 +17,7 @@ from tests.probes.session.double import EngineDouble, OneWindow, doors, machine
 
 # Of what returns: never reached, however busy the machine is.
 PATIENT = Limits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
-LIMITS = PATIENT._replace(call_s=0.3, nvml_s=0.3)  # a call of the double takes microseconds
+LIMITS = PATIENT._replace(call_s=1.0, nvml_s=1.0)  # a call of the double takes microseconds
 End = Callable[[], None]
 
 
@@ -77,7 +77,7 @@ def test_a_session_in_a_child_gives_what_one_in_this_process_gives() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason", "how"),
     [
-        (hang, "TIMED_OUT", "did not return within 0.3 s"),
+        (hang, "TIMED_OUT", "did not return within 1 s"),
         (crash, "CRASHED", "ended the process with SIGSEGV"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_call_of_nvml_costs_the_readings_and_no_copy() -> None:
     # The double hangs again in the same job: here it stands for a call that hangs without readings too.
     assert not found.complete
     assert {one.reason for one in found.not_measured} >= {
-        "nvmlDeviceGetPowerUsage of GPU 1 did not return within 0.3 s"
+        "nvmlDeviceGetPowerUsage of GPU 1 did not return within 1 s"
     }
     assert any("no P-states" in note and "nvmlDeviceGetPowerUsage" in note for note in found.notes)
 
