@@ -4,6 +4,7 @@ import html
 import itertools
 import json
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -165,10 +166,15 @@ def facts(machine: Machine) -> tuple[object, ...]:
     return machine.gpus, machine.links, machine.nics, machine.pci, machine.host, machine.contradictions
 
 
+@cache
+def read_alone(name: str) -> Machine:
+    return read(AGREEING[name])
+
+
 @pytest.mark.parametrize(("above", "below"), [*itertools.permutations(STACKED, 2)])
 def test_two_captures_in_one_text_are_read_as_two_files_are(above: str, below: str) -> None:
     together = read(f"Here it is:\n```\n{AGREEING[above]}\n```\n\n{AGREEING[below]}\n```\nThanks\n")
-    alone = [read(AGREEING[above]), read(AGREEING[below])]
+    alone = [read_alone(above), read_alone(below)]
     orders = [merge.merge(alone), merge.merge(alone[::-1])]
     assert facts(together) in map(facts, orders)
 

@@ -113,8 +113,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
 def test_a_browser_shows_it_whole_without_script_request_or_error(
     browser: Any, file: Path, width: int, scheme: str
 ) -> None:
