@@ -68,7 +68,7 @@ class Reduction:
 
 def parse(text: str) -> Reduction:
     """Read `name` or `name#K`, aliases included. Raises UsageError that names what was meant or allowed."""
-    matched = re.fullmatch(r"([^#]*)(?:#(.*))?", text.strip().lower())
+    matched = re.fullmatch(r"([^#]*)(?:#(.*))?", text.strip().lower(), re.DOTALL)
     assert matched is not None  # every line matches
     given, parts = matched.groups()
     name = _ALIASES.get(given, given)

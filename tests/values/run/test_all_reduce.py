@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputopo.values.errors import UsageError
@@ -53,6 +53,7 @@ def test_what_is_no_reduction_is_refused_with_what_is_one(text: str, says: str, 
 
 
 @given(st.text(max_size=12))
+@example("#\n0")
 def test_any_text_is_a_reduction_or_refused_in_words(text: str) -> None:
     try:
         found = parse(text)
