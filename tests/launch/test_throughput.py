@@ -98,6 +98,7 @@ def test_without_the_runs_pipe_a_script_runs_as_before(
     monkeypatch.setenv(STEPS_FILE, str(tmp_path / "steps"))
     with Steps(examples=8) as steps:
         steps.done()
+    assert str(steps) == "1 step, no speed yet"
 
 
 @given(st.one_of(st.binary(max_size=80), st.just(b'{"report":"step","pid":1,"step":1,"seconds":1e999}')))
