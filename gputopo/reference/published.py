@@ -30,13 +30,12 @@ SOURCES: Mapping[str, str] = {
 }
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. `gpus`: the first ones where the source has only their number.
+class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a cell of a published table.
 
     `data`: "synthetic", "real", "real-distorted" (augmented on the CPU), "synthetic-cpu" and
-    "synthetic-python" (made there). `images_per_sec`: of all GPUs together; `single_gpu_images_per_sec`: of
-    the same job on one of them, where it was published. `core_mhz`: the GPU's boost clock, as printed with
-    the figure. `ps_device` and `all_reduce` as options of `plan`.
+    "synthetic-python" (made there). `gpus`: the first ones where the source has only their number.
+    `ps_device` and `all_reduce` as options of `plan`.
     """
 
     source: str
@@ -53,6 +52,15 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: VariableUpdate | None = None
     ps_device: str | None = None
     all_reduce: str | None = None
+
+
+class Published(PublishedCell, frozen=True, kw_only=True):
+    """One measurement. `images_per_sec`: of all GPUs together.
+
+    `single_gpu_images_per_sec`: of the same job on one of them, where it was published. `core_mhz`: the GPU's
+    boost clock, as printed with the figure.
+    """
+
     images_per_sec: float
     single_gpu_images_per_sec: float | None = None
     core_mhz: float | None = None
@@ -64,22 +72,9 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.note and self.note.startswith("suspect"))
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a published table without a figure. Fields as of `Published`; `reason`: what is known."""
+class Missing(PublishedCell, frozen=True, kw_only=True):
+    """A cell without a figure. `reason`: what is known."""
 
-    source: str
-    machine: str
-    program: str
-    version: str | None = None
-    data: str
-    model: str
-    batch_per_gpu: int
-    precision: str
-    data_format: str | None = None
-    gpus: tuple[int, ...]
-    variable_update: VariableUpdate | None = None
-    ps_device: str | None = None
-    all_reduce: str | None = None
     reason: str
 
 

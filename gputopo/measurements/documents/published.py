@@ -49,7 +49,7 @@ def of_published(row: Published | Missing) -> Measurement:
         batch_per_gpu=row.batch_per_gpu,
         precision=row.precision,
         data_format=row.data_format,
-        xla=row.xla if isinstance(row, Published) else False,
+        xla=row.xla,
         framework=row.program.removesuffix("-2017"),
         method=method,
         version=None if method else row.version,
