@@ -155,7 +155,6 @@ def _method(spec: Mapping[str, Any]) -> str | None:
     """Return how a run trained where that was another than the built-in way; faults asked for are one."""
     drills = _sequence(spec, "drills")
     faults = [str(one.get("fault")) for one in drills if isinstance(one, Mapping)]
-    faults += ["added work"] if spec.get("add_work") else []
     named = (_text(spec, "method") or _text(spec, "strategy"), *(f"drill {fault}" for fault in faults))
     return " ".join(filter(None, named)) or None
 

@@ -109,7 +109,7 @@ def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Resul
 
 def _disturbed(spec: Mapping[str, Any]) -> bool:
     """Whether a training was slowed down on purpose."""
-    return bool(spec.get("extra_forward") or spec.get("drills"))
+    return bool(spec.get("drills"))
 
 
 def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:

@@ -66,15 +66,14 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     `asked`: the options as they were typed, for the result. Defaults are those of model, backend and plan.
     On the GPU backend tower i is `/GPU:i`, the i-th of the plan's GPUs, which are all that the worker sees.
     On the CPU backend it is `/CPU:i`, standing for that GPU where the plan has GPUs (a rehearsal).
-    Raises UsageError for an unknown model, variables on a GPU that is not in the plan, added work for a tower
-    or drill that is not there, or options that do not go together.
+    Raises UsageError for an unknown model, variables on a GPU that is not in the plan, a drill on a device
+    that is not there, or options that do not go together.
     """
     backend, machine, choice = target.backend, target.machine, target.plan.choice
     count = len(choice.gpus) or target.cpu_devices
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
     model = model_for(model, requested.data.name)
-    _check_added_work(requested.extra_forward, count)
     spec = msgspec.structs.replace(
         requested,
         model=model,
@@ -117,16 +116,9 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
-    work = (_work_note(tower, passes) for tower, passes in sorted(requested.extra_forward.items()))
     noun = "GPU" if target.backend == "gpu" else "tower"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
-    return (*drill, where, *work, *stale, *old)
-
-
-def _work_note(tower: int, passes: int) -> str:
-    return (
-        f"Tower {tower} makes {passes} forward pass{'' if passes == 1 else 'es'} more in each step, as asked."
-    )
+    return (*drill, where, *stale, *old)
 
 
 def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
@@ -227,14 +219,6 @@ def driver_versions(target: Target) -> dict[str, str]:
     driver = target.machine.driver
     known = {"driver": driver.version, "cuda_driver": driver.cuda_version}
     return {name: version for name, version in known.items() if version is not None}
-
-
-def _check_added_work(added: Mapping[int, int], count: int) -> None:
-    stray = next((tower for tower in added if tower >= count), None)
-    if stray is not None:
-        raise UsageError(
-            f"--add-work names tower {stray}, this run has {count}", f"give a tower from 0 to {count - 1}"
-        )
 
 
 def _check_drills(spec: RunSpec) -> None:

@@ -5,7 +5,7 @@ Each takes the option's flag and what was typed, and raises UsageError or InputE
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +84,6 @@ def read_steps(flag: str, text: str) -> tuple[int, ...]:
             raise UsageError(f"{flag} {shown(text)} asks for too much", f"give {MAX_TRACED} steps at most")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
-
-
-def read_added_work(flag: str, words: Sequence[str]) -> dict[int, int]:
-    """Read `1:2` as two passes more for tower 1. Raises UsageError also for a tower that is named twice."""
-    added: dict[int, int] = {}
-    for word in words:
-        found = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4})", word.strip())
-        if found is None or int(found[2]) == 0:
-            raise UsageError(
-                f"{flag} cannot be {shown(word)}", "give a tower and a count of passes, such as 1:2"
-            )
-        tower = int(found[1])
-        if tower in added:
-            raise UsageError(f"{flag} names tower {tower} twice", "name every tower once")
-        added[tower] = int(found[2])
-    return added
 
 
 def read_warmup(flag: str, text: str) -> dict[str, Any]:

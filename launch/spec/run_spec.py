@@ -10,7 +10,6 @@ import msgspec
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
-    read_added_work,
     read_data_folder,
     read_folder,
     read_loss_scale,
@@ -345,9 +344,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
-    `extra_forward` (for trying out the anomaly report) adds forward passes to a tower: {1: 2} makes
-    tower 1 run its forward pass two times more in each step. `drills`: faults that the run injects into
-    itself. `max_clocks_mhz`: maximum clocks of each GPU,
+    `drills`: faults that the run injects into itself. `max_clocks_mhz`: maximum clocks of each GPU,
     {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
     `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of
     the machine's software that the worker cannot see. `says`: notes for every output.
@@ -446,17 +443,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     data: Data = Data()
     lifecycle: Lifecycle = Lifecycle()
     runtime: Runtime = Runtime()
-    extra_forward: Annotated[
-        dict[int, int],
-        Option(
-            "--add-work",
-            "Slow a tower down by this many forward passes a step, to try the anomaly report. Repeatable",
-            value="TOWER:PASSES",
-            read=read_added_work,
-            repeated=True,
-            theme=STEPS,
-        ),
-    ] = {}
     drills: Annotated[
         tuple[Drill, ...],
         Option(

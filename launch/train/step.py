@@ -188,10 +188,7 @@ class TrainingStep(GraphStep):
             gate = [ready] if self._spec.backend == "cpu" or late is not None else []
             with tf.control_dependencies(gate), tf.device(device):
                 made = self._math.forward_backward(given)
-            with tf.control_dependencies(made.gradients), tf.device(device):
-                added = self._math.added_work(given)
-            work = [self._marks.arrived([logits], device) for logits in added]
-            done = clock([self._marks.arrived(made.gradients, device), *work])
+            done = clock([self._marks.arrived(made.gradients, device)])
             late = self.drills.computed(tower, ready, done)
             if late is not None:
                 done = clock([late])

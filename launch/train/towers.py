@@ -93,30 +93,18 @@ class TowerMath:
         )
         return TowerOutput(loss, gradients, state, logits, labels)
 
-    def forward(
-        self, given: TowerInput, *, scale: float = 1.0, training: bool = True
-    ) -> tuple[Forward, Tensor]:
-        """Return the outcome of the forward pass and the labels. `scale`: of the images."""
+    def forward(self, given: TowerInput, *, training: bool = True) -> tuple[Forward, Tensor]:
+        """Return the outcome of the forward pass and the labels."""
         images, labels = self._source.read(given.tower, given.fed)
 
         def once(
             number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]
         ) -> tuple[Tensor, list[Tensor]]:
-            if scale != 1.0:
-                images *= scale
             passed = self._pass(given.tower, number, weights, state, images, training=training)
             return passed.logits, passed.state
 
         logits, state = self._compiled(once)(given.number, images, given.weights, given.state)
         return Forward(logits, state), labels
-
-    def added_work(self, given: TowerInput) -> list[Tensor]:
-        """Return the logits of the spec's extra forward passes of this tower, each on other numbers.
-
-        The numbers differ so that TensorFlow does not merge the passes.
-        """
-        times = self._spec.extra_forward.get(given.tower, 0)
-        return [self.forward(given, scale=1.0 + (again + 1) / 1024)[0].logits for again in range(times)]
 
     def _pass(
         self,

@@ -42,7 +42,6 @@ _SAME = (
     "exchange",
     "data",
     "runtime",
-    "extra_forward",
     "rehearsal_of",
 )
 

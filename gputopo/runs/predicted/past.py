@@ -94,7 +94,6 @@ class _Spec(msgspec.Struct, frozen=True):
     all_reduce: AllReduce | None = None
     data: _Data = _Data()
     exchange: _Exchange = _Exchange()
-    extra_forward: Mapping[str, int] = {}
 
     def placing(self) -> Placing:
         """Return where the variables were: on a GPU by its index in the machine."""
@@ -183,8 +182,6 @@ def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
         return "the time of the input is not predicted"
     if found.precision.xla:
         return "steps compiled by XLA are not predicted"
-    if found.extra_forward:
-        return "forward passes were added"
     if labels(spec):
         return "a drill: a fault was injected on purpose"
     if words := [one for one in exchange_words(spec) if not one.startswith("groups ")]:

@@ -188,7 +188,6 @@ def require_method(spec: RunSpec) -> Method:
         (spec.exchange != Exchange(), "a method of exchange", "leave it out, or use parameter_server"),
         (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
         (spec.task != "train", f"the task {spec.task}", "use it without --method"),
-        (bool(spec.extra_forward), "--add-work", "use it without --method"),
         (bool(spec.drills), "--drill", "use it without --method"),
         (spec.lifecycle.training_accuracy, "--training-accuracy", "use it without --method"),
     )
@@ -201,7 +200,7 @@ def require_method(spec: RunSpec) -> Method:
 def joint_spec(spec: RunSpec) -> RunSpec:
     """Return the spec of the input: all towers' rows as one batch on the host."""
     first = msgspec.structs.replace(spec.devices[0], tower=0, device=HOST)
-    return msgspec.structs.replace(spec, devices=(first,), batch_size=spec.joint_batch, extra_forward={})
+    return msgspec.structs.replace(spec, devices=(first,), batch_size=spec.joint_batch)
 
 
 def make_parallel(

@@ -107,12 +107,6 @@ TASK_RULES: tuple[Rule, ...] = (
         "leave it out, or use --forward-only",
     ),
     Rule(
-        lambda spec: spec.task != "train" and bool(spec.extra_forward),
-        "--add-work cannot be combined with --task {spec.task}: it slows down steps of training",
-        "leave --add-work out, or use --task train",
-        to(extra_forward={}),
-    ),
-    Rule(
         lambda spec: spec.task != "train" and bool(spec.drills),
         "--drill cannot be combined with --task {spec.task}: its faults are those of steps of training",
         "leave --drill out, or use --task train",

@@ -104,12 +104,6 @@ TRAINER_RULES: tuple[Rule, ...] = (
         to(grad_reduce="mean"),
     ),
     Rule(
-        lambda spec: _other(spec) and bool(spec.extra_forward),
-        "--add-work cannot be combined with a --method or --strategy: it is for our own towers",
-        "leave --add-work out",
-        to(extra_forward={}),
-    ),
-    Rule(
         lambda spec: _other(spec) and bool(spec.drills),
         "--drill cannot be combined with a --method or --strategy: its faults are those of our own towers",
         "leave --drill out",
@@ -197,6 +191,5 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
         ),
         (spec.task != "train", f"cannot be combined with the task {spec.task}", leave),
         (spec.lifecycle.training_accuracy, "cannot be combined with --training-accuracy", leave),
-        (bool(spec.extra_forward), "cannot be combined with --add-work", leave),
         (bool(spec.drills), "cannot be combined with --drill", leave),
     ]

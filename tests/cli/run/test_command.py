@@ -188,10 +188,10 @@ def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
     call: Call, without_gpu: None, worker: Callable[[str], None], tmp_path: Path
 ) -> None:
     worker("slow_tower")
-    plain = call("run", "--model", "alexnet", "--add-work", "1:1", "--output", tmp_path / "a")
+    plain = call("run", "--model", "alexnet", "--drill", "slow-gpu=1:0.5", "--output", tmp_path / "a")
     assert plain.code == 0
     assert "tower 1" in plain.out
-    assert "Tower 1 makes 1 forward pass more in each step, as asked." in plain.out
+    assert "DRILL, a fault injected on purpose: tower 1" in plain.out
     with (tmp_path / "a/events.jsonl").open("rb") as lines:
         assert any(isinstance(event, Anomaly) for event in read_events(lines, origin="events"))
     assert call("run", "--model", "alexnet", "--fail-on", "warning").code == 1

@@ -30,7 +30,7 @@ def result_of(folder: Path, *options: str) -> Result:
 
 @pytest.fixture(scope="module")
 def slowed(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return result_of(tmp_path_factory.mktemp("slowed"), "--num-batches", "24", "--add-work", "1:20")
+    return result_of(tmp_path_factory.mktemp("slowed"), "--num-batches", "24", "--drill", "slow-gpu=1:0.5")
 
 
 def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchronous(slowed: Result) -> None:

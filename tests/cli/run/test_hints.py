@@ -25,8 +25,6 @@ REFUSED = """
 --strategy central --all-reduce ring
 --method kuza55 --ps gpu:spread
 --method kuza55 --grad-reduce sum
---method kuza55 --add-work 1:1
---strategy mirrored --add-work 1:1
 --method kuza55 --drill hang@2
 --strategy mirrored --drill slow-gpu=1:0.9
 --forward-only --drill slow-gpu=1:0.9
@@ -51,9 +49,6 @@ REFUSED = """
 --input-only --data-source cpu --variable-update independent
 --input-only --data-source cpu --precision bf16
 --input-only --data-source cpu --xla
---forward-only --add-work 1:1
---eval --checkpoints DIR --add-work 1:1
---input-only --data-source cpu --add-work 1:1
 --forward-only --grad-reduce sum --variable-update replicated
 --eval --checkpoints DIR --staged-vars
 --input-only --data-source cpu --async

@@ -119,7 +119,6 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"batch_size": "3,5"}, "batch_size", (3, 5)),
     ({"num_batches": 9}, "num_batches", 9),
     ({"seed": 9}, "seed", 9),
-    ({"add_work": ["1:2"]}, "extra_forward", {1: 2}),
     ({"drill": ["hang@2"]}, "drills", (Drill(fault="hang", step=2),)),
 ]
 
@@ -262,7 +261,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "mirrored", "ps": "cpu"}, "--ps cannot be combined with --strategy mirrored"),
     ({"strategy": "mirrored", "variable_update": "replicated"}, "--variable-update cannot be combined with"),
     ({"strategy": "mirrored", "all_reduce": "ring"}, "--strategy mirrored has its own exchange"),
-    ({"forward_only": True, "add_work": ["1:200"]}, "--add-work cannot be combined with --task forward"),
     ({"learning_rate_schedule": "cosin:5"}, "--learning-rate-schedule"),
     ({"precision": "fp8"}, "--precision"),
     ({"precision": "fp16", "loss_scale": "0"}, "--loss-scale"),

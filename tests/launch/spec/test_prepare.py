@@ -191,23 +191,11 @@ def test_what_was_not_asked_for_is_the_specs_own_default() -> None:
         ("num_warmup_batches", "-1"),
         ("seed", "-1"),
         ("learning_rate", "nan"),
-        ("add_work", ["0:0"]),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(name: str, text: Text) -> None:
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} cannot be"):
         given_of(RunSpec, {name: text})
-
-
-def test_work_for_a_tower_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="tower 2, this run has 2"):
-        spec(backend="cpu", extra_forward={2: 1})
-
-
-def test_added_work_is_in_the_spec_and_is_reported() -> None:
-    made = spec(backend="cpu", extra_forward={1: 2})
-    assert made.extra_forward == {1: 2}
-    assert made.says[1] == "Tower 1 makes 2 forward passes more in each step, as asked."
 
 
 def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
@@ -233,7 +221,7 @@ def test_an_unknown_model_names_the_nearest() -> None:
 
 
 def test_a_spec_comes_back_from_its_file_as_it_went() -> None:
-    made = spec((0, 1), "gpu:0", extra_forward={1: 2})
+    made = spec((0, 1), "gpu:0", drills=read_drills("--drill", ["slow-gpu=1:0.9"]))
     assert msgspec.json.decode(msgspec.json.encode(made), type=RunSpec) == made
 
 

@@ -8,6 +8,7 @@ from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName, read
 from gputopo.values.errors import UsageError
+from gputopo.values.run.drill import Drill
 from gputopo.values.run.events import Device
 
 
@@ -89,7 +90,7 @@ def test_one_device_takes_one_device() -> None:
         ({"variable_update": "independent"}, "independent"),
         ({"exchange": Exchange(relaxed=True)}, "exchange"),
         ({"task": "eval"}, "eval"),
-        ({"extra_forward": {1: 1}}, "--add-work"),
+        ({"drills": (Drill(fault="hang", step=2),)}, "--drill"),
     ],
 )
 def test_what_does_not_go_with_a_strategy_is_named(fields: dict[str, Any], word: str) -> None:

@@ -66,16 +66,16 @@ def spec(update: str = "parameter_server", **fields: Any) -> RunSpec:
 
 
 def core() -> _Found:
-    """Every placement and layout, the exchanges, accuracy, added work, forward passes; and variables."""
+    """Every placement and layout, the exchanges, accuracy, forward passes; and variables."""
     packed = Exchange(relaxed=True, repacking=2, small_bytes=4096, transfer="fp16")
     specs = [
         spec("parameter_server", data_format="NCHW"),
         spec("replicated", data_format="NHWC"),
-        spec("independent", data_format="NHWC", extra_forward={1: 1}),
+        spec("independent", data_format="NHWC"),
         spec(exchange=Exchange(staged=True, ps_spread=True)),
         spec(exchange=Exchange(asynchronous=True)),
         spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
-        spec(data_format="NCHW", lifecycle=Lifecycle(training_accuracy=True), extra_forward={1: 1}),
+        spec(data_format="NCHW", lifecycle=Lifecycle(training_accuracy=True)),
     ]
     found = _Found()
     for one in specs:

@@ -22,12 +22,7 @@ def cases() -> dict[str, dict[str, Any]]:
     scaled = {"xla": True, "auto_loss_scale": True, "loss_scale": 64.0}
     specs: dict[str, dict[str, Any]] = {
         "plain": SERVER,
-        "compiled": {
-            **REPLICATED,
-            "precision": {"xla": True},
-            "data_format": "NCHW",
-            "extra_forward": {1: 1},
-        },
+        "compiled": {**REPLICATED, "precision": {"xla": True}, "data_format": "NCHW"},
         "overflow": {**REPLICATED, "precision": scaled},
         "fp16": {**SERVER, "precision": {"xla": True, "compute": "fp16"}, "data_format": "NCHW"},
     }

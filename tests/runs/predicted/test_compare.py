@@ -174,7 +174,7 @@ def test_a_smaller_batch_than_planned_is_not_compared() -> None:
         ({"task": "forward"}, "only training"),
         ({"data": {"folder": "/data"}}, "time of the input"),
         ({"precision": {"compute": "fp32", "xla": True}}, "XLA"),
-        ({"extra_forward": {"1": 2}}, "forward passes were added"),
+        ({"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]}, "a drill"),
         ({"exchange": {"staged": True}}, "staged"),
     ],
 )

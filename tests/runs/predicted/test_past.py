@@ -145,7 +145,6 @@ def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dic
         {"data": {"source": "cpu"}},
         {"exchange": {"staged": True}},
         {"exchange": {"transfer": "fp16"}},
-        {"extra_forward": {"1": 2}},
         {"drills": [{"fault": "slow-gpu", "device": 0, "factor": 0.9}]},
         {"devices": [{"tower": 0, "device": "/GPU:0", "gpu": 0}]},
         {"devices": [{"tower": 0, "device": "/CPU:0", "gpu": None}] * 2},

@@ -115,7 +115,6 @@ def specs(draw: st.DrawFn) -> RunSpec:
         data=draw(DATA),
         lifecycle=draw(LIVES),
         runtime=draw(RUNTIMES),
-        extra_forward=draw(st.sampled_from([{}, {0: 2}])),
         drills=draw(st.sampled_from([(), DRILLS])),
         asked=draw(ASKED),
     )
@@ -180,7 +179,7 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ({"exchange": Exchange(relaxed=True)}, "--variable-consistency relaxed", "replicated"),
         ({"exchange": Exchange(asynchronous=True), **REPLICATED}, "--async", "parameter_server"),
         ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
-        ({"extra_forward": {1: 1}, "method": "kuza55"}, "--add-work", "leave --add-work out"),
+        ({"drills": DRILLS[2:], "method": "kuza55"}, "--drill", "leave --drill out"),
         ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--task train"),
         ({"task": "eval"}, "--eval", "--checkpoints"),
         ({"method": "kuza55", "strategy": "mirrored"}, "--method kuza55", "--strategy"),
@@ -249,15 +248,15 @@ def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed(
         {"strategy": "central"},
     ],
 )
-def test_added_work_is_refused_where_no_step_of_our_own_training_could_do_it(
+def test_a_drill_is_refused_where_no_step_of_our_own_training_could_do_it(
     changes: dict[str, object],
 ) -> None:
     assert clash(cpu_spec(**changes)) is None
-    found = clash(cpu_spec(**changes, extra_forward={1: 200}))
+    found = clash(cpu_spec(**changes, drills=DRILLS[2:]))
     assert found is not None
-    assert found.what.startswith("--add-work cannot be combined with ")
+    assert found.what.startswith("--drill cannot be combined with ")
     assert "--forward-only" not in found.use
-    assert found.nearest.extra_forward == {}
+    assert found.nearest.drills == ()
 
 
 @pytest.mark.parametrize(
