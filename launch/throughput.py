@@ -11,6 +11,7 @@ A report that cannot be written is dropped: it never hurts the training.
 
 import contextlib
 import os
+import signal
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from keras.callbacks import Callback
 
 STEPS_FILE = "GPUTOPO_STEPS"  # the named pipe that `gputopo run` names to its program
+STACKS_FILE = "GPUTOPO_STACKS"  # where it is to write the stacks of its threads at STACKS_SIGNAL
+# A signal that nothing else uses: of the real-time ones C libraries take the first, programs these. Ours.
+STACKS_SIGNAL = signal.SIGRTMAX - 7
 # Where the launchers of processes name the one among those of this machine: torchrun, Open MPI, Slurm.
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # Longest report that a pipe takes whole, beside those of other processes (POSIX: PIPE_BUF is 512 at least).
@@ -68,6 +72,7 @@ class Steps:
         self._number = 0
         self._counted, self._seconds = 0, 0.0
         self._pipe: int | None = None
+        self._stacks: int | None = None
         self._begun = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -76,6 +81,7 @@ class Steps:
             with contextlib.suppress(OSError):
                 # A run that reads slowly, or no more, must not stop the training.
                 self._pipe = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._stacks = _stacks_at_a_signal()
         self._begun = time.perf_counter()
         return self
 
@@ -84,6 +90,12 @@ class Steps:
     ) -> None:
         self._report(StepsEnded(pid=os.getpid()))
         self._close()
+        if self._stacks is not None:
+            import faulthandler
+
+            faulthandler.unregister(STACKS_SIGNAL)
+            os.close(self._stacks)
+            self._stacks = None
 
     def __str__(self) -> str:
         speed = self.images_per_sec
@@ -179,6 +191,22 @@ def read_report(line: bytes) -> Report | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return report
+
+
+def _stacks_at_a_signal() -> int | None:
+    """Have the stacks of all threads written at a signal, where the run wants them; return their file.
+
+    The handler is C code, which also runs where Python waits for a call that never returns.
+    Raises OSError where the file cannot be opened.
+    """
+    name = os.environ.get(STACKS_FILE)
+    if not name or signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
+        return None
+    import faulthandler
+
+    file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    return file
 
 
 def _local_rank() -> int | None:

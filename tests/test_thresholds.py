@@ -51,6 +51,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "launch.spec.host_place": {"MIN_CPUS_PER_GPU": 2},
     "launch.recorded.joined": {"MAX_AHEAD": 8, "GONE_STEPS": 200, "MAX_PROCESSES": 1024},
     "launch.recorded.recording": {"END_S": 10.0},
+    "launch.recorded.stall": {"STACKS_S": 1.0, "WRITTEN_S": 0.05},
     "launch.spec.prepare": {
         "CPU_TIME_BUDGET_S": 45.0,
         "CPU_MAX_BATCHES": 50,

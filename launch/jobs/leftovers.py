@@ -52,28 +52,40 @@ def find(ours: Ours) -> tuple[Process, ...]:
     return tuple(found)
 
 
-def end(ours: Ours, *, term_s: float = TERM_S, kill_s: float = KILL_S) -> tuple[Process, ...]:
+def end(
+    ours: Ours,
+    *,
+    term_s: float = TERM_S,
+    kill_s: float = KILL_S,
+    program: int | None = None,
+    alone: bool = False,
+) -> tuple[Process, ...]:
     """Send SIGTERM to what is left, SIGKILL after `term_s` or at a signal to this process; return what stays.
 
+    `program`: one of them that is left to its own waiter to be reaped; `alone`: it only is ended.
     SIGCHLD and the signals that are to shorten the wait must be blocked. Main thread only.
     """
+
+    def still_there() -> tuple[Process, ...]:
+        return tuple(one for one in find(ours) if one.pid == program or not alone)
+
     for signum, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
         asked: set[int] = set()
         deadline = time.monotonic() + limit_s
-        while left := find(ours):
+        while left := still_there():
             for process in left:
                 if process.pid not in asked:  # one that was started meanwhile is asked, too
                     asked.add(process.pid)
                     _send(process.pid, signum)
             seconds = deadline - time.monotonic()
             got = signal.sigtimedwait({signal.SIGCHLD, *_STOPS_WAITING}, max(seconds, 0))
-            _reap_all(ours)
+            _reap_all(ours, program)
             if got is None or (got.si_signo in _STOPS_WAITING and signum == signal.SIGTERM):
                 break
         if not left:
-            _reap_all(ours)  # those that ended without being waited for; init may take its time
+            _reap_all(ours, program)  # those that ended without being waited for; init may take its time
             return ()
-    return find(ours)
+    return still_there()
 
 
 def children(pid: int) -> list[int]:

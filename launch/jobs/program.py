@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from gputopo.launch.supervise.child import Ours, adopting
 from gputopo.launch.supervise.failure import signal_name
 from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.tether import tethered
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import ExitCode, UsageError
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _BY_THE_TERMINAL = 0x80  # SI_KERNEL of <bits/siginfo-consts.h>; a signal of another process has 0 or less
@@ -36,18 +37,42 @@ class Ending:
     """How a program ended. `status`: as subprocess has it, -n for signal n.
 
     `passed`: the signals that came for it. `out_of_memory`: SIGKILL, while the kernel's count of such kills
-    rose. `left`: processes that it left behind, in words.
+    rose. `left`: processes that it left behind, in words. `stalled`: it was ended because it hung (see Stop).
     """
 
     status: int
     passed: frozenset[int] = frozenset()
     out_of_memory: bool = False
     left: str | None = None
+    stalled: bool = False
 
     @property
     def exit_code(self) -> int:
-        """The program's exit code; 128 + n if signal n ended it."""
+        """The program's exit code; 128 + n if signal n ended it; that of a hang, whatever it ended with."""
+        if self.stalled:
+            return int(ExitCode.HARDWARE)
         return self.status if self.status >= 0 else 128 - self.status
+
+
+class Stop:
+    """Lets another thread than that of `run_program` end the program, as one that hangs."""
+
+    def __init__(self) -> None:
+        self._decided = threading.Lock()
+        self.asked = False
+
+    def ask(self) -> bool:
+        """Ask for the end of the program; False where it has ended by itself."""
+        if not self._decided.acquire(blocking=False):
+            return False
+        self.asked = True
+        # Wakes `run_program`, and is ignored by default should that be over.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
+        return True
+
+    def over(self) -> bool:
+        """Note that the program has ended; return whether its end was asked for before."""
+        return not self._decided.acquire(blocking=False)
 
 
 def check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -69,6 +94,7 @@ def run_program(
     report: Report = lambda line: None,
     leave_children: bool = False,
     ours: Ours | None = None,
+    stop: Stop | None = None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Ending:
     """Run a program to its end.
@@ -76,8 +102,9 @@ def run_program(
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
     that ended the program, and for processes that it left behind: they are ended, or left running with
-    `leave_children`. `ours`: children that other threads start meanwhile. Raises UsageError if the program is
-    not there. Main thread only.
+    `leave_children`. `ours`: children that other threads start meanwhile. `stop`: where one asks for the end
+    of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some seconds; with
+    `leave_children` it alone. Raises UsageError if the program is not there. Main thread only.
     """
     check_program(command, environment)
     waited_for = _PASSED_ON | {signal.SIGCHLD}
@@ -85,26 +112,39 @@ def run_program(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     kills_before = count_oom_kills()
     ours = Ours() if ours is None else ours
+    stop = Stop() if stop is None else stop
     ours.add(*leftovers.children(os.getpid()))
     try:
         with adopting(), Witness() as witness:
             ours.add(witness.pid)
             process = subprocess.Popen(tethered(list(command), signal.SIGTERM), env=dict(environment))
             passed: set[int] = set()
-            while not leftovers.reap(ours, process.pid):
+            while not leftovers.reap(ours, process.pid) and not stop.asked:
                 got = signal.sigwaitinfo(waited_for)
                 if got.si_signo != signal.SIGCHLD:
                     passed.add(got.si_signo)
                     _pass_on(got, process.pid, witness)
+            stalled = stop.over()
+            if stalled:
+                _end_hung(process, ours, report, alone=leave_children)
             status = process.wait()
             kills = _difference(kills_before, count_oom_kills())
-            if -status not in (0, signal.SIGPIPE, *passed) and status < 0:
+            if not stalled and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
                 report(_killed(command[0], -status, kills))
             left = _end_leftovers(command[0], ours, report, leave=leave_children)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, at_child)
-    return Ending(status, frozenset(passed), -status == signal.SIGKILL and kills > 0, left)
+    killed = -status == signal.SIGKILL and kills > 0 and not stalled
+    return Ending(status, frozenset(passed), killed, left, stalled)
+
+
+def _end_hung(process: subprocess.Popen[bytes], ours: Ours, report: Report, *, alone: bool) -> None:
+    """End a program that hangs; one that is stuck in a driver call is given up."""
+    stuck = leftovers.end(ours, program=process.pid, alone=alone)
+    _report_stuck(stuck, report)
+    if any(one.pid == process.pid for one in stuck):
+        process.returncode = -signal.SIGKILL  # there is no end to wait for
 
 
 def _pass_on(got: signal.struct_siginfo, program: int, witness: Witness) -> None:
@@ -150,7 +190,10 @@ def _end_leftovers(name: str, ours: Ours, report: Report, *, leave: bool) -> str
         report(said)
         return said
     report(f"{name} left {count} behind, which gputopo ends (--leave-children does not): {named}")
-    stuck = leftovers.end(ours)
+    _report_stuck(leftovers.end(ours), report)
+    return f"{name} left {count} behind: {named}"
+
+
+def _report_stuck(stuck: Sequence[leftovers.Process], report: Report) -> None:
     if stuck:
         report(f"{', '.join(map(str, stuck))}: not ended even by SIGKILL")
-    return f"{name} left {count} behind: {named}"

@@ -83,14 +83,16 @@ class ProgramRecord:
             self.add(found)
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
-        failure = failure_of(command, ending, time_s=time.time())
+        # Of one that was ended because it hung, the failure was recorded then.
+        failure = None if ending.stalled else failure_of(command, ending, time_s=time.time())
         if failure is not None:
             self.add(failure)
         stopped = failure is not None and failure.kind in _STOPPED.values()
+        failed = failure is not None or ending.stalled
         self.add(
             RunFinished(
                 time_s=time.time(),
-                status="complete" if failure is None else "interrupted" if stopped else "failed",
+                status="interrupted" if stopped else "failed" if failed else "complete",
                 exit_code=ending.exit_code,
                 wall_s=time.monotonic() - self._began,
             )

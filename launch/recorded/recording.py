@@ -5,6 +5,7 @@ of what they do can hold the program.
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -15,7 +16,9 @@ from collections.abc import Iterator
 from gputopo.launch.recorded.joined import Joined
 from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.recorded.record import ProgramRecord
+from gputopo.launch.recorded.stall import StallWatch
 from gputopo.launch.supervise.sampling import Sampler, Samples, sampled
+from gputopo.values.run.events import Sample
 
 # What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
 END_S = 10.0
@@ -42,18 +45,24 @@ def signals_blocked(*, all_of_them: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording(
-    record: ProgramRecord, sampler: Sampler | None, pipe: StepPipe | None, *, devices: int
+    record: ProgramRecord,
+    sampler: Sampler | None,
+    pipe: StepPipe | None,
+    *,
+    devices: int,
+    stall: StallWatch | None = None,
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then all that has come by then.
 
-    Use it in the main thread. A thread that does not end within `END_S` is left behind with its record.
+    `stall`: what looks whether the program hangs. Use it in the main thread. A thread that does not end
+    within `END_S` is left behind with its record.
     """
     over, end = os.pipe()
     state = Recording()
     with contextlib.ExitStack() as stack:
         with signals_blocked():
             samples = stack.enter_context(sampled(sampler))
-            work = _Work(record, samples, pipe, Joined(devices), over, state)
+            work = _Work(record, samples, pipe, Joined(devices), stall, over, state)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)
             thread.start()
         try:
@@ -81,6 +90,7 @@ class _Work:
         samples: Samples | None,
         pipe: StepPipe | None,
         joined: Joined,
+        stall: StallWatch | None,
         over: int,
         state: Recording,
     ) -> None:
@@ -88,6 +98,7 @@ class _Work:
         self._samples = samples
         self._pipe = pipe
         self._joined = joined
+        self._stall = stall
         self._over = over
         self._state = state
 
@@ -97,12 +108,24 @@ class _Work:
         waiting.register(self._over, select.POLLIN | select.POLLHUP)
         for handle in self._handles():
             waiting.register(handle, select.POLLIN)
-        while not self._state.stuck and self._over not in {handle for handle, _ in waiting.poll()}:
+        while not self._state.stuck and self._over not in self._waited(waiting):
             self._take()
+            if self._stall is not None and (found := self._stall.look(time.monotonic())) is not None:
+                self._record.add(found)
         for _ in range(_READINGS_AT_THE_END):
             self._take()
         for event in self._joined.finish(time.time()):
             self._record.add(event)
+        if self._stall is not None and (unwatched := self._stall.unwatched()) is not None:
+            self._record.add(unwatched)
+
+    def _waited(self, waiting: select.poll) -> set[int]:
+        """Wait until something has come, or the stall is to be looked for; return the handles with news."""
+        limit_s = None if self._stall is None else self._stall.wait_s(time.monotonic())
+        came = waiting.poll(None if limit_s is None else math.ceil(1000 * limit_s))
+        if self._stall is not None:
+            self._stall.end_wait(time.monotonic())
+        return {handle for handle, _ in came}
 
     def _handles(self) -> Iterator[int]:
         if self._samples is not None:
@@ -115,7 +138,11 @@ class _Work:
         if self._samples is not None and not self._state.stuck:  # then it is closed
             for event in self._samples.take():
                 self._record.add(event)
+                if self._stall is not None and isinstance(event, Sample):
+                    self._stall.sampled(event)
         if self._pipe is not None and not self._state.stuck:
             for report in self._pipe.take():
+                if self._stall is not None:
+                    self._stall.reported(report, time.monotonic())
                 for step in self._joined.add(report, time.time()):
                     self._record.add(step)

@@ -58,13 +58,8 @@ class Child:
         return self._process.pid
 
     def state(self) -> tuple[str, float]:
-        """Its state, the letter of proc(5), and its CPU time so far in seconds; "?" if it has been reaped."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            return "?", 0.0
-        return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Its state and CPU time (see `process_state`)."""
+        return process_state(self.pid)
 
     def signal(self, signum: int) -> None:
         """Send a signal to the worker alone; a worker that has ended is fine."""
@@ -119,6 +114,19 @@ class Child:
         with suppress(ChildProcessError):
             while True:
                 os.waitpid(-self.pid, 0)
+
+
+def process_state(pid: int) -> tuple[str, float]:
+    """Return the state of a process, the letter of proc(5), and its CPU time so far in seconds.
+
+    "?" if it has been reaped.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return "?", 0.0
+    return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Ours:

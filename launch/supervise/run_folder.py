@@ -7,6 +7,7 @@
 | machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
 | events.jsonl  | what happened, line by line (`gputopo.events/1`)                            |
 | worker.log    | what the worker printed; a user's program has its own stdout and stderr     |
+| stacks.log    | of a user's program that hung: the stacks of its processes                  |
 | result.json   | what was measured (`gputopo.result/1`)                                      |
 """
 
@@ -37,7 +38,10 @@ from gputopo.values.run.screen import Screen
 from gputopo.values.run.sweep import FOLDER as CELLS
 
 # What a run writes: any of these belongs to another run, or to the user.
-_WRITTEN = ("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json")
+_WRITTEN = (
+    *("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "stacks.log"),
+    "result.json",
+)
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 # Errors of the disk, not of the name that the user gave.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -67,6 +71,11 @@ class RunFolder:
     def log(self) -> Path:
         """What the worker printed."""
         return self.path / "worker.log"
+
+    @property
+    def stacks(self) -> Path:
+        """The stacks of a program that hung."""
+        return self.path / "stacks.log"
 
     @property
     def result(self) -> Path:

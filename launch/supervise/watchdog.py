@@ -44,6 +44,8 @@ class Patience:
 
 
 PATIENCE = Patience()
+# A program of the user reports its steps only: its silence may be an evaluation, a checkpoint or an export.
+PROGRAM_PATIENCE = Patience(min_s=PHASE_S)
 
 
 def of_seconds(seconds: float) -> Patience:
@@ -54,11 +56,12 @@ def of_seconds(seconds: float) -> Patience:
 class Watchdog:
     """Follows a worker's events. Times are seconds of a monotonic clock.
 
-    `now_s`: when the worker was started.
+    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict.
     """
 
-    def __init__(self, patience: Patience, now_s: float) -> None:
+    def __init__(self, patience: Patience, now_s: float, who: str = "the worker") -> None:
         self._patience = patience
+        self._who = who
         self._seconds: deque[float] = deque(maxlen=MEDIAN_STEPS)
         self._last_event_s = now_s
         self._allowed_s = patience.start_s
@@ -107,7 +110,7 @@ class Watchdog:
         if now_s < self.deadline_s():
             return None
         usual = f"; a step usually takes {self._median_s():.3g} s" if self._seconds else ""
-        return f"the worker hangs: nothing for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
+        return f"{self._who} hangs: nothing for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
 
     def silent_s(self, now_s: float) -> float:
         """Seconds since the last event."""

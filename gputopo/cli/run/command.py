@@ -35,7 +35,7 @@ _OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
     *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children", "no_affinity"),
-    *("output", "prometheus", "fail_on", "on_anomaly"),
+    *("output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
 )
 
 
@@ -70,7 +70,7 @@ def run(
 
     Exit codes: 0 fine; 1 --fail-on and an anomaly, a loss that is no number, or what is wrong with the GPUs
     of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
-    Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n.
+    Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
     options = OutputOptions(**showing.fields)
     asked = {**placed(placement), **training.typed}

@@ -11,12 +11,13 @@ from gputopo.launch.spec.readers import read_folder
 from gputopo.launch.supervise.alarm import read_alarm
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
+from gputopo.values.run.batches import AUTO
 
 
-def read_stall(flag: str, text: str) -> float | None:
-    """Read seconds, or auto: None. Raises UsageError."""
-    if text == "auto":
-        return None
+def read_stall(flag: str, text: str) -> float | Literal["auto"]:
+    """Read seconds, or auto. Raises UsageError."""
+    if text == AUTO:
+        return AUTO
     try:
         seconds = float(text)
     except ValueError:
@@ -93,12 +94,13 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     stall_timeout: Annotated[
-        float | None,
+        float | Literal["auto"] | None,
         Option(
             "--stall-timeout",
-            "End a training that takes no step for so long, with its stacks and the state of the GPUs",
+            "End a training that takes no step for so long, with its stacks and the state of the GPUs; a "
+            "program after -- once it reports steps. auto: 50 steps, at least 120 s, of a program 30 min",
             value="SECONDS|auto",
-            default="auto: 50 steps of this run, at least 120 s",
+            default="auto; a program is not ended",
             read=read_stall,
         ),
     ] = None

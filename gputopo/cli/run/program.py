@@ -5,28 +5,32 @@ Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is 
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.jobs.program import Ending, check_program, run_program
+from gputopo.launch.jobs.program import Ending, Stop, check_program, run_program
 from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.recorded.record import ProgramRecord
 from gputopo.launch.recorded.recording import recording, signals_blocked
+from gputopo.launch.recorded.stall import StallWatch
 from gputopo.launch.spec import env
 from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.child import Ours
-from gputopo.launch.throughput import STEPS_FILE
+from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
+from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.news import news
 from gputopo.values.errors import ExitCode, GputopoError
-from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed
+from gputopo.values.run.batches import AUTO
+from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
 from gputopo.values.run.hardware import OUTSIDE
 
 if TYPE_CHECKING:
@@ -113,13 +117,23 @@ def _recorded(
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
-            with recording(record, watch, pipe, devices=len(spec.devices)) as state:
+            stop = Stop()
+            stall = None
+            if options.stall_timeout is not None:
+                stacks = stack.enter_context(_stacks(folder))
+                named |= {} if stacks is None else {STACKS_FILE: str(stacks)}
+                given = options.stall_timeout
+                patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
+                who = PurePath(program[0]).name
+                stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
+            with recording(record, watch, pipe, devices=len(spec.devices), stall=stall) as state:
                 ending = run_program(
                     program,
                     {**environment, **named},
                     report=note,
                     leave_children=options.leave_children,
                     ours=ours,
+                    stop=stop,
                 )
         if state.stuck:
             note("the record of this run could not be ended: no result is written")
@@ -180,6 +194,21 @@ def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPip
         return None
 
 
+@contextlib.contextmanager
+def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
+    """Make the file that a program writes its stacks to, and remove it if it stayed empty."""
+    file = None if folder is None else folder.stacks.absolute()  # the program may change its folder
+    try:
+        if file is not None:
+            file.touch()
+    except OSError:
+        file = None
+    yield file
+    with contextlib.suppress(OSError):
+        if file is not None and not file.stat().st_size:
+            file.unlink()
+
+
 class _Display:
     """What is shown and told while the program runs: notices on stderr, the metrics file, the alarm."""
 
@@ -200,6 +229,9 @@ class _Display:
             line = news(event)
             if line is not None:
                 note(line)
+        if isinstance(event, RankFailed) and event.kind == "hung":  # while it still runs
+            note(event.cause)
+            note(event.remedy)
         if self._metrics is not None:
             self._metrics(event)
         if self._alarm is not None:

@@ -26,6 +26,7 @@ from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 from gputopo.values.option import shown
+from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
     from gputopo.cli.run.metrics_file import MetricsFile
@@ -405,7 +406,8 @@ def _supervised(
     options: OutputOptions,
     known: "Known | None",
 ) -> Outcome:
-    limits = LIMITS if options.stall_timeout is None else Limits(patience=of_seconds(options.stall_timeout))
+    stall = options.stall_timeout
+    limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
 

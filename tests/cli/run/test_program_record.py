@@ -121,6 +121,40 @@ def test_how_it_ended_is_in_the_result(script: str, status: str, kind: str | Non
     assert (None if result.failure is None else result.failure.kind) == kind
 
 
+HANGS = """
+import signal, sys
+from gputopo.launch.throughput import Steps
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a hang that ends as if all were well
+def computes():
+    while True:
+        pass
+with Steps(examples=8) as steps:
+    steps.done()
+    if len(sys.argv) > 1:
+        computes()
+"""
+
+
+def test_a_program_that_hangs_is_ended_with_its_stacks_and_one_that_does_not_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "hangs"
+    command = ("run", "--cpu", "--stall-timeout", "0.3", "--output", str(folder), "--", sys.executable, "-c")
+    done = commands.run("-m", "gputopo", *command, HANGS, "hang")
+    result = result_in(folder)
+    assert (done.returncode, result.exit_code, result.status) == (3, 3, "failed")
+    assert result.failure is not None
+    assert result.failure.kind == "hung"
+    name = Path(sys.executable).name
+    assert f"gputopo: {name} hangs: nothing for 0 s in a step; " in done.stderr
+    assert "in computes" in (folder / "stacks.log").read_text()
+    assert not any("killed by" in line or "behind" in line for line in done.stderr.splitlines())
+
+    other = ("run", "--cpu", "--stall-timeout", "60", "--output", str(tmp_path / "run"), *command[-3:])
+    assert commands.run("-m", "gputopo", *other, HANGS).returncode == 0
+    assert (result_in(tmp_path / "run").status, (tmp_path / "run/stacks.log").exists()) == ("complete", False)
+
+
 UNTIL_THE_XID = """until grep -q '"code":79' "$0/events.jsonl"; do sleep 0.05; done; exit $1"""
 
 
