@@ -26,7 +26,7 @@ CONDITIONS: Mapping[str, str] = {
     "dataset": "data set",
     "data": "data source",
     "distortions": "distortions",
-    "batch_per_gpu": "batch per GPU",
+    "batch_per_gpu": "batch per device",
     "precision": "precision",
     "data_format": "layout",
     "xla": "XLA",

@@ -47,7 +47,7 @@ def of_result(
         backend=result.backend,
         model=_text(spec, "model") or "unknown",
         dataset=_text(data, "name"),
-        data=_data(data),
+        data=data_source(data),
         distortions=bool(data.get("distortions")) if data.get("folder") else None,
         task=_text(spec, "task") or "train",
         batch_per_gpu=result.batch_size,
@@ -107,7 +107,8 @@ def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
     return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
 
 
-def _data(data: Mapping[str, Any]) -> str | None:
+def data_source(data: Mapping[str, Any]) -> str | None:
+    """Return the `data` of a measurement by `folder` and `source` of a run's spec."""
     if not data:
         return None
     if data.get("folder"):

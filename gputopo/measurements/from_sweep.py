@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gputopo.measurements.from_ours import data_source
+from gputopo.sweeps.matrix import MADE
 from gputopo.values.run.measurement import Measurement, Status
 from gputopo.values.run.sweep import CellState, Sweep, SweepCell
 
@@ -36,25 +38,27 @@ def without_a_run(
             digest=f"{digest}#{cell.number}",
             backend=sweep.backend,
             framework="gputopo",
-            **_conditions(cell),
+            **_conditions(cell, sweep.defaults),
         )
 
 
-def _conditions(cell: SweepCell) -> dict[str, Any]:
-    """Return the conditions that the options of a cell state; what follows from a default is not known."""
-    options = cell.options
+def _conditions(cell: SweepCell, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions that the options of a cell state; what the machine decides is not known."""
+    options = {**defaults, **cell.options}
     asked = _whole(options.get("num_gpus"))
-    folder = _word(options.get("data_dir"))
+    folder, source = _word(options.get("data_dir")), options.get("data_source")
+    made = folder.removeprefix("made:") if folder in MADE else None
     return {
         "gpus": cell.gpus,
         "n_gpus": len(cell.gpus) or asked or cell.devices or 1,
         "model": _word(options.get("model")) or "unknown",
-        "data": "real" if folder else None,
-        "distortions": True if options.get("distortions") is True else None,
+        "dataset": _word(options.get("data_name")) or made,
+        "data": data_source({"folder": folder, "source": source}) if folder or source else None,
+        "distortions": options.get("distortions") is True if folder else None,
         "batch_per_gpu": _whole(options.get("batch_size")),
         "precision": _word(options.get("precision")),
         "data_format": _word(options.get("data_format")),
-        "xla": True if options.get("xla") is True else None,
+        "xla": options.get("xla"),
         "method": _word(options.get("method")) or _word(options.get("strategy")),
         "variable_update": _word(options.get("variable_update")),
         "ps_device": _word(options.get("ps")),

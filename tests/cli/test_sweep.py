@@ -1,9 +1,11 @@
 """`gputopo sweep`: cells of a matrix with a worker that only pretends."""
 
+import csv
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,11 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     assert "--ps cpu cannot be combined with --variable-update replicated" in (found.cells[3].reason or "")
     assert found.says == ("No NVIDIA device: cells run on logical CPU devices, which share all cores.",)
     assert (tmp_path / "out" / "sweep.json").read_text() == done.out
+    shown = call("report", tmp_path / "out", "--format", "csv").out
+    spoken = {
+        tuple(row[name] for name in ("data", "precision", "xla")) for row in csv.DictReader(StringIO(shown))
+    }
+    assert spoken == {("synthetic", "fp32", "0")}  # of those that ran, and of those that did not
     assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
     remembered = [one.result.spec["model"] for one in results.stored(history_file())]
     assert remembered == ["trivial"] * 3 + ["lenet"] * 3

@@ -62,7 +62,7 @@ def test_contradictory_repeats_are_named() -> None:
 @pytest.mark.parametrize(
     ("difference", "refused"),
     [
-        ({"batch_per_gpu": 16}, "batch per GPU"),
+        ({"batch_per_gpu": 16}, "batch per device"),
         ({"version": "2.16.1"}, "version"),
         ({"machine": "other"}, "machine"),
     ],

@@ -28,12 +28,19 @@ STATES: dict[str, tuple[CellState, str | None]] = {
 }
 
 
+OPTIONS: dict[str, dict[str, object]] = {
+    "refused": {"precision": "fp16", "data_source": "cpu"},
+    "not-here": {"data_dir": "made:cifar10", "xla": True},
+}
+DEFAULTS = {"precision": "fp32", "data_source": "gpu", "xla": False}
+
+
 def sweep_folder(path: Path) -> Path:
     """Write a sweep with a cell of every state, drawn data, and documents that hold no measurement."""
     cells = tuple(
         SweepCell(
             number=number, name=name, table="t", state=state, reason=reason,
-            options={"model": name, "num_gpus": "2", "batch_size": "8"},
+            options={"model": name, "num_gpus": "2", "batch_size": "8", **OPTIONS.get(name, {})},
         )
         for number, (name, (state, reason)) in enumerate(STATES.items(), 1)
     )  # fmt: skip
@@ -50,7 +57,10 @@ def sweep_folder(path: Path) -> Path:
     (path / "data" / "train-00000-of-00001").write_bytes(b"\0\1\2")
     for kind in ("screen", "autotune"):
         (path / f"{kind}.json").write_text(f'{{"schema": "gputopo.{kind}/1"}}')
-    schema.write(path / MANIFEST, Sweep(title="t", origin="t.toml", matrix="", backend="cpu", cells=cells))
+    schema.write(
+        path / MANIFEST,
+        Sweep(title="t", origin="t.toml", matrix="", backend="cpu", cells=cells, defaults=DEFAULTS),
+    )
     return path
 
 
@@ -77,10 +87,23 @@ def test_every_cell_is_there_once_with_its_state_and_reason(tmp_path: Path) -> N
             assert (found[name].n_gpus, found[name].batch_per_gpu) == (2, 8)
 
 
+def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_defaults(tmp_path: Path) -> None:
+    found = measured(sweep_folder(tmp_path))
+    conditions = {
+        name: (one.data, one.dataset, one.distortions, one.precision, one.xla) for name, one in found.items()
+    }
+    assert conditions["later"] == ("synthetic", None, None, "fp32", False)
+    assert conditions["refused"] == ("synthetic-cpu", None, None, "fp16", False)
+    assert conditions["not-here"] == ("real", "cifar10", False, "fp32", True)
+
+
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
     study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
     document = study_document(study)
     assert "3 cells of a sweep were not run." in document.summary
+    heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]
+    assert any("CPU devices" in one for one in heads)
+    assert not any("GPUs" in one for one in heads)
     runs = next(part.blocks[0] for part in document.sections if part.title == "All runs")
     assert isinstance(runs, Table)
     rows = {row[0].partition(",")[0]: row for row in runs.rows}

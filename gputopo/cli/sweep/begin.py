@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gputopo import __version__
-from gputopo.cli.sweep.cells import UNFIT, known_options
+from gputopo.cli.sweep.cells import UNFIT, known_options, lasting_defaults
 from gputopo.launch.jobs.sweep import FILE
 from gputopo.sweeps.expand import Box, differences, expand
 from gputopo.sweeps.matrix import MAX_BYTES, Matrix, read
@@ -40,6 +40,7 @@ def begun(
         backend="cpu",
         cells=(),
         asked=asked,
+        defaults=lasting_defaults(),
         seed=seed,
         began_at=time.time(),
         version=__version__,

@@ -51,6 +51,11 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
 
 
+def lasting_defaults() -> dict[str, Any]:
+    """Return the defaults of options that neither a model nor a machine changes, and runs are compared by."""
+    return {name: known_options()[name].default for name in ("precision", "data_source", "xla")}
+
+
 def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}) -> Box:
     """Return what of this machine decides about cells. Raises HardwareError for a broken driver."""
     from gputopo.launch.spec.target import why_cpu

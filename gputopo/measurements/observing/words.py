@@ -61,6 +61,12 @@ def device_word(one: Measurement) -> str:
     return "CPU device" if one.backend == "cpu" else "GPU"
 
 
+def devices_word(cells: Iterable[Cell]) -> str:
+    """Return what the devices of cells are: `GPUs`, `CPU devices`; `devices` where there are both."""
+    words = {device_word(cell.of) for cell in cells}
+    return f"{words.pop()}s" if len(words) == 1 else "devices"
+
+
 def listed(words: Sequence[str], limit: int = 3) -> str:
     """Return the first words of a list and how many more there are."""
     shown = "; ".join(words[:limit])

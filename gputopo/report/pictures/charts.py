@@ -36,9 +36,9 @@ class Series(NamedTuple):
 
 
 def scaling_picture(
-    name: str, title: str, unit: str, series: Sequence[Series], *, ideal: bool = False
+    name: str, title: str, unit: str, series: Sequence[Series], *, devices: str = "GPUs", ideal: bool = False
 ) -> Picture | None:
-    """Return a quantity over the number of GPUs; `ideal`: with the line of equal speedup. None if empty."""
+    """Return a quantity over a number of devices; `ideal`: with the line of equal speedup. None if empty."""
     series = [_named(one) for one in series if one.points]
     if not series:
         return None
@@ -54,12 +54,12 @@ def scaling_picture(
         axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set(xlabel="GPUs", ylabel=unit)
+        axes.set(xlabel=devices, ylabel=unit)
         axes.set_ylim(bottom=0)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
         last = (f"{one.label} {number(one.points[-1].value)} at {one.points[-1].x:g}" for one in series[:8])
         more = f", and {len(series) - 8} more" if len(series) > 8 else ""
-        return drawing.picture(name, title, f"{unit} by number of GPUs: {'; '.join(last)}{more}.")
+        return drawing.picture(name, title, f"{unit} by number of {devices}: {'; '.join(last)}{more}.")
 
 
 def _named(one: Series) -> Series:

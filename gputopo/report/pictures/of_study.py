@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
+from gputopo.measurements.observing.words import devices_word
 from gputopo.measurements.one_run import OneRun
 from gputopo.measurements.study import Study
 from gputopo.report.document import Bars, Block, Bullets, Document, Picture, Section
@@ -51,9 +52,13 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
         efficiencies.append(
             Series(label, tuple(_point(row.n_gpus, row.efficiency_percent, noise) for row, _, noise in rows))
         )
+    devices = devices_word(study.figures.cells)
+    one = devices.removesuffix("s")
     found = (
-        scaling_picture("speedup", "Speedup over one GPU", "speedup", speedups, ideal=True),
-        scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies),
+        scaling_picture(
+            "speedup", f"Speedup over one {one}", "speedup", speedups, devices=devices, ideal=True
+        ),
+        scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies, devices=devices),
     )
     return tuple(picture for picture in found if picture is not None)
 

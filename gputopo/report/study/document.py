@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
-from gputopo.measurements.observing.words import job_words, stated, varying
+from gputopo.measurements.observing.words import devices_word, job_words, stated, varying
 from gputopo.measurements.scaling import Scaling, ScalingRow
 from gputopo.measurements.study import Study
 from gputopo.report.document import Bar, Bars, Block, Bullets, Document, Section
@@ -87,20 +87,21 @@ def _scaling(study: Study) -> list[Block]:
                 [job, str(row.n_gpus), gpus, images_per_sec(row.images_per_sec), f"{row.speedup:.2f}x",
                  f"{row.efficiency_percent:.2f}", spread, "" if row.same_mode else of.mode]
             )  # fmt: skip
-    heads = ["job", "GPUs", "which", "images/sec", "speedup", "efficiency %", "+/- %", "other mode"]
+    devices = devices_word(figures.cells)
+    heads = ["job", devices, "which", "images/sec", "speedup", "efficiency %", "+/- %", "other mode"]
     blocks: list[Block] = [without_empty(table(heads, rows))]
     if len(figures.scalings) > 1:
         medians = [
             [str(one.n_gpus), f"{one.speedup:.2f}x", f"{one.efficiency_percent:.2f}", str(one.of)]
             for one in figures.scaling_medians
         ]
-        blocks += ["Medians over the jobs:", table(["GPUs", "speedup", "efficiency %", "jobs"], medians)]
+        blocks += ["Medians over the jobs:", table([devices, "speedup", "efficiency %", "jobs"], medians)]
     bars = tuple(
         Bar(label, _set_words(row, scaling), row.speedup, row.n_gpus)
         for label, scaling in curves(study)
         for row in scaling.rows[1:]
     )
-    return [*blocks, Bars("Speedup; light: what is missing to the ideal one", ("job", "GPUs"), bars, "x")]
+    return [*blocks, Bars("Speedup; light: what is missing to the ideal one", ("job", devices), bars, "x")]
 
 
 def _set_words(row: ScalingRow, scaling: Scaling) -> str:
@@ -127,7 +128,8 @@ def _ratios(study: Study) -> list[Block]:
             [one.title, one.above, one.below, f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
              f"{max(values):.2f}", str(len(values)), str(sum(row.holds for row in one.rows)), by_number]
         )  # fmt: skip
-    heads = ["comparison", "of", "over", "median", "lowest", "highest", "pairs", "beyond noise", "by GPUs"]
+    heads = ["comparison", "of", "over", "median", "lowest", "highest", "pairs", "beyond noise",
+             f"by {devices_word(study.figures.cells)}"]  # fmt: skip
     return [table(heads, rows, left=3)] if rows else []
 
 
@@ -203,7 +205,7 @@ def _predicted(study: Study) -> list[Block]:
          images_per_sec(row.images_per_sec), f"{row.difference_percent:+.1f}", row.predicted.verdict]
         for row in figures.predicted
     ]  # fmt: skip
-    heads = ["job", "GPUs", "predicted", "range", "measured", "difference %", "verdict"]
+    heads = ["job", devices_word(figures.cells), "predicted", "range", "measured", "difference %", "verdict"]
     return [table(heads, rows)] if rows else []
 
 
@@ -220,7 +222,7 @@ def _against(study: Study, kind: str) -> list[Block]:
     ]  # fmt: skip
     heads = [
         "job",
-        "GPUs",
+        devices_word(figures.cells),
         "images/sec",
         "reference",
         "difference %",
@@ -242,7 +244,7 @@ def _cells(study: Study) -> list[Block]:
          str(len(cell.repeats)) if cell.repeats else "", next(iter((*cell.failed, *cell.not_run)), "")]
         for cell in sorted(cells, key=lambda cell: not cell.of.is_run)
     ]  # fmt: skip
-    heads = ["job", "GPUs", "which", "images/sec", "+/- %", "runs", "reason"]
+    heads = ["job", devices_word(cells), "which", "images/sec", "+/- %", "runs", "reason"]
     sides: tuple[Side, ...] = ("left", "right", "left", "right", "right", "right", "left")
     return [without_empty(table(heads, rows)._replace(sides=sides))] if rows else []
 

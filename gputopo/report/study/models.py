@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import DEVIATIONS, value_words
-from gputopo.measurements.observing.words import job_words, varying
+from gputopo.measurements.observing.words import devices_word, job_words, varying
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Page, Table
 from gputopo.report.layout import Side
@@ -120,8 +120,8 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
         ]
         for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
     ]
-    heads = ["machine", "CPU", "GPU", "GPUs", "which", "batch per GPU", "mode", "with", "images/sec", "+/- %",
-             "speedup", "reason"]  # fmt: skip
+    heads = ["machine", "CPU", "GPU", devices_word(cells), "which", "batch per device", "mode", "with",
+             "images/sec", "+/- %", "speedup", "reason"]  # fmt: skip
     sides: tuple[Side, ...] = (
         *("left",) * 3, "right", "left", "right", *("left",) * 2, *("right",) * 3, "left",
     )  # fmt: skip

@@ -62,7 +62,8 @@ class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.sweep/1"):
     """The manifest of a sweep. `origin`: the preset, or the name of the file; `matrix`: its TOML text.
 
-    `asked`: the options of `gputopo sweep` that change its cells. `seed`: of a random order, else None.
+    `asked`: the options of `gputopo sweep` that change its cells; `defaults`: of `gputopo run`, those that no
+    machine changes, which cells without the option have. `seed`: of a random order, else None.
     `cool_down_s`: pause before each cell. `excluded`, `duplicates`: how many the matrix excludes without a
     reason, and equal ones that were removed.
     `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
@@ -76,6 +77,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     backend: Literal["cpu", "gpu"]
     cells: tuple[SweepCell, ...]
     asked: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     seed: int | None = None
     cool_down_s: float = 0.0
     excluded: int = 0
