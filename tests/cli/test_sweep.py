@@ -13,10 +13,13 @@ import pytest
 from gputopo.cli.sweep import command
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import locked_folder
+from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, results
 from gputopo.sweeps.presets import PRESETS
 from gputopo.values import schema
-from gputopo.values.run.sweep import Sweep
+from gputopo.values.run.events import RunStarted, read_events
+from gputopo.values.run.sweep import FOLDER, Sweep
+from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import Call
 from tests.kit_workers import misbehave
 from tests.launch.data.records import framed
@@ -42,6 +45,15 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "m.toml"
     path.write_text(MATRIX)
     return path
+
+
+def expected_in(folder: Path) -> Expected:
+    """Return the speed that a run in this folder was judged beside."""
+    with (folder / "events.jsonl").open("rb") as lines:
+        started = next(one for one in read_events(lines, origin="events") if isinstance(one, RunStarted))
+    assert started.known is not None
+    assert started.known.expected is not None
+    return started.known.expected
 
 
 def swept(text: str) -> Sweep:
@@ -163,6 +175,31 @@ def test_gpus_of_the_machine_stand_in_the_cells(
     assert [",".join(map(str, cell.gpus)) for cell in found.cells] == [c.options["gpus"] for c in found.cells]
     assert found.says == ("Cells run in random order, seed 7.",)
     assert found.backend == "gpu"
+
+
+def test_a_cell_is_judged_beside_what_is_known_of_a_run_of_its_options(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("7gforce")
+    worker("works")
+    file = tmp_path / "one.toml"
+    options = {"gpus": "0,1", "variable_update": "replicated", "all_reduce": "copy", "batch_size": 4}
+    cells = "".join(f"{name} = {value!r}\n" for name, value in options.items())
+    file.write_text(f'[matrix]\nmodel = "alexnet"\n{cells}')
+
+    def expected_of_cell() -> Expected:
+        home = runs_home(os.environ)
+        before = set(home.glob("*"))
+        assert call("sweep", "--matrix", file).code == 0
+        (made,) = set(home.glob("*")) - before
+        return expected_in(next((made / FOLDER).iterdir()))
+
+    typed = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    assert call("run", "--model", "alexnet", *typed, "--no-history", "--output", tmp_path / "run").code == 0
+    first, second = expected_of_cell(), expected_of_cell()
+    assert first == expected_in(tmp_path / "run")
+    assert first.source == "predicted by the plan"
+    assert (second.source, second.images_per_sec) == ("an earlier run of this job on this machine", 40)
 
 
 def test_a_broken_driver_never_sweeps_on_the_cpu_and_leaves_no_folder(

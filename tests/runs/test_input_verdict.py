@@ -98,9 +98,7 @@ def test_a_run_that_did_not_report_its_waiting_is_not_judged() -> None:
         run("train", 100.0, spec={"batch_size": 4}),
         run("train", 100.0, spec={"devices": [{"tower": 0, "device": "/CPU:0"}]}),
         run("train", 100.0, spec={"devices": [{"gpu": 0}, {"gpu": 3}]}),
-        run(
-            "train", 100.0, spec={"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.5}]}
-        ),  # on purpose
+        run("train", 100.0, spec={"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.5}]}),
         run("train", 0.0),
     ],
 )

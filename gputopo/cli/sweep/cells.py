@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
+    from gputopo.runs.predicted.known import Past
     from gputopo.values.machine import Machine
 
 _ALL_WRITE = "all cells would write to it"
@@ -106,8 +107,10 @@ class Cells:
 
     def planned(self, cells: Sequence[SweepCell]) -> Planned:
         """Return the cells with their plans; one that the rules refuse has the reason."""
+        from gputopo.launch.jobs.before import known_of, past_of
         from gputopo.launch.jobs.trials import trial
 
+        past: list[Past] | None = None
         found: list[SweepCell] = []
         trials: dict[int, Trial] = {}
         for cell in cells:
@@ -124,7 +127,8 @@ class Cells:
                 if warning not in self._warnings:
                     self._warnings.add(warning)
                     note(warning)
-            trials[cell.number] = trial(target, spec, os.environ)
+            past = past_of(target) if past is None else past
+            trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
             found.append(_with_plan(cell, target, spec))
         return Planned(tuple(found), trials)
 
