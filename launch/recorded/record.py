@@ -4,23 +4,20 @@ Other than a worker's, the program goes on whatever becomes of the file: it is r
 """
 
 import contextlib
-import platform
 import time
 from collections.abc import Callable
 from pathlib import PurePath
 
-import msgspec
-
-import gputopo
 from gputopo.launch.jobs.program import Ending
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise.failure import signal_name
 from gputopo.launch.supervise.looking import Looks
+from gputopo.launch.supervise.record import started
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.summary import Summary
-from gputopo.values import schema
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, RunStarted, Sample
+from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, Sample
+from gputopo.values.run.verdict import Known
 
 # The kind of failure by the signal that came for the program, as for a worker.
 _STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
@@ -60,22 +57,7 @@ class ProgramRecord:
 
     def begin(self, spec: ProgramSpec) -> None:
         """Record that the program is about to start."""
-        self.add(
-            RunStarted(
-                time_s=time.time(),
-                host=platform.node(),
-                spec=msgspec.json.decode(schema.encode(spec)),  # as a reader of the file sees it
-                devices=spec.devices,
-                backend=spec.backend,
-                rehearsal_of=spec.rehearsal_of,
-                versions={
-                    "gputopo": gputopo.__version__,
-                    "python": platform.python_version(),
-                    **spec.versions,
-                },
-                says=spec.says,
-            )
-        )
+        self.add(started(spec, Known()))
 
     def finish(self, command: str, ending: Ending) -> None:
         """Record slow devices and how the program ended, and close the file."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 import gputopo
+from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.looking import Looks
@@ -15,6 +16,21 @@ from gputopo.runs.summary import Summary
 from gputopo.values import schema
 from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
 from gputopo.values.run.verdict import Known
+
+
+def started(spec: RunSpec | ProgramSpec, known: Known) -> RunStarted:
+    """Return the event that a run begins, now and on this host."""
+    return RunStarted(
+        time_s=time.time(),
+        host=platform.node(),
+        spec=msgspec.json.decode(schema.encode(spec)),  # as a reader of the file sees it
+        devices=spec.devices,
+        backend=spec.backend,
+        rehearsal_of=spec.rehearsal_of,
+        versions={"gputopo": gputopo.__version__, "python": platform.python_version(), **spec.versions},
+        says=spec.says,
+        known=known,
+    )
 
 
 class Record:
@@ -96,23 +112,7 @@ class Record:
 
     def begin(self, spec: RunSpec, known: Known) -> None:
         """Record that the run begins."""
-        self.add(
-            RunStarted(
-                time_s=time.time(),
-                host=platform.node(),
-                spec=msgspec.json.decode(schema.encode(spec)),  # as a reader of the file sees it
-                devices=spec.devices,
-                backend=spec.backend,
-                rehearsal_of=spec.rehearsal_of,
-                versions={
-                    "gputopo": gputopo.__version__,
-                    "python": platform.python_version(),
-                    **spec.versions,
-                },
-                says=spec.says,
-                known=known,
-            )
-        )
+        self.add(started(spec, known))
 
     def finish(self) -> None:
         """Look for slow devices, record how the run ended, and close the file."""

@@ -128,16 +128,18 @@ def _link(view: View) -> list[float]:
     ]
 
 
+def _excess(view: View, which: int) -> list[float]:
+    """Return by how much a fact of the device is above that of its peer, by row."""
+    both = zip(view.own(which), view.peers(which), strict=True)
+    return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
+
+
 def _shared(view: View) -> list[float]:
-    shares = zip(view.own(fact.SHARED), view.peers(fact.SHARED), view.waits, strict=True)
-    return [math.nan if math.isnan(own - peer) else wait * max(0.0, own - peer) for own, peer, wait in shares]
+    return [wait * more for wait, more in zip(view.waits, _excess(view, fact.SHARED), strict=True)]
 
 
 def _memory_full(view: View) -> list[float]:
-    both = zip(view.own(fact.FULL), view.peers(fact.FULL), strict=True)
-    return _all_of_the_gap(
-        view, [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
-    )
+    return _all_of_the_gap(view, _excess(view, fact.FULL))
 
 
 def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
@@ -150,21 +152,21 @@ def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
     return [flag * level for flag in flags]
 
 
-def _host_taken(view: View) -> list[float]:
-    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact.HOST_TAKEN)]
+def _cpu_taken(which: int) -> Cost:
+    """Return what makes the logarithm of the time beside other programs over that without them."""
+
+    def cost(view: View) -> list[float]:
+        return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
+
+    return cost
 
 
 def _others(view: View) -> list[float]:
     # One more process on the device than on its peer takes half of the time at most, two take two thirds.
-    counts = zip(view.own(fact.OTHERS), view.peers(fact.OTHERS), strict=True)
-    more = [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in counts]
+    more = _excess(view, fact.OTHERS)
     if view.part == COMPUTE:
         return [math.log(1 + one) for one in more]
     return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
-
-
-def _host_cpu(view: View) -> list[float]:
-    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact.HOST_CPU)]
 
 
 def _host_swap(view: View) -> list[float]:
@@ -311,7 +313,7 @@ CAUSES: tuple[Cause, ...] = (
         explains="the share of the CPU that others took",
         parts=(COMPUTE, WEIGHTS),
         family="host busy",
-        cost=_host_cpu,
+        cost=_cpu_taken(fact.HOST_CPU),
         describe=_host_words,
     ),
     Cause(
@@ -332,7 +334,7 @@ CAUSES: tuple[Cause, ...] = (
         explains="their CPU time, if all of it was taken from this device or from a core that it waits for",
         parts=(COMPUTE, WEIGHTS),
         family="cores taken",
-        cost=_host_taken,
+        cost=_cpu_taken(fact.HOST_TAKEN),
         describe=_taken_words,
         devices=(CPU,),
     ),
