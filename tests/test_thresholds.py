@@ -91,7 +91,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "probes.session.ramp_up": {"MIN_S": 0.25, "MAX_S": 1.5},
     "probes.session.repeats": {"EXTRA_REPEATS": 4, "MAX_RAMP_UP_S": 1.5},
     "reference.expectations": {"FITTING_SHARE": 0.95},
-    "sweeps.course": {"START_S": 12.0, "FALLBACK_S": 60.0},
+    "sweeps.course": {"START_S": 6.0, "FALLBACK_S": 60.0},
     "sweeps.expand": {"PAIRS_OF_A_LINK": 2},
     "sweeps.matrix": {"MAX_CELLS": 10_000},
     "runs.causes.explain": {"COVERED_SHARE": 0.80, "KNOWN_SHARE": 0.5, "MIN_SHARE": 0.05, "MAX_WIDTH": 0.7},

@@ -1,12 +1,13 @@
 """How long the cells of a sweep take: predicted before they run, and by those that ran. Pure."""
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import median
 
 from gputopo.values.run.sweep import SweepCell
 
-# Starting Python and TensorFlow, building and tracing: medians of cells of `quick` on two cores.
-START_S = 12.0
+# Starting Python and TensorFlow, building and tracing, as long as no cell ran: median of the cells of `quick`
+# on two cores.
+START_S = 6.0
 FALLBACK_S = 60.0  # of a cell of which nothing is known yet
 
 
@@ -31,22 +32,30 @@ def predicted_s(
 
 
 def expected_s(cell: SweepCell, cells: Sequence[SweepCell]) -> float:
-    """Return the seconds that a cell will take, by the cells of the sweep that ran.
+    """Return the seconds that a cell will take: medians of the cells of the sweep that ran.
 
-    As long as other repeats of it; else its prediction, as much longer or shorter as those of the cells that
-    ran; else as those of its model, as all, or FALLBACK_S.
+    As long as other repeats of it. Else, of counted seconds: these, and what others of its model, or all,
+    took beside theirs. Else its prediction, as much longer or shorter as those of the cells that ran; else as
+    those of its model, as all, or FALLBACK_S.
     """
-    ran = [one for one in cells if one.ran and one.seconds is not None]
+    ran = [(one, one.seconds) for one in cells if one.ran and one.seconds is not None]
+    by_time = [(one, took - one.counted_s) for one, took in ran if one.state == "done" and one.counted_s]
+    ratios = [took / one.predicted_s for one, took in ran if one.predicted_s]
 
-    def mean(of: Callable[[SweepCell], object]) -> float | None:
-        alike = [one.seconds for one in ran if one.seconds is not None and of(one) == of(cell)]
-        return fmean(alike) if alike else None
+    def same(of: Callable[[SweepCell], object], known: Sequence[tuple[SweepCell, float]]) -> float | None:
+        alike = [seconds for one, seconds in known if of(one) == of(cell)]
+        return median(alike) if alike else None
 
-    found = mean(lambda one: (one.options, one.counted_s))
+    found = same(lambda one: (one.options, one.counted_s), ran)
+    if found is None and cell.counted_s and by_time:
+        found = cell.counted_s + (same(_model, by_time) or median(rest for _, rest in by_time))
     if found is None and cell.predicted_s is not None:
-        ratios = [one.seconds / one.predicted_s for one in ran if one.seconds and one.predicted_s]
-        found = cell.predicted_s * (fmean(ratios) if ratios else 1.0)
-    return found or mean(lambda one: one.options.get("model")) or mean(lambda one: None) or FALLBACK_S
+        found = cell.predicted_s * (median(ratios) if ratios else 1.0)
+    return found or same(_model, ran) or same(lambda one: None, ran) or FALLBACK_S
+
+
+def _model(cell: SweepCell) -> object:
+    return cell.options.get("model")
 
 
 def left_s(cells: Sequence[SweepCell], *, pause_s: float = 0.0) -> float:

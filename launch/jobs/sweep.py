@@ -20,7 +20,7 @@ from gputopo.sweeps.course import expected_s
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import EXAMPLES, MANIFEST, Sweep, SweepCell
+from gputopo.values.run.sweep import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
 
 FILE, DATA = MANIFEST, EXAMPLES
 COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought
@@ -79,7 +79,6 @@ def run_cells(
     open_sampler: OpenSampler,
     machine: Machine | None = None,
     pause: Pause = Pause(),
-    budget_s: float | None = None,
     on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
     command: WorkerCommand = worker_command,
@@ -88,11 +87,11 @@ def run_cells(
     """Run the pending cells of a sweep; return it and the code of a signal that ended it (0: none).
 
     `order`: the numbers of the cells; `trials`: of those that can run. A cell that was running when an
-    earlier part was killed runs again, in an empty folder. `budget_s`: of this part; a cell that would not
-    end within it is not started, nor are those after it. `on_cell` gets each cell that ended, with its
-    result. Raises GputopoError where files cannot be written.
+    earlier part was killed runs again, in an empty folder. A cell that would not end within what is left of
+    the sweep's time budget is not started, nor are those after it. `on_cell` gets each cell that ended, with
+    its result. Raises GputopoError where files cannot be written.
     """
-    course = Course(sweep, folder, TimeBudget(budget_s, clock))
+    course = Course(sweep, folder, TimeBudget(sweep.budget_left_s, clock))
     with until_stopped() as ending:
         ended = _run_all(course, order, trials, open_sampler, machine, pause, on_cell, on_wait, command)
     with signals.deferred():
@@ -118,14 +117,14 @@ def _run_all(
     on_wait: Callable[[str], None],
     command: WorkerCommand,
 ) -> str | None:
-    """Run the cells; return "time" where the budget ended it. Raises StoppedError and signals' exceptions."""
+    """Run the cells; return BY_TIME where that ended it. Raises StoppedError and signals' exceptions."""
     first = True
     for number in order:
         cell = course.cell(number)
         if cell.state not in ("pending", "running"):
             continue
         if not course.budget.fits(each=expected_s(cell, course.sweep.cells)):
-            return "time"
+            return BY_TIME
         hottest = _cooled(pause, on_wait, first=first)
         first = False
         other = pause.other_cpu_share()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputopo.cli.sweep import command
@@ -18,7 +19,7 @@ from gputopo.runs.history import history_file, results
 from gputopo.sweeps.presets import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
-from gputopo.values.run.sweep import FOLDER, Sweep
+from gputopo.values.run.sweep import BY_TIME, FOLDER, Sweep
 from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import Call
 from tests.kit_workers import misbehave
@@ -125,6 +126,29 @@ def test_a_stopped_sweep_goes_on(
     assert swept(again.out).complete
     assert len(started) == 7  # six cells, the second twice
     assert started[1] == started[2]
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "asked", "left_s"),
+    [(None, (), 90.0), ("SIGTERM", (), 90.0), (BY_TIME, (), 100.0), (None, ("--time-budget", "70"), 70.0)],
+)
+def test_a_time_budget_counts_until_it_ended_the_sweep_or_another_is_given(
+    call: Call,
+    without_gpu: None,
+    file: Path,
+    tmp_path: Path,
+    ended_by: str | None,
+    asked: tuple[str, ...],
+    left_s: float,
+) -> None:
+    out = tmp_path / "out"
+    assert call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001").code == 0
+    killed = swept((out / "sweep.json").read_text())
+    assert (killed.time_budget_s, killed.ended_by) == (0.001, BY_TIME)
+    more = {"time_budget_s": 100.0, "seconds": 40.0, "budget_from_s": 30.0, "ended_by": ended_by}
+    schema.write(out / "sweep.json", msgspec.structs.replace(killed, **more))
+    found = swept(call("sweep", "--resume", out, *asked, "--dry-run", "--json").out)
+    assert found.budget_left_s == left_s
 
 
 def test_another_matrix_another_machine_and_a_taken_folder_are_refused(

@@ -16,7 +16,7 @@ from gputopo.sweeps.presets import PRESETS, preset_text
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import listed
-from gputopo.values.run.sweep import Sweep, SweepCell
+from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
 
 
 def begun(
@@ -43,6 +43,7 @@ def begun(
         defaults=lasting_defaults(),
         seed=seed,
         began_at=time.time(),
+        time_budget_s=matrix.time_budget_s,
         version=__version__,
     )
     return blank, matrix
@@ -75,6 +76,17 @@ def resumed(
     cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
     found = msgspec.structs.replace(found, cells=tuple(cells))
     return found, _matrix(found.matrix, found.origin, found.asked)
+
+
+def with_budget(blank: Sweep, seconds: float | None) -> Sweep:
+    """Return the manifest with so many seconds from here on.
+
+    None: what is left of its time budget; where that ended the sweep, as many seconds again.
+    """
+    if seconds is None and blank.ended_by != BY_TIME:
+        return blank
+    budget = blank.time_budget_s if seconds is None else seconds
+    return msgspec.structs.replace(blank, time_budget_s=budget, budget_from_s=blank.seconds)
 
 
 def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> Sweep:

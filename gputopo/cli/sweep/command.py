@@ -50,10 +50,10 @@ def sweep(
         float | None,
         Option(
             "--time-budget",
-            "Start no cell that would not end within so many seconds",
+            "Start no cell that would not end within so many seconds; a killed sweep goes on with the rest",
             value="SECONDS",
             above=0,
-            default="that of the matrix",
+            default="that of the matrix, or what is left of it",
         ),
     ] = None,
     compare_pairs: Annotated[
@@ -112,7 +112,7 @@ def sweep(
     or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.source import planned_machine
-    from gputopo.cli.sweep.begin import begun, resumed
+    from gputopo.cli.sweep.begin import begun, resumed, with_budget
     from gputopo.launch.supervise.locks import locked_folder
 
     if retry_failed and resume is None:
@@ -128,9 +128,9 @@ def sweep(
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
             blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
-        changed = {"time_budget_s": time_budget, "cool_down_s": cool_down, "cool_down_c": cool_below}
+        changed = {"cool_down_s": cool_down, "cool_down_c": cool_below}
         made = msgspec.structs.replace(made, **{key: one for key, one in changed.items() if one is not None})
-        blank = msgspec.structs.replace(blank, cool_down_s=made.cool_down_s)
+        blank = with_budget(msgspec.structs.replace(blank, cool_down_s=made.cool_down_s), time_budget)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
         if dry_run:
@@ -269,7 +269,6 @@ def _run(
         open_sampler=RunWatch,
         machine=machine,
         pause=pause,
-        budget_s=matrix.time_budget_s,
         on_cell=on_cell,
         on_wait=note,
         command=worker_command,

@@ -8,6 +8,7 @@ CellState = Literal["pending", "running", "done", "failed", "refused", "left_out
 """`refused`: its options do not go together, or not here; `left_out`: it makes no sense on this machine."""
 # Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
 FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
+BY_TIME = "time"  # ended by its time budget
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     `cool_down_s`: pause before each cell. `excluded`, `duplicates`: how many the matrix excludes without a
     reason, and equal ones that were removed.
     `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
-    `complete`: no cell is pending. `ended_by`: "time", or the name of the signal; None: it came to its end.
+    `time_budget_s`: of `seconds`, from `budget_from_s` of them on; None: no limit.
+    `complete`: no cell is pending. `ended_by`: BY_TIME, or the name of the signal; None: it came to its end.
     `says`: for every output. `fingerprint`: of the machine; `version`: of gputopo.
     """
 
@@ -85,7 +87,16 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     says: tuple[str, ...] = ()
     began_at: float | None = None
     seconds: float = 0.0
+    time_budget_s: float | None = None
+    budget_from_s: float = 0.0
     complete: bool = False
     ended_by: str | None = None
     fingerprint: str | None = None
     version: str = ""
+
+    @property
+    def budget_left_s(self) -> float | None:
+        """What is left of the time budget; None: there is none."""
+        if self.time_budget_s is None:
+            return None
+        return self.time_budget_s - (self.seconds - self.budget_from_s)

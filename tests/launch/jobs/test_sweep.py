@@ -13,7 +13,7 @@ from gputopo.launch.jobs.sweep import FILE, Pause, run_cells
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import Sweep, SweepCell
+from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
 from tests.launch.jobs.test_autotune import COPIES, PS, pretends
 from tests.launch.jobs.test_screen import ticking, unsampled
 
@@ -104,10 +104,12 @@ def test_no_cell_is_started_that_would_not_end_in_time(tmp_path: Path) -> None:
     sweep = sweep_of("pending", "pending", "pending")
     predicted = tuple(msgspec.structs.replace(cell, predicted_s=30.0) for cell in sweep.cells)
     sweep = msgspec.structs.replace(sweep, cells=predicted)
-    found, code = run(sweep, tmp_path, budget_s=60.0, clock=ticking(20.0))
-    assert (states(found)[0], states(found)[-1], found.ended_by, code) == ("done", "pending", "time", 0)
-    none, _ = run(sweep, tmp_path, budget_s=20.0)
-    assert states(none) == ["pending"] * 3
+    limited = msgspec.structs.replace(sweep, time_budget_s=60.0)
+    found, code = run(limited, tmp_path, clock=ticking(20.0))
+    assert (states(found)[0], states(found)[-1], found.ended_by, code) == ("done", "pending", BY_TIME, 0)
+    for before in ({"time_budget_s": 20.0}, {"time_budget_s": 60.0, "seconds": 100.0, "budget_from_s": 60.0}):
+        none, _ = run(msgspec.structs.replace(sweep, **before), tmp_path)
+        assert states(none) == ["pending"] * 3
 
 
 def test_work_of_others_beside_a_cell_is_marked(tmp_path: Path) -> None:
