@@ -30,8 +30,8 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Data goes to stdout; errors, in two lines, to stderr."""
-    _prepare_streams()
     try:
+        _prepare_streams()
         code = _dispatch(list(arguments))
         printing.emit("")
         return code

@@ -1,5 +1,6 @@
 import ast
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,21 +96,24 @@ def test_a_ctrl_c_while_the_process_ends_does_not_change_its_exit_code() -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_ctrl_c_while_the_command_line_is_loaded_ends_it_without_a_traceback() -> None:
+def test_a_ctrl_c_while_the_entry_point_is_loaded_ends_it_without_a_traceback() -> None:
     interrupts = (
-        "import sys, gputopo.__main__ as entry\n"
+        "import os, signal, sys\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'gputopo.cli': raise KeyboardInterrupt\n"
+        "        if name == sys.argv[1]: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n"
+        "if sys.argv[1] == 'signal': del sys.modules['signal']\n"
+        "import gputopo.__main__ as entry\n"
         "entry.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", interrupts], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (130, "")
+    for module, code in (("signal", 130), ("gputopo.cli", -signal.SIGINT)):
+        done = subprocess.run(
+            [sys.executable, "-c", interrupts, module], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (code, "")
 
 
-def test_the_entry_point_imports_nothing_before_it_handles_a_ctrl_c() -> None:
+def test_the_entry_point_does_nothing_before_it_handles_a_ctrl_c() -> None:
     entry = ast.parse((ROOT / "gputopo" / "__main__.py").read_text())
-    assert not [one for one in entry.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    assert [type(one) for one in entry.body[:2]] == [ast.Expr, ast.Try]
