@@ -45,7 +45,13 @@ COMMANDS: Mapping[str, CommandPlace] = {
         ),
     ),
     "plan": CommandPlace(
-        "gputopo.cli.plan", "plan", "Choose the GPUs of a training job, with reasons.", aliases=True
+        "gputopo.cli.plan",
+        "plan",
+        "Choose the GPUs of a training job, with reasons.",
+        aliases=True,
+        moved=dict.fromkeys(
+            ("--hosts", "--hostfile", "--num-hosts", "--node-rank"), "it is for run; a plan is of one host"
+        ),
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",

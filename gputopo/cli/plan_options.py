@@ -15,11 +15,14 @@ from gputopo.values.run.plan import VariableUpdate
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 AUTOTUNED, MAX_AUTOTUNED = 3, 10  # placements that --autotune measures
+_ON_SEVERAL = (
+    "it trains over several hosts; on one, which gputopo trains on, it is --variable-update replicated"
+)
 _ELSEWHERE = {
-    "distributed_replicated": "it needs several hosts; on one, use --variable-update replicated",
-    "distributed_all_reduce": "it needs several hosts; on one, use --variable-update replicated",
-    "collective_all_reduce": "use --variable-update replicated --all-reduce collective",
-    "horovod": "use --variable-update replicated --all-reduce nccl; horovod is for programs after --",
+    "distributed_replicated": _ON_SEVERAL,
+    "distributed_all_reduce": _ON_SEVERAL,
+    "collective_all_reduce": f"{_ON_SEVERAL} --all-reduce collective",
+    "horovod": f"{_ON_SEVERAL} --all-reduce nccl, without Horovod; programs that use it run after --",
     "byteps": "use --variable-update replicated; byteps is no longer maintained",
 }
 

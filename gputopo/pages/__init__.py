@@ -17,6 +17,7 @@ PAGES = (
     "plan",
     "run",
     "program",
+    "hosts",
     "screen",
     "sweep",
     "report",

@@ -11,6 +11,7 @@ from gputopo.cli.run.other_flags import (
     PARAMETER_DEVICE,
     PLACES,
     REFUSED,
+    REFUSED_VALUES,
     RENAMED,
     SHORT_FOR,
     SWITCHES,
@@ -140,6 +141,11 @@ def _is_yes(name: str, value: str | None) -> bool:
 
 
 def _by_value(name: str, value: str, values: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if (name, value) in REFUSED_VALUES:
+        raise UsageError(
+            f"{name} {value} is an option of tf_cnn_benchmarks that gputopo does not have",
+            REFUSED_VALUES[name, value],
+        )
     if value not in values:
         raise UsageError(f"{name} cannot be {value!r}", f"give one of {', '.join(values)}")
     return values[value]

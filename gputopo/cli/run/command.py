@@ -11,8 +11,10 @@ from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
+from gputopo.cli.run.hosts import refuse_several_hosts
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, parameters_of
@@ -58,6 +60,7 @@ def run(
     placement: Annotated[Given, OptionsOf(PlanOptions)],
     sources: Annotated[tuple[str, ...], FROM] = (),
     training: Annotated[Given, OptionsOf(RunSpec)],
+    hosts: Annotated[Given, OptionsOf(HostOptions)],
     showing: Annotated[Given, OptionsOf(OutputOptions)],
 ) -> int:
     """Train a model on the best GPUs, monitor each of them, and report; or run a program on these GPUs.
@@ -75,7 +78,8 @@ def run(
     options = OutputOptions(**showing.fields)
     asked = {**placed(placement), **training.typed}
     if program:
-        _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
+        typed = {**hosts.typed, **showing.typed}
+        _refuse_for_program(asked, typed, options, has_capture=bool(sources))
     elif options.leave_children:
         raise UsageError(
             "--leave-children is for your own program: the built-in core leaves no process",
@@ -83,6 +87,8 @@ def run(
         )
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
+    else:
+        refuse_several_hosts(HostOptions(**hosts.fields), os.environ)
     start.require_dry(options.shape, dry_run=options.dry_run)
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)

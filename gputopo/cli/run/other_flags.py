@@ -17,6 +17,9 @@ RENAMED = {
     "--batch": "--batch-size",
     "--tf-random-seed": "--seed",
     "--gpu": "--gpus",
+    "--worker-hosts": "--hosts",
+    "--task-index": "--node-rank",
+    "--nnodes": "--num-hosts",
 }
 # Flags that are yes or no there, and the options here: for yes, for no.
 SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -54,6 +57,12 @@ VALUES: dict[str, dict[str, tuple[str, ...]]] = {
         "python-queue": ("--data-source", "python", "--feed", "queue"),
         "python-dataset": ("--data-source", "python", "--feed", "dataset"),
     },
+    "--job-name": {"worker": ()},
+}
+# Values of such a flag that gputopo does not have, and what to do instead.
+REFUSED_VALUES = {
+    ("--job-name", "ps"): "start no ps: the hosts that train store the variables",
+    ("--job-name", "controller"): "start no controller: the host of rank 0 is",
 }
 # Flags that gputopo does not have, by the hint what to do instead.
 _ELSEWHERE = {
@@ -63,10 +72,11 @@ _ELSEWHERE = {
     ),
     "leave it out, or add --cpu for CPU devices (as many as --num-gpus says)": ("device", "horovod_device"),
     "leave it out: variables stay fp32; --precision fp16 computes in fp16": ("fp16_vars",),
-    "leave it out: gputopo trains on one host": (
-        *("job_name", "worker_hosts", "ps_hosts", "controller_host", "task_index", "server_protocol", "job"),
-        "use_python32_barrier",
-    ),
+    "leave it out: the hosts that train store the variables": ("ps_hosts",),
+    "leave it out: the host of rank 0 is the controller": ("controller_host",),
+    "leave it out: hosts are connected by gRPC": ("server_protocol",),
+    "leave it out: hosts wait for one another in each step": ("use_python32_barrier",),
+    "name all hosts by --hosts LIST, and this one by --node-rank N": ("job",),
     "leave it out: --all-reduce hierarchical gets its groups from the machine's links": ("network_topology",),
     "leave it out: examples come by tf.data, --prefetch N batches ahead of the step": (
         *("use_datasets", "datasets_use_prefetch", "batch_group_size", "input_preprocessor"),

@@ -50,6 +50,11 @@ def read(line: str) -> str:
         ("--use_fp16 --precision fp16", "--precision fp16 --precision fp16"),
         ("--batch_size 4 --batch_size 8", "--batch-size 4 --batch-size 8"),  # the last counts, as everywhere
         ("--tf_random_seed=3", "--seed=3"),
+        (
+            "--job_name=worker --worker_hosts=a:5000,b:5000 --task_index=1",
+            "--hosts=a:5000,b:5000 --node-rank=1",
+        ),
+        ("--nnodes 2 --node_rank 1", "--num-hosts 2 --node-rank 1"),
     ],
 )
 def test_flags_of_other_programs_become_options_that_mean_the_same(theirs: str, ours: str) -> None:
@@ -137,7 +142,10 @@ def test_a_switch_that_is_off_goes_with_every_other_value(line: str, ours: str) 
     "line",
     [
         "--trace_file=/x",
-        "--worker_hosts=a",
+        "--ps_hosts=a:5000",
+        "--job_name=ps",
+        "--job_name controller",
+        "--controller_host=a:5000",
         "--fp16_vars",
         "--display_perf_ewma=0.9",
         "--nofreeze_when_forward_only",

@@ -1,0 +1,179 @@
+"""The hosts of a training and the rank of this one, from what sources say, in order of precedence. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gputopo.launch.hosts import starters
+from gputopo.launch.hosts.hostlists import HostAddress, fold
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.starters import Claim
+from gputopo.values.errors import UsageError
+
+__all__ = ["Allocation", "HostAddress", "find"]
+
+_ALONE = "--num-hosts 1 trains on this host alone"
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Two hosts or more that train together, and which of them this is.
+
+    `rank`: index of this host in `hosts`. `hosts`: in rank order; the first has a name, others have one
+    where it is known before they join. `source`: what named the size, in words for messages. `job`: what
+    tells this job from others of the user, where its starter gives such an id.
+    """
+
+    rank: int
+    hosts: tuple[HostAddress, ...]
+    source: str
+    job: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of hosts."""
+        return len(self.hosts)
+
+    @property
+    def leader(self) -> HostAddress:
+        """The host of rank 0, whose name is known."""
+        return self.hosts[0]
+
+
+def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
+    """Return the hosts that train together, None for this one alone.
+
+    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
+    A source of one host is silent. Raises UsageError where two sources disagree in rank, size or the host of
+    rank 0, and where several hosts, or several tasks on one, are not understood.
+    """
+    asked = _asked(options)
+    if options.num_hosts == 1:
+        return None
+    readers = (starters.tf_config, starters.slurm, starters.mpi, starters.torch)
+    found = [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
+    if not found and (index := starters.indexed_job(environ)) is not None:
+        found = _indexed(index, asked)
+    if not found and (asked is None or asked.size == 1):
+        return None
+    claims = [one for one in (asked, *found) if one is not None]
+    for one in claims:
+        _require_one_task(one)
+    _require_agreement(claims)
+    return _allocation(claims, environ)
+
+
+def _speaks(claim: Claim) -> bool:
+    return (claim.size or 0) > 1 or claim.tasks_per_host > 1
+
+
+def _asked(options: HostOptions) -> Claim | None:
+    """Return what the options say. Raises UsageError where they contradict one another."""
+    flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
+    if options.hosts and options.hostfile and options.hosts != options.hostfile:
+        raise UsageError("--hosts and --hostfile name different hosts", "leave one of them out")
+    if hosts and options.num_hosts not in (None, len(hosts)):
+        raise UsageError(
+            f"{flag} names {_counted(len(hosts))}, and --num-hosts is {options.num_hosts}",
+            "leave --num-hosts out",
+        )
+    if not hosts:
+        flag = "--num-hosts" if options.num_hosts is not None else "--node-rank"
+    if not hosts and options.num_hosts is None and options.node_rank is None:
+        return None
+    size = len(hosts) or options.num_hosts
+    _require_inside(options.node_rank, size, flag)
+    return Claim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
+
+
+def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
+    """Return the claim of a Job's index where a size is known. Raises UsageError where one must be."""
+    if asked is not None and (asked.size or 0) > 1:
+        return [index]
+    if index.job is not None and index.rank:
+        raise UsageError(
+            f"this is pod {index.rank} of {index.source}, whose number of pods no variable has",
+            f"add --num-hosts N to train on all of them; {_ALONE}",
+        )
+    return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
+
+
+def _require_one_task(claim: Claim) -> None:
+    if claim.tasks_per_host > 1:
+        raise UsageError(
+            f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one trains on all GPUs",
+            f"start one on each host: {claim.one_each}; {_ALONE}",
+        )
+
+
+def _require_agreement(claims: Sequence[Claim]) -> None:
+    """Raise UsageError where two claims differ, the most important first."""
+    for number, one in enumerate(claims):
+        for other in claims[number + 1 :]:
+            hint = f"correct one of them, or silence it: {one.remove}, or {other.remove}"
+            if one.size is not None and other.size is not None and one.size != other.size:
+                what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
+                raise UsageError(what, hint)
+            if one.rank is not None and other.rank is not None and one.rank != other.rank:
+                what = (
+                    f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
+                )
+                raise UsageError(what, hint)
+            if one.hosts and other.hosts and _differ(one.hosts[0], other.hosts[0]):
+                what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
+                raise UsageError(what, hint)
+
+
+def _differ(one: HostAddress, other: HostAddress) -> bool:
+    """Whether two addresses cannot be of one host: a name and an IP address may be, n1 and n1.site, too."""
+    if one.is_ip != other.is_ip or one.name is None or other.name is None:
+        return False
+    if one.is_ip:
+        return one.name != other.name
+    mine, its = one.name.lower().split("."), other.name.lower().split(".")
+    shorter = min(len(mine), len(its))
+    return mine[:shorter] != its[:shorter]
+
+
+def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocation:
+    """Return what the claims, which agree, say together. Raises UsageError for what is missing."""
+    first = next((one for one in claims if one.size is not None), claims[0])
+    size, source = first.size, first.source
+    if size is None:
+        raise UsageError(
+            f"{source} needs the number of hosts", f"add --hosts LIST, or --num-hosts N; {_ALONE}"
+        )
+    rank = next((one.rank for one in claims if one.rank is not None), None)
+    hosts = next((one.hosts for one in claims if len(one.hosts) > 1), ())
+    if len(hosts) not in (0, size):
+        names = fold(one.name or "?" for one in hosts)
+        raise UsageError(
+            f"{source} has {_counted(size)}, and names {len(hosts)}: {names}",
+            f"name them in rank order: --hosts LIST; {_ALONE}",
+        )
+    if rank is None:
+        raise UsageError(
+            f"{source} has {_counted(size)}, and nothing says which of them this is",
+            f"add --node-rank N, or start one gputopo run on each by srun or mpirun; {_ALONE}",
+        )
+    _require_inside(rank, size, source)
+    if not hosts:
+        leader = next((one.hosts for one in claims if one.hosts), ()) or starters.master(environ)
+        if not leader:
+            raise UsageError(
+                f"{source} has {_counted(size)}, and nothing names the host of rank 0",
+                f"name them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
+            )
+        hosts = (leader[0], *(HostAddress(None) for _ in range(size - 1)))
+    job = next((one.job for one in claims if one.job is not None), None)
+    return Allocation(rank=rank, hosts=hosts, source=source, job=job)
+
+
+def _require_inside(rank: int | None, size: int | None, source: str) -> None:
+    if rank is not None and size is not None and rank >= size:
+        raise UsageError(
+            f"rank {rank} is outside the {_counted(size)} of {source}", f"ranks are 0 to {size - 1}; {_ALONE}"
+        )
+
+
+def _counted(hosts: int) -> str:
+    return f"{hosts} host{'' if hosts == 1 else 's'}"

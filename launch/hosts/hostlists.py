@@ -1,0 +1,158 @@
+"""Lists of hosts as Slurm, Open MPI and people write them: `n[9-10]`, `a:2222,b:2222`, hostfiles. Pure.
+
+The order of the text is kept, since it is the order of the ranks. ClusterShell's NodeSet, which reads the
+same folded names, sorts them, merges equal ones and asks the programs of its configuration for @groups.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from gputopo.values.errors import UsageError
+from gputopo.values.option import shown
+
+MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory. Ours.
+MIN_PORT, MAX_PORT = 1024, 65535  # ports that a user may listen on
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?")
+_BRACKETED_IPV6 = re.compile(rf"\[({_IPV6.pattern})\](?::(.*))?", re.DOTALL)
+_COMMA = re.compile(r",(?![^\[]*\])")  # one that is not inside brackets
+_EXAMPLE = "list the hosts in the order of their ranks: n[1-4], or a,b:2222,[fd00::3]:2222"
+
+
+class HostAddress(msgspec.Struct, frozen=True):
+    """A host of a training. `name`: host name or IP address, None until it joins; `port`: None: default."""
+
+    name: str | None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if self.name and ":" in self.name else self.name or "?"
+        return name if self.port is None else f"{name}:{self.port}"
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether it is named by an IP address."""
+        return self.name is not None and bool(_IPV4.fullmatch(self.name) or _IPV6.fullmatch(self.name))
+
+
+def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
+    """Return the hosts of a list with commas, folded names unfolded, in the order of the text.
+
+    `where`: what the list was given to, for messages. Raises UsageError, also for a host that is named twice.
+    """
+    found: list[HostAddress] = []
+    for part in _COMMA.split(text):
+        found.extend(itertools.islice(_hosts_of(where, part.strip()), MAX_HOSTS + 1))
+        if len(found) > MAX_HOSTS:
+            raise UsageError(f"{where} {shown(text)} names more than {MAX_HOSTS} hosts", _EXAMPLE)
+    seen: set[HostAddress] = set()
+    for one in found:
+        if one in seen:
+            raise UsageError(f"{where} names {one} twice", "name every host once, or give each a port")
+        seen.add(one)
+    return tuple(found)
+
+
+def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
+    """Return the hosts of a file's text: a host, or folded hosts, a line; `#` begins a comment.
+
+    What follows a host on its line, such as `slots=4` of Open MPI, is not about its address. Lines that are
+    repeated, as PBS writes one for each slot, are one host. Raises UsageError.
+    """
+    found: dict[HostAddress, None] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            found.update(dict.fromkeys(read_hosts(f"line {number} of {where}", words[0])))
+    if not found:
+        raise UsageError(f"{where} names no host", "write one host a line, in the order of their ranks")
+    return tuple(found)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return names in their order, with runs of numbers folded: `n[1-3],m`; `read_hosts` reads it."""
+    runs: list[tuple[str, str, str, str]] = []
+    for name in names:
+        head, number, tail = _split_number(name)
+        if runs and number:
+            first_head, first, last, last_tail = runs[-1]
+            if (head, tail) == (first_head, last_tail) and last and number == _after(last):
+                runs[-1] = (head, first, number, tail)
+                continue
+        runs.append((head, number, number, tail))
+    return ",".join(
+        f"{head}{first}{tail}" if first == last else f"{head}[{first}-{last}]{tail}"
+        for head, first, last, tail in runs
+    )
+
+
+def _split_number(name: str) -> tuple[str, str, str]:
+    """Return what is before, in and behind the number of a host's name; an address has none."""
+    if HostAddress(name).is_ip:
+        return name, "", ""
+    host, dot, domain = name.partition(".")
+    found = re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
+    return (found[1], found[2], f"{found[3]}{dot}{domain}") if found else (name, "", "")
+
+
+def _after(number: str) -> str:
+    return str(int(number) + 1).zfill(len(number))
+
+
+def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:
+    """Yield the hosts of a part without a comma outside brackets. Raises UsageError."""
+    bracketed = _BRACKETED_IPV6.fullmatch(part)
+    if bracketed:
+        yield HostAddress(bracketed[1], _port(where, part, bracketed[2]))
+        return
+    if _IPV6.fullmatch(part):
+        yield HostAddress(part)
+        return
+    folded, colon, port = part.partition(":")
+    number = _port(where, part, port if colon else None)
+    for name in _unfolded(where, folded):
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
+        yield HostAddress(name, number)
+
+
+def _port(where: str, part: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and MIN_PORT <= int(text[:9]) <= MAX_PORT:
+        return int(text)
+    raise UsageError(
+        f"{where} cannot have {shown(part)}: a port is from {MIN_PORT} to {MAX_PORT}",
+        "a number of tasks behind the colon, as MPICH has it, is not read: leave it out",
+    )
+
+
+def _unfolded(where: str, text: str) -> Iterator[str]:
+    """Yield the names of a folded one; of several brackets the last counts fastest, as Slurm has it."""
+    pieces = re.split(r"\[([^\[\]]*)\]", text)
+    if any(bracket in piece for piece in pieces[::2] for bracket in "[]"):
+        raise UsageError(f"{where} cannot be {shown(text)}: a bracket is open", _EXAMPLE)
+    choices: list[Sequence[str]] = [
+        tuple(_numbers(where, piece)) if index % 2 else (piece,) for index, piece in enumerate(pieces)
+    ]
+    for chosen in itertools.product(*choices):
+        yield "".join(chosen)
+
+
+def _numbers(where: str, text: str) -> Iterator[str]:
+    """Yield the numbers between brackets with their zeros: `1-3,07-09`. Raises UsageError."""
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", part.strip())
+        if found is None:
+            raise UsageError(f"{where} cannot have [{text}]", f"{_EXAMPLE}; zeros are kept: n[01-16]")
+        low, high = found[1], found[2] or found[1]
+        if int(high) < int(low):
+            raise UsageError(f"{where} has [{text}], which counts down", f"did you mean [{high}-{low}]?")
+        if int(high) - int(low) >= MAX_HOSTS:
+            raise UsageError(f"{where} has [{text}], which is more than {MAX_HOSTS} hosts", _EXAMPLE)
+        for number in range(int(low), int(high) + 1):
+            yield str(number).zfill(len(low))

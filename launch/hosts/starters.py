@@ -1,0 +1,276 @@
+"""What the variables of a starter - TFJob, Slurm, MPI, torchrun, Kubernetes - say of this host's rank. Pure.
+
+Each reader returns what its starter says, or None where it has started nothing here that has a rank.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
+from gputopo.values.errors import UsageError
+from gputopo.values.option import shown
+
+Environ = Mapping[str, str]
+
+# Slurm's steps that no srun has started, from slurm.h: interactive, batch script, extern.
+_FIRST_RESERVED_STEP = 0xFFFFFFFA
+# Tasks of TensorFlow's clusters that train, in the order of their ranks: "master" is the old name of "chief".
+_TRAINING_TASKS = ("chief", "master", "worker")
+_PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("41", "4", "3", "21", "2"))
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source says; None and () where it is silent.
+
+    `source`: its name in messages, `remove`: how to silence it. `hosts`: all in rank order, or that of rank 0
+    alone. `tasks_per_host`: the highest number on a host that is known; `one_each`: how to start one on each.
+    """
+
+    source: str
+    remove: str
+    rank: int | None = None
+    size: int | None = None
+    hosts: tuple[HostAddress, ...] = ()
+    job: str | None = None
+    tasks_per_host: int = 1
+    one_each: str = ""
+
+
+def tf_config(environ: Environ) -> Claim | None:
+    """Return what TF_CONFIG says, as TFJob and Ray Train set it. Raises UsageError.
+
+    chief, master and worker tasks are the ranks, in this order. A ps or an evaluator is none: the hosts that
+    train hold the variables, and an evaluation is a run of its own.
+    """
+    text = environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    config = _json_object(text)
+    cluster, task = config.get("cluster") or {}, config.get("task") or {}
+    remove = "unset TF_CONFIG"
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        raise UsageError("TF_CONFIG has no cluster and task of TensorFlow's form", remove)
+    addresses = {kind: _addresses(kind, tasks) for kind, tasks in cluster.items()}
+    ranks: list[tuple[Any, Any]] = [
+        (kind, index) for kind in _TRAINING_TASKS for index in range(len(addresses.get(kind, ())))
+    ]
+    kind, index = task.get("type"), task.get("index", 0)
+    if isinstance(index, str) and index.isdecimal():
+        index = int(index)
+    if kind == "evaluator" and ranks:
+        raise UsageError(
+            "this is the evaluator of TF_CONFIG's cluster, which does not train",
+            "evaluate its checkpoints: gputopo run --eval --checkpoints DIR --num-hosts 1",
+        )
+    if addresses.get("ps") and ranks:
+        raise UsageError(
+            "TF_CONFIG has ps tasks, and gputopo stores variables on the hosts that train",
+            "start the cluster without ps; --ps chooses the device of the variables",
+        )
+    if len(ranks) < 2:
+        return None
+    hosts = tuple(addresses[name][number] for name, number in ranks)
+    if not isinstance(index, int) or (kind, index) not in ranks:
+        raise UsageError(
+            f"TF_CONFIG says this is task {shown(str(index))} of {shown(str(kind))}, which its cluster lacks",
+            f"correct its task, or {remove}",
+        )
+    # Several ports of a loopback address are hosts of a rehearsal; of another they are tasks of one host.
+    names = [one.name for one in hosts if not _is_loopback(one)]
+    return Claim(
+        source="TF_CONFIG",
+        remove=remove,
+        rank=ranks.index((kind, index)),
+        size=len(ranks),
+        hosts=hosts,
+        tasks_per_host=max(map(names.count, names), default=1),
+        one_each="one worker a host, with all its GPUs (Ray Train: num_workers is the number of hosts)",
+    )
+
+
+def slurm(environ: Environ) -> Claim | None:
+    """Return what the variables of a Slurm step say; those of a job alone are no rank. Raises UsageError.
+
+    The rank is the index of the host in SLURM_STEP_NODELIST.
+    """
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    if not step or (_number(environ, "SLURM_STEP_ID") or 0) >= _FIRST_RESERVED_STEP:
+        return None
+    if "OMPI_COMM_WORLD_SIZE" in environ or "MPI_LOCALNRANKS" in environ:
+        return None  # mpirun starts its daemons by srun: this step is theirs
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?"
+    source = f"Slurm step {job}.{step}"
+    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    hosts = read_hosts(f"SLURM_STEP_NODELIST of {source}", nodes) if nodes else ()
+    size = _number(environ, "SLURM_STEP_NUM_NODES") or len(hosts)
+    tasks = _most_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if size < 2 and (tasks < 2 or "SLURM_PTY_PORT" in environ):
+        return None  # with --pty only task 0 goes on: a shell
+    return Claim(
+        source=source,
+        remove="unset SLURM_STEP_ID",
+        rank=_number(environ, "SLURM_NODEID"),
+        size=size,
+        hosts=hosts,
+        job=f"{job}.{step}",
+        tasks_per_host=tasks,
+        one_each="srun --ntasks-per-node=1",
+    )
+
+
+def mpi(environ: Environ) -> Claim | None:
+    """Return what Open MPI's variables say, or those of Hydra: MPICH, Intel MPI. Raises nothing.
+
+    They name no hosts. Open MPI names that of mpirun, which is that of rank 0 where the daemons of the hosts
+    are numbered as the ranks.
+    """
+    size = _number(environ, "OMPI_COMM_WORLD_SIZE")
+    if size is not None:
+        tasks = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+        rank = _number(environ, "OMPI_COMM_WORLD_RANK")
+        mpirun = _mpirun_host(environ)
+        return Claim(
+            source="Open MPI",
+            remove="unset OMPI_COMM_WORLD_SIZE",
+            rank=rank,
+            size=size,
+            hosts=(HostAddress(mpirun),) if mpirun and _daemon(environ) == rank else (),
+            job=environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid"),
+            tasks_per_host=tasks,
+            one_each="mpirun --map-by ppr:1:node",
+        )
+    size, rank = _number(environ, "PMI_SIZE"), _number(environ, "PMI_RANK")
+    started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ
+    if size is None or rank is None or not (started or "SLURM_STEP_ID" not in environ):
+        return None  # Slurm's own PMI: the step has said more
+    return Claim(
+        source="MPI (PMI_SIZE)",
+        remove="unset PMI_SIZE",
+        rank=rank,
+        size=size,
+        tasks_per_host=_number(environ, "MPI_LOCALNRANKS") or _number(environ, "PMI_LOCAL_SIZE") or 1,
+        one_each="mpiexec -ppn 1",
+    )
+
+
+def torch(environ: Environ) -> Claim | None:
+    """Return what RANK, WORLD_SIZE and MASTER_ADDR say, as torchrun, PyTorchJob and scripts set them.
+
+    Or PET_NNODES, PET_NODE_RANK of a TrainJob, which are torchrun's options. A rank without a size, or a size
+    without a rank, is not of this process. Raises nothing.
+    """
+    tasks, nodes = _number(environ, "LOCAL_WORLD_SIZE"), _number(environ, "PET_NNODES")
+    if tasks is None and nodes is not None and "PET_NODE_RANK" in environ:
+        return Claim(
+            source="PET_NNODES",
+            remove="unset PET_NNODES",
+            rank=_number(environ, "PET_NODE_RANK"),
+            size=nodes,
+            hosts=_master(environ, "PET_MASTER"),
+            job=_given(environ, "PET_RDZV_ID"),
+        )
+    size, node = _number(environ, "WORLD_SIZE"), _number(environ, "NODE_RANK")
+    rank = _number(environ, "RANK")
+    if size is None or (rank is None and node is None):
+        return None
+    if tasks is None:
+        others = rank is not None and node is not None and rank != node
+        tasks = max((_number(environ, "LOCAL_RANK") or 0) + 1, 2 if others else 1)
+    return Claim(
+        source="WORLD_SIZE",
+        remove="unset WORLD_SIZE",
+        rank=node if rank is None else rank,
+        size=size,
+        hosts=_master(environ, "MASTER"),
+        job=_given(environ, "TORCHELASTIC_RUN_ID"),
+        tasks_per_host=tasks,
+        one_each="torchrun --nproc-per-node 1",
+    )
+
+
+def indexed_job(environ: Environ) -> Claim | None:
+    """Return what the index of a Kubernetes Job says; a size it has none. Raises nothing.
+
+    In a JobSet (JOBSET_NAME) the pods are hosts of its headless service, named as the JobSet.
+    """
+    index = _number(environ, "JOB_COMPLETION_INDEX")
+    if index is None:
+        return None
+    jobset = environ.get("JOBSET_NAME")
+    pod, ending = environ.get("HOSTNAME", ""), f"-{index}"
+    first = f"{pod.removesuffix(ending)}-0.{jobset}" if jobset and pod.endswith(ending) else None
+    return Claim(
+        source=f"JobSet {jobset}" if jobset else "JOB_COMPLETION_INDEX",
+        remove="unset JOB_COMPLETION_INDEX",
+        rank=index,
+        hosts=_master(environ, "MASTER") or ((HostAddress(first),) if first else ()),
+        job=jobset,
+    )
+
+
+def master(environ: Environ) -> tuple[HostAddress, ...]:
+    """Return the host that MASTER_ADDR names, where a script has set it for all ranks."""
+    return _master(environ, "MASTER")
+
+
+def _number(environ: Environ, name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _given(environ: Environ, name: str) -> str | None:
+    """Return a variable's text; torchrun writes none where it was given nothing."""
+    text = environ.get(name, "")
+    return None if text in ("", "none") else text
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"TF_CONFIG is no JSON: {error}", "correct it, or unset TF_CONFIG") from error
+    if not isinstance(found, dict):
+        raise UsageError("TF_CONFIG is no JSON object", "correct it, or unset TF_CONFIG")
+    return found
+
+
+def _addresses(kind: str, tasks: Any) -> tuple[HostAddress, ...]:
+    """Return the addresses of the tasks of a kind, which a list has, or an object by index."""
+    if isinstance(tasks, dict) and all(str(key).isdecimal() for key in tasks):
+        tasks = [tasks[key] for key in sorted(tasks, key=int)]
+    if not isinstance(tasks, list) or not all(isinstance(one, str) and "," not in one for one in tasks):
+        raise UsageError(f"TF_CONFIG has no list of addresses for {shown(str(kind))}", "unset TF_CONFIG")
+    return read_hosts(f"TF_CONFIG's {kind}", ",".join(tasks)) if tasks else ()
+
+
+def _is_loopback(host: HostAddress) -> bool:
+    return host.name is not None and (host.name in ("localhost", "::1") or host.name.startswith("127."))
+
+
+def _most_tasks(text: str) -> int:
+    """Return the highest number of Slurm's `4(x2),3`; 1 where there is none."""
+    numbers = [part.partition("(")[0] for part in text.split(",")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=1)
+
+
+def _mpirun_host(environ: Environ) -> str | None:
+    """Return the host of mpirun: ORTE's URI (Open MPI 4), or PRRTE's name of the job (5)."""
+    found = re.search(r"tcp://([0-9.]+)[,:]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
+    return found[1] if found else named[1] if named else None
+
+
+def _daemon(environ: Environ) -> int | None:
+    """Return the number of the daemon that started this process; that of mpirun itself is 0."""
+    texts = [environ[name] for name in _PMIX_SERVERS if name in environ]
+    found = re.match(r"[^;]*\.([0-9]{1,9});", texts[0]) if texts else None
+    return int(found[1]) if found else None
+
+
+def _master(environ: Environ, prefix: str) -> tuple[HostAddress, ...]:
+    name, port = environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT")
+    return (HostAddress(name, port),) if name else ()

@@ -1,0 +1,289 @@
+"""Which hosts train together, and which of them this is, by what starters and options say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.hosts.allocation import Allocation, find
+from gputopo.launch.hosts.hostlists import read_hosts
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.errors import ExitCode, UsageError
+from tests.launch.hosts.environs import (
+    GRES,
+    INDEXED_JOB,
+    JOBSET,
+    SLURM_24,
+    SLURM_JOB,
+    TRAIN_JOB,
+    Environ,
+    intel_mpi,
+    open_mpi_4,
+    open_mpi_5,
+    ray_train,
+    slurm_step,
+    tf_config,
+    tf_job,
+    torchrun,
+)
+
+SILENT = HostOptions()
+
+
+def asked(hosts: str = "", *, num_hosts: int | None = None, node_rank: int | None = None) -> HostOptions:
+    named = read_hosts("--hosts", hosts) if hosts else ()
+    return HostOptions(hosts=named, num_hosts=num_hosts, node_rank=node_rank)
+
+
+def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
+    assert found is not None
+    return found.rank, [str(one) for one in found.hosts], found.source, found.job
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "hosts", "source", "job"),
+    [
+        (slurm_step(node=1), 1, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
+        ({**slurm_step(), **GRES}, 0, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
+        ({**slurm_step(node=1), **SLURM_24}, 1, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
+        (slurm_step("n[9-10]", 1, step="3"), 1, ["n9", "n10"], "Slurm step 1234.3", "1234.3"),
+        (
+            slurm_step("rack[1-2]node[01-02]", 2, count=4, tasks="1(x4)"),
+            2,
+            ["rack1node01", "rack1node02", "rack2node01", "rack2node02"],
+            "Slurm step 1234.0",
+            "1234.0",
+        ),
+        (open_mpi_4(1, 3), 1, ["10.0.0.1", "?", "?"], "Open MPI", "3512795137"),
+        (open_mpi_5(1), 1, ["n1", "?"], "Open MPI", "prterun-n1-8525@1"),
+        ({**intel_mpi(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "MPI (PMI_SIZE)", None),
+        (torchrun(1), 1, ["n1:29500", "?"], "WORLD_SIZE", None),
+        ({**torchrun(), "TORCHELASTIC_RUN_ID": "a7"}, 0, ["n1:29500", "?"], "WORLD_SIZE", "a7"),
+        (
+            {"NODE_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"},
+            1,
+            ["10.0.0.1", "?"],
+            "WORLD_SIZE",
+            None,
+        ),
+        (TRAIN_JOB, 1, ["mnist-node-0-0.mnist:29500", "?"], "PET_NNODES", None),
+        (
+            tf_job("worker", 1),
+            2,
+            [f"mnist-{name}.kubeflow.svc:2222" for name in ("chief-0", "worker-0", "worker-1")],
+            "TF_CONFIG",
+            None,
+        ),
+        (
+            tf_job("master", 0, worker=1, master=1),
+            0,
+            ["mnist-master-0.kubeflow.svc:2222", "mnist-worker-0.kubeflow.svc:2222"],
+            "TF_CONFIG",
+            None,
+        ),
+        (ray_train(1), 1, ["10.0.0.1:43211", "10.0.0.2:41877"], "TF_CONFIG", None),
+    ],
+)
+def test_each_starter_gives_rank_and_addresses(
+    environ: Environ, rank: int, hosts: list[str], source: str, job: str | None
+) -> None:
+    found = find(SILENT, environ)
+    assert shown(found) == (rank, hosts, source, job)
+    assert found is not None
+    assert (found.size, found.leader) == (len(hosts), found.hosts[0])
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        SLURM_JOB,
+        {**slurm_step("n1", count=1, tasks="1"), **GRES},
+        slurm_step("n1", count=1, tasks="1", step="4294967290", SLURM_PTY_PORT="34889"),  # salloc
+        slurm_step("n1", count=1, tasks="8", SLURM_PTY_PORT="34889"),  # srun -n8 --pty bash
+        open_mpi_5(0, 1),
+        {**slurm_step("n[2-4]", count=3, tasks="1(x3)"), **open_mpi_4(0, 1)},  # in the daemons' step
+        intel_mpi(0, 1),
+        torchrun(0, 1),
+        {"RANK": "3"},
+        {"RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "n1"},
+        {"WORLD_SIZE": "8", "MASTER_ADDR": "n1"},
+        {"WORLD_SIZE": "many", "RANK": "1"},
+        {"OMPI_COMM_WORLD_SIZE": "", "PMI_SIZE": "x"},
+        {"TF_CONFIG": " "},
+        {"TF_CONFIG": "{}"},
+        tf_job("worker", 0, worker=1),
+        tf_job("chief", 0, chief=1),
+        {**TRAIN_JOB, "PET_NNODES": "1", "PET_NODE_RANK": "0", "JOB_COMPLETION_INDEX": "0"},
+        INDEXED_JOB,
+        {**JOBSET, "HOSTNAME": "mnist-workers-0-0", "JOB_COMPLETION_INDEX": "0"},
+    ],
+)
+def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
+    assert find(SILENT, environ) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "expected"),
+    [
+        (asked("n[1-3]", node_rank=2), {}, (2, ["n1", "n2", "n3"], "--hosts", None)),
+        (asked("10.0.0.[1-2]"), slurm_step(node=1), (1, ["10.0.0.1", "10.0.0.2"], "--hosts", "1234.0")),
+        (asked("n1.site:4000,n2.site"), open_mpi_5(1), (1, ["n1.site:4000", "n2.site"], "--hosts", "X")),
+        (asked("a,b"), open_mpi_4(1, daemon=2), (1, ["a", "b"], "--hosts", "3512795137")),
+        (asked("n1,n2", num_hosts=2, node_rank=1), {}, (1, ["n1", "n2"], "--hosts", None)),
+        (
+            asked(num_hosts=2, node_rank=1),
+            {"MASTER_ADDR": "n1", "MASTER_PORT": "3000"},
+            (1, ["n1:3000", "?"], "--num-hosts", None),
+        ),
+        (asked(num_hosts=2), JOBSET, (1, ["mnist-workers-0-0.mnist", "?"], "--num-hosts", "mnist")),
+        (asked("sweep-[0-3].jobs"), INDEXED_JOB, (3, [f"sweep-{n}.jobs" for n in range(4)], "--hosts", None)),
+        (asked("127.0.0.1:4000,127.0.0.1:4001"), torchrun(1), (1, 2, "--hosts", None)),
+        (asked(node_rank=1), slurm_step(node=1), (1, ["n1", "n2"], "Slurm step 1234.0", "1234.0")),
+        (SILENT, {**torchrun(1), **slurm_step(node=1)}, (1, ["n1", "n2"], "Slurm step 1234.0", "1234.0")),
+        (
+            SILENT,
+            {**tf_config({"worker": ["n1:3000", "n2:3000"]}, "worker", "1"), **slurm_step(node=1)},
+            (1, ["n1:3000", "n2:3000"], "TF_CONFIG", "1234.0"),
+        ),
+        # mpirun starts its daemons by srun: their step, on other hosts, is not that of the ranks.
+        (
+            SILENT,
+            {**slurm_step("n[2-4]", 0, count=3, tasks="1(x3)"), **open_mpi_5(1, 4)},
+            (1, ["n1", "?", "?", "?"], "Open MPI", "X"),
+        ),
+        (
+            asked("n3,n2"),
+            {**slurm_step("n[2-3]", 1), **intel_mpi(0)},
+            (0, ["n3", "n2"], "--hosts", None),
+        ),
+        # Slurm's own PMI counts tasks, as the step does.
+        (
+            SILENT,
+            {**slurm_step(node=1), "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "11"},
+            (1, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
+        ),
+    ],
+)
+def test_sources_complete_one_another_and_the_first_names_the_hosts(
+    options: HostOptions, environ: Environ, expected: tuple[int, object, str, str | None]
+) -> None:
+    rank, hosts, source, job = shown(find(options, environ))
+    assert (rank, source) == (expected[0], expected[2])
+    assert expected[1] in (hosts, len(hosts))
+    assert expected[3] in (job, "X")
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "both"),
+    [
+        (asked("n1,n2,n3"), slurm_step(), ("--hosts has 3 hosts", "Slurm step 1234.0 has 2")),
+        (asked("n1"), slurm_step(), ("--hosts has 1 host", "Slurm step 1234.0 has 2")),
+        (asked("n2,n1"), slurm_step(), ("rank 0 is n2 by --hosts", "n1 by Slurm step 1234.0")),
+        (asked("10.0.0.9,10.0.0.8"), open_mpi_4(), ("10.0.0.9 by --hosts", "10.0.0.1 by Open MPI")),
+        (asked(node_rank=0), slurm_step(node=1), ("rank 0 by --node-rank", "rank 1 by Slurm step 1234.0")),
+        (asked(num_hosts=4), torchrun(), ("--num-hosts has 4 hosts", "WORLD_SIZE has 2")),
+        (asked("n1,n2", num_hosts=3), {}, ("--hosts names 2 hosts", "--num-hosts is 3")),
+        (SILENT, {**ray_train(0), **slurm_step(node=1)}, ("rank 0 by TF_CONFIG", "rank 1 by Slurm")),
+        (SILENT, {**tf_job(), **open_mpi_5()}, ("TF_CONFIG has 3 hosts", "Open MPI has 2")),
+        (SILENT, {**torchrun(0), **slurm_step(node=1)}, ("rank 1 by Slurm", "rank 0 by WORLD_SIZE")),
+        (
+            SILENT,
+            {
+                **torchrun(0),
+                "MASTER_ADDR": "n1.other",
+                **tf_config({"worker": ["n1.site:3000", "b"]}, "worker"),
+            },
+            ("n1.site:3000 by TF_CONFIG", "n1.other:29500 by WORLD_SIZE"),
+        ),
+    ],
+)
+def test_sources_that_contradict_one_another_are_both_named(
+    options: HostOptions, environ: Environ, both: tuple[str, str]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        find(options, environ)
+    assert all(part in refused.value.what for part in both), refused.value.what
+    assert refused.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "what", "remedy"),
+    [
+        (SILENT, slurm_step(tasks="4(x2)"), "4 tasks on one host", "srun --ntasks-per-node=1"),
+        (SILENT, slurm_step(tasks="1,3"), "3 tasks on one host", "srun --ntasks-per-node=1"),
+        (SILENT, slurm_step("n1", count=1, tasks="4"), "4 tasks on one host", "srun --ntasks-per-node=1"),
+        (SILENT, open_mpi_5(0, 4, local=2), "2 tasks on one host", "mpirun --map-by ppr:1:node"),
+        (SILENT, intel_mpi(0, 4, local=4), "4 tasks on one host", "mpiexec -ppn 1"),
+        (SILENT, torchrun(5, 8, local=4), "4 tasks on one host", "torchrun --nproc-per-node 1"),
+        (SILENT, {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "2 tasks on one host", "torchrun"),
+        (SILENT, {"RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "0"}, "2 tasks on one host", "torchrun"),
+        (SILENT, ray_train(0, ("10.0.0.1:4000", "10.0.0.1:4001")), "2 tasks on one host", "num_workers"),
+        (SILENT, intel_mpi(1), "nothing names the host of rank 0", "--hosts LIST"),
+        (SILENT, open_mpi_4(0, daemon=1), "nothing names the host of rank 0", "MASTER_ADDR"),
+        (SILENT, {"RANK": "1", "WORLD_SIZE": "2"}, "nothing names the host of rank 0", "--hosts LIST"),
+        (SILENT, torchrun(2, 2), "rank 2 is outside the 2 hosts", "0 to 1"),
+        (SILENT, {**slurm_step(), "SLURM_NODEID": ""}, "which of them this is", "--node-rank N"),
+        (SILENT, slurm_step("n[1-3]"), "has 2 hosts, and names 3: n[1-3]", "--hosts LIST"),
+        (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
+        (SILENT, JOBSET, "this is pod 1 of JobSet mnist", "--num-hosts N"),
+        (asked(num_hosts=4), INDEXED_JOB, "nothing names the host of rank 0", "--hosts LIST"),
+        (asked("n1,n2"), {}, "which of them this is", "--node-rank N"),
+        (asked("n1,n2"), SLURM_JOB, "which of them this is", "srun"),
+        (asked(node_rank=1), {}, "--node-rank needs the number of hosts", "--num-hosts N"),
+        (asked("n1", node_rank=1), {}, "rank 1 is outside the 1 host of --hosts", "0 to 0"),
+        (asked(num_hosts=1, node_rank=1), {}, "rank 1 is outside the 1 host of --num-hosts", "0 to 0"),
+        (SILENT, tf_job("ps", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
+        (SILENT, tf_job("worker", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
+        (SILENT, tf_job("evaluator", 0), "this is the evaluator", "--eval --checkpoints DIR"),
+        (SILENT, tf_job("worker", 2), "task '2' of 'worker'", "correct its task"),
+        (SILENT, {"TF_CONFIG": "{'cluster'"}, "TF_CONFIG is no JSON", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": "[1]"}, "TF_CONFIG is no JSON object", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": '{"cluster": [1]}'}, "no cluster and task", "unset TF_CONFIG"),
+        (SILENT, {"TF_CONFIG": '{"cluster": {"worker": 3}}'}, "no list of addresses", "unset TF_CONFIG"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_a_remedy(
+    options: HostOptions, environ: Environ, what: str, remedy: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        find(options, environ)
+    assert what in refused.value.what
+    assert remedy in refused.value.hint
+    assert "\n" not in refused.value.what + refused.value.hint
+
+
+@pytest.mark.parametrize("environ", [slurm_step(), slurm_step(tasks="4(x2)"), tf_job("worker", 0, worker=4)])
+def test_one_host_that_is_asked_for_goes_before_the_environment(environ: Environ) -> None:
+    assert find(asked(num_hosts=1), environ) is None
+    assert find(asked("n1", num_hosts=1), environ) is None
+
+
+def test_ports_of_the_loopback_address_are_hosts_of_a_rehearsal() -> None:
+    found = find(SILENT, tf_config({"worker": ["localhost:4000", "localhost:4001"]}, "worker", 1))
+    assert shown(found) == (1, ["localhost:4000", "localhost:4001"], "TF_CONFIG", None)
+
+
+_hosts = st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(
+    lambda numbers: [f"n{number}" for number in numbers]
+)
+
+
+@given(_hosts, st.data())
+def test_sources_that_agree_give_the_same_hosts_in_any_number(hosts: list[str], data: st.DataObject) -> None:
+    """Each source is told the same; whichever are there, the hosts that all name are those of the first."""
+    rank, size = data.draw(st.integers(0, len(hosts) - 1)), len(hosts)
+    sources: list[Environ] = [
+        tf_config({"worker": [f"{name}:3000" for name in hosts]}, "worker", rank),
+        slurm_step(",".join(hosts), rank, count=size, tasks=f"1(x{size})"),
+        {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": hosts[0]},
+    ]
+    some = data.draw(st.lists(st.sampled_from(range(3)), min_size=1, unique=True).map(sorted))
+    found = find(SILENT, {name: text for one in some for name, text in sources[one].items()})
+    assert found is not None
+    assert (found.rank, found.size, found.leader.name) == (rank, size, hosts[0])
+    assert found.source == ("TF_CONFIG", "Slurm step 1234.0", "WORLD_SIZE")[some[0]]
+    if some[0] != 2:
+        assert [one.name for one in found.hosts] == hosts
+    other = data.draw(st.integers(0, size - 1).filter(lambda number: number != rank))
+    with pytest.raises(UsageError, match=f"rank {other} by --node-rank, and rank {rank} by"):
+        find(asked(node_rank=other), sources[some[0]])

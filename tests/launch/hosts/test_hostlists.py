@@ -1,0 +1,121 @@
+"""Lists of hosts: folded names, ports, IPv6 addresses, hostfiles; the order is kept."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
+from gputopo.values.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", "a"),
+        ("n[9-10]", "n9 n10"),
+        ("n[1-3,7]", "n1 n2 n3 n7"),
+        ("n[3,1]", "n3 n1"),
+        ("b,a", "b a"),
+        ("rack[1-2]node[01-02]", "rack1node01 rack1node02 rack2node01 rack2node02"),
+        ("n[08-11]", "n08 n09 n10 n11"),
+        ("n[001,10]", "n001 n10"),
+        ("n[1-2]-ib0.site:4000, m", "n1-ib0.site:4000 n2-ib0.site:4000 m"),
+        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
+        ("[fd00::1]:2222,fd00::2,[::1],a:3000", "[fd00::1]:2222 [fd00::2] [::1] a:3000"),
+        ("fe80::1%eth0", "[fe80::1%eth0]"),
+        ("127.0.0.1:4000,127.0.0.1:4001", "127.0.0.1:4000 127.0.0.1:4001"),
+    ],
+)
+def test_hosts_are_read_in_the_order_of_the_list(text: str, hosts: str) -> None:
+    assert " ".join(str(one) for one in read_hosts("--hosts", text)) == hosts
+
+
+def test_an_ipv6_address_and_its_port_are_told_apart() -> None:
+    assert read_hosts("--hosts", "[fd00::1]:2222,fd00::2") == (
+        HostAddress("fd00::1", 2222),
+        HostAddress("fd00::2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("", "cannot name a host ''", "n[1-4]"),
+        ("a,,b", "cannot name a host ''", "n[1-4]"),
+        ("a,b,a", "names a twice", "once"),
+        ("n[1-3],n2", "names n2 twice", "once"),
+        ("n[3-1]", "[3-1], which counts down", "[1-3]"),
+        ("n[a-c]", "cannot have [a-c]", "n[1-4]"),
+        ("n[]", "cannot have []", "n[1-4]"),
+        ("n[1-2", "a bracket is open", "n[1-4]"),
+        ("n]1[", "a bracket is open", "n[1-4]"),
+        ("n[[1]]", "bracket", "n[1-4]"),
+        ("@gpus", "cannot name a host '@gpus'", "n[1-4]"),
+        ("n1;reboot", "cannot name a host", "n[1-4]"),
+        ("-oProxyCommand=x", "cannot name a host", "n[1-4]"),
+        ("user@n1", "cannot name a host", "n[1-4]"),
+        ("n1:4", "a port is from 1024 to 65535", "leave it out"),
+        ("n1:", "a port is from 1024 to 65535", "leave it out"),
+        ("n1:99999", "a port is from 1024 to 65535", "leave it out"),
+        ("[fd00::1]:x", "a port is from 1024 to 65535", "leave it out"),
+        ("n[0-99999999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
+        ("n[1-999][1-999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_by_the_name_of_its_option(text: str, what: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_hosts("--hosts", text)
+    assert refused.value.what.startswith("--hosts")
+    assert what in refused.value.what
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1\nn2\n", "n1 n2"),
+        ("# Open MPI\nn2 slots=4 max_slots=8\n\nn1 slots=4  # the second\n", "n2 n1"),
+        ("n1\nn1\nn2\nn2\n", "n1 n2"),  # PBS_NODEFILE: a line a slot
+        ("rack[1-2]node[01-02] slots=2\n", "rack1node01 rack1node02 rack2node01 rack2node02"),
+        ("a:4000\r\n[fd00::1]:4000\r\n", "a:4000 [fd00::1]:4000"),
+    ],
+)
+def test_a_hostfile_is_read_line_by_line(text: str, hosts: str) -> None:
+    assert " ".join(str(one) for one in read_hostfile("--hostfile F", text)) == hosts
+
+
+def test_a_hostfile_names_the_line_that_cannot_be_read() -> None:
+    with pytest.raises(UsageError, match="line 3 of --hostfile F cannot have 'n2:4'"):
+        read_hostfile("--hostfile F", "# MPICH\nn1\nn2:4\n")
+    with pytest.raises(UsageError, match="--hostfile F names no host"):
+        read_hostfile("--hostfile F", "# none\n")
+
+
+_label = st.from_regex(r"[a-z]([a-z0-9-]{0,4}[a-z0-9])?", fullmatch=True)
+_numbered = st.builds(
+    lambda head, number, width, tail: f"{head}{number:0{width}}{tail}",
+    st.sampled_from(["n", "rack1node", "gpu-"]),
+    st.integers(0, 120),
+    st.integers(0, 4),
+    st.sampled_from(["", "-ib", ".site", "x.site2.org"]),
+)
+_address = st.ip_addresses().map(str)
+
+
+@given(st.lists(_label | _numbered | _address, min_size=1, max_size=40, unique=True))
+def test_what_is_folded_is_read_back_in_its_order(names: list[str]) -> None:
+    assert [one.name for one in read_hosts("--hosts", fold(names))] == names
+
+
+@given(st.integers(0, 5000), st.integers(2, 300), st.integers(0, 6))
+def test_a_run_of_numbers_folds_into_one_name(first: int, count: int, width: int) -> None:
+    names = [f"n{number:0{width}}" for number in range(first, first + count)]
+    folded = fold(names)
+    assert folded == f"n[{names[0][1:]}-{names[-1][1:]}]"
+    assert [one.name for one in read_hosts("--hosts", folded)] == names
+
+
+@given(st.lists(st.tuples(_label | _address, st.none() | st.integers(1024, 65535)), min_size=1, unique=True))
+def test_addresses_are_read_as_they_are_written(pairs: list[tuple[str, int | None]]) -> None:
+    hosts = tuple(HostAddress(name, port) for name, port in pairs)
+    assert read_hosts("--hosts", ",".join(map(str, hosts))) == hosts
