@@ -1,12 +1,15 @@
 """`gputopo sweep`: cells of a matrix with a worker that only pretends."""
 
 import csv
+import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,6 +152,59 @@ def test_a_time_budget_counts_until_it_ended_the_sweep_or_another_is_given(
     schema.write(out / "sweep.json", msgspec.structs.replace(killed, **more))
     found = swept(call("sweep", "--resume", out, *asked, "--dry-run", "--json").out)
     assert found.budget_left_s == left_s
+
+
+def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without_a_kill(
+    call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch, file: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    behaviours = {"trivial": "works", "lenet": "traceback"}  # cells that fail are part of the document
+
+    def pretends(spec: Path, events_fd: int) -> Sequence[str]:
+        model = json.loads(spec.read_bytes())["model"]
+        return (sys.executable, "-I", misbehave.__file__, behaviours[model], str(spec), str(events_fd))
+
+    def leaves_what_a_kill_would(spec: Path, events_fd: int) -> Sequence[str]:
+        left = shutil.copytree(whole, tmp_path / f"killed-{spec.parent.name}")
+        (left / FOLDER / spec.parent.name / "events.jsonl").write_text('{"event": "run_sta')
+        return pretends(spec, events_fd)
+
+    def document(folder: Path) -> object:
+        shown = call("report", folder, "--json")
+        assert shown.code == 0, shown.err
+        return unmeasured(json.loads(shown.out.replace(str(folder), "FOLDER")))
+
+    monkeypatch.setattr(command, "worker_command", leaves_what_a_kill_would)
+    call("sweep", "--matrix", file, "--output", whole)
+    monkeypatch.setattr(command, "worker_command", pretends)
+    killed = sorted(tmp_path.glob("killed-*"))
+    assert len(killed) == 6
+    for folder in (killed[0], killed[2], killed[-1]):
+        assert document(folder) != document(whole)
+        call("sweep", "--resume", folder)
+        assert document(folder) == document(whole)
+        assert unmeasured(json.loads((folder / "sweep.json").read_bytes())) == unmeasured(
+            json.loads((whole / "sweep.json").read_bytes())
+        )
+
+
+MEASURED = {
+    *("images_per_sec", "median", "uncertainty", "jitter", "noise", "speedup", "efficiency_percent", "value"),
+    *("time_s", "began_at", "seconds", "digest", "other_cpu_share", "beside_other_work", "conditions"),
+}
+
+
+def unmeasured(document: Any) -> Any:
+    """Return a document without what is measured, or says when: tables, cells, settings, states, reasons."""
+    if isinstance(document, list):
+        return [unmeasured(one) for one in document if not _is_of_other_work(one)]
+    if not isinstance(document, dict):
+        return document
+    return {name: unmeasured(value) for name, value in document.items() if name not in MEASURED}
+
+
+def _is_of_other_work(one: Any) -> bool:
+    return isinstance(one, dict) and one.get("id") == "conditions.other"
 
 
 def test_another_matrix_another_machine_and_a_taken_folder_are_refused(
