@@ -328,9 +328,11 @@ def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
 
         emit(schema.encode_pretty(found))
         return
-    from gputopo.report.runs.sweep import sweep_lines
+    from gputopo.report.document import document_lines
+    from gputopo.report.runs.sweep import sweep_document
 
-    show(lambda width: sweep_lines(found, width, dry=dry))
+    document = sweep_document(found, dry=dry)
+    show(lambda width: document_lines(document, width))
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

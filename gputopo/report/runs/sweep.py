@@ -5,11 +5,12 @@ from itertools import groupby
 from statistics import median
 
 from gputopo.report import units
-from gputopo.report.layout import Column, Line, aligned, blocks, line, paragraph, plain
+from gputopo.report.document import Bullets, Document, Section, Table
+from gputopo.report.layout import Side, plain
+from gputopo.report.study.tables import without_empty
 from gputopo.sweeps.course import left_s
 from gputopo.values.run.sweep import Sweep, SweepCell
 
-MAX_WIDTH = 30  # characters of a value; longer ones are folded
 _NOT_RUN = ("refused", "left_out")
 _WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
 
@@ -41,43 +42,39 @@ def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
     return ", ".join(words)
 
 
-def sweep_lines(found: Sweep, width: int = 80, *, dry: bool = False) -> list[Line]:
-    """Return the whole report; with `dry` what would be run."""
-    lines = [line(f"{plain(found.title)} ({plain(found.origin)})", "bold")]
-    lines += [one for text in found.says for one in paragraph(plain(text), width)]
-    for table, cells in groupby(found.cells, key=lambda cell: cell.table):
-        lines += _table(table, list(cells), width, dry=dry)
-    lines += [line(), *_remarks(found, width), *_end(found, width, dry=dry)]
-    return lines
+def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
+    """Return what became of the cells; with `dry` what would be run."""
+    tables = groupby(found.cells, key=lambda cell: cell.table)
+    sections = [_section(table, list(cells), dry=dry) for table, cells in tables]
+    remarks = _remarks(found)
+    if remarks:
+        sections.append(Section("Remarks", (Bullets(remarks),)))
+    return Document(
+        f"{found.title} ({found.origin})",
+        " ".join((_counts(found, dry=dry), *found.says)),
+        tuple(one for one in sections if one.blocks),
+    )
 
 
-def _table(name: str, cells: Sequence[SweepCell], width: int, *, dry: bool) -> list[Line]:
-    """Return a row for each combination that runs, its repeats together; none: no line."""
+def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
+    """Return a row for each combination that runs, its repeats together; none: nothing."""
     shown = [cell for cell in cells if cell.state not in _NOT_RUN]
     grouped = groupby(shown, key=lambda cell: (cell.number - cell.repeat, sorted(cell.options.items())))
     rows = [list(same) for _, same in grouped]
     if not rows:
-        return []
+        return Section(name, ())
     firsts = [row[0] for row in rows]
     names = list(dict.fromkeys(option for cell in firsts for option in cell.options))
     varied = [one for one in names if len({str(cell.options.get(one)) for cell in firsts}) > 1]
     same = cell_words(firsts[0], [one for one in names if one not in varied])
-    heads = Column("cell", tuple(str(cell.number) for cell in firsts), "right")
-    columns = [
-        Column(option, tuple(_shown(cell.options.get(option)) for cell in firsts), max_width=MAX_WIDTH)
-        for option in varied
-    ]
-    if dry:
-        columns.append(Column("predicted", tuple(_predicted(row) for row in rows), "right"))
-    else:
-        columns.append(Column("images/sec", tuple(_speed(row) for row in rows), "right"))
-        columns.append(Column("spread %", tuple(_spread(row) for row in rows), "right"))
-        columns.append(Column("", tuple(_note(row) for row in rows), max_width=MAX_WIDTH))
-    title = same if name.isdigit() else ": ".join(filter(None, (plain(name), same)))
-    lines = [line(), *paragraph(title or "cells", width)]
-    for block in blocks([[column] for column in columns], width - heads.width):
-        lines += aligned(heads, block)
-    return lines
+    heads = ("cell", *varied, *(("predicted",) if dry else ("images/sec", "spread %", "remarks")))
+    sides: tuple[Side, ...] = tuple("left" if one in (*varied, "remarks") else "right" for one in heads)
+    texts = []
+    for row in rows:
+        figures = (_predicted(row),) if dry else (_speed(row), _spread(row), _note(row))
+        texts.append((str(row[0].number), *(_shown(row[0].options.get(one)) for one in varied), *figures))
+    table = Table(heads, tuple(texts), sides)
+    return Section("Cells" if name.isdigit() else name, (*((same,) if same else ()), without_empty(table)))
 
 
 def _shown(value: object) -> str:
@@ -118,7 +115,7 @@ def _note(row: Sequence[SweepCell]) -> str:
     return ", ".join(words)
 
 
-def _remarks(found: Sweep, width: int) -> list[Line]:
+def _remarks(found: Sweep) -> tuple[str, ...]:
     """Return each reason and each note once, with the cells that it is of."""
     by_text: dict[str, list[int]] = {}
     for cell in found.cells:
@@ -128,11 +125,10 @@ def _remarks(found: Sweep, width: int) -> list[Line]:
             )
         for said in cell.notes:
             by_text.setdefault(f": {said}", []).append(cell.number)
-    lines: list[Line] = []
-    for text, numbers in by_text.items():
-        noun = "Cell" if len(numbers) == 1 else "Cells"
-        lines += paragraph(f"{noun} {_ranges(numbers)}{plain(text)}", width)
-    return lines
+    return tuple(
+        f"{'Cell' if len(numbers) == 1 else 'Cells'} {_ranges(numbers)}{text}"
+        for text, numbers in by_text.items()
+    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -146,7 +142,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in parts)
 
 
-def _end(found: Sweep, width: int, *, dry: bool) -> list[Line]:
+def _counts(found: Sweep, *, dry: bool) -> str:
     counts: dict[str, int] = {}
     for cell in found.cells:
         word = _STATES[cell.state]
@@ -161,7 +157,7 @@ def _end(found: Sweep, width: int, *, dry: bool) -> list[Line]:
     else:
         took = f"{units.seconds(found.seconds)}."
         took += f" Ended by {found.ended_by}." if found.ended_by else ""
-    return paragraph(f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}", width)
+    return f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}"
 
 
 _STATES = {
