@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.probes.driver import decide, listed_gpus, module_version, read_facts
+from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
 from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
 from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
 from gputopo.probes.gpus.reading import Reading
 from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_host
 from gputopo.probes.pci.errors import host_acs
+from gputopo.probes.pci.network import Ask, not_asked, peer_memory_module, read_network
 from gputopo.probes.pci.nodes import interface_name, normal_address, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
 from gputopo.reference.kernel_drivers import UNCOUNTED
@@ -52,7 +53,7 @@ def read_tree(root: Path) -> Machine:
     kernel module lists, and `driver.status` is not_read. Never raises for what a copy lacks.
     """
     machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
-    driver = Driver(status="not_read", kernel_module_version=machine.driver.kernel_module_version)
+    driver = msgspec.structs.replace(machine.driver, status="not_read", detail=None)
     return msgspec.structs.replace(machine, source=_TREE_SOURCE, driver=driver)
 
 
@@ -68,7 +69,12 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
         missing.note(no_acs, "host.acs")
     status, detail = decide(read_facts(root, nodes, nvml))
     driver = msgspec.structs.replace(
-        nvml.driver, status=status, detail=detail, kernel_module_version=module_version(root)
+        nvml.driver,
+        status=status,
+        detail=detail,
+        kernel_module_version=module_version(root),
+        open_kernel_module=is_open_module(root),
+        peer_memory_module=peer_memory_module(root),
     )
     gpus, links = nvml.gpus, nvml.links
     if not gpus:
@@ -83,7 +89,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     links, contradictions = join_tree(links, gpus, nodes, host)
     contradictions += _miscounted(nvml)
     links = tuple(_with_nvlinks(link, gpus, missing) for link in links)
-    nics = _nics(root, nodes, gpus, host)
+    nics = _nics(root, nodes, gpus, host, missing)
     _explain(missing, gpus, links, nics, host, driver, on_bus, listed_gpus(root), nvml.error)
     return Machine(
         source="live",
@@ -146,9 +152,15 @@ def _with_nvlinks(link: Link, gpus: Sequence[Gpu], missing: MissingFacts) -> Lin
     return msgspec.structs.replace(link, nvlinks=count)
 
 
-def _nics(root: Path, nodes: Sequence[PciNode], gpus: Sequence[Gpu], host: Host) -> tuple[Nic, ...]:
-    """Return the NICs in PCI order with their hops to all GPUs and to one another."""
+def _nics(
+    root: Path, nodes: Sequence[PciNode], gpus: Sequence[Gpu], host: Host, missing: MissingFacts
+) -> tuple[Nic, ...]:
+    """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
     found = [node for node in nodes if node.kind == "nic"]
+    network = [read_network(root, node.address, _max_rate(root)) for node in found]
+    for index, one in enumerate(network):
+        for fact, reason in one.missing.items():
+            missing.note(reason, at_nic(index, fact))
     devices = {f"gpu:{gpu.index}": gpu.pci_address for gpu in gpus}
     devices |= {f"nic:{index}": node.address for index, node in enumerate(found)}
     return tuple(
@@ -163,9 +175,29 @@ def _nics(root: Path, nodes: Sequence[PciNode], gpus: Sequence[Gpu], host: Host)
                 if address != node.address
                 and (hop := tree_hop(nodes, host, node.address, address)) is not None
             },
+            **network[index].facts,
         )
         for index, node in enumerate(found)
     )
+
+
+def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
+    """Return a machine that was read before with the ports of its network cards as they are now."""
+    nics = tuple(
+        msgspec.structs.replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
+        for nic in machine.nics
+        if nic.pci_address is not None
+    )
+    return msgspec.structs.replace(machine, nics=nics)
+
+
+def _max_rate(root: Path) -> Ask:
+    """Return what asks for the fastest link mode: this machine's kernel, where the tree is this machine's."""
+    if root != Path("/"):
+        return not_asked
+    from gputopo.probes.pci import ethtool
+
+    return ethtool.max_rate
 
 
 def _explain(
@@ -190,13 +222,14 @@ def _explain(
             else:
                 missing.note_if_none(reason, path)
     for nic in nics:
-        missing.note(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
+        missing.note_if_none(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
     missing.note_if_none(_NOT_IN_SYS, *(within("host", name) for name in absent_facts(host)))
     for name in ("version", "cuda_version", "nvml_version"):
         if getattr(driver, name) is None:
             missing.note_if_none(nvml_error or "UNKNOWN", within("driver", name))
-    if driver.kernel_module_version is None:
-        missing.note(_NOT_IN_SYS, "driver.kernel_module_version")
+    for name in ("kernel_module_version", "open_kernel_module", "peer_memory_module"):
+        if getattr(driver, name) is None:
+            missing.note(_NOT_IN_SYS, within("driver", name))
     addresses = {gpu.pci_address for gpu in gpus}
     for node in on_bus:
         if node.address not in addresses:

@@ -129,6 +129,13 @@ def module_version(root: Path) -> str | None:
     return match[1] if match else read_text(root / "sys/module/nvidia/version") or None
 
 
+def is_open_module(root: Path) -> bool | None:
+    """Return whether the loaded kernel module is the open one, which calls itself so; None without any."""
+    text = read_text(root / "proc/driver/nvidia/version") or ""
+    first = next((line for line in text.splitlines() if line.startswith("NVRM version:")), None)
+    return None if first is None else "Open Kernel Module" in first
+
+
 def _access(path: Path) -> NodeAccess:
     if not os.path.exists(path):
         return "absent"

@@ -47,8 +47,19 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
         return
     from gputopo.probes import collect
 
-    with collect.begin(Path(os.environ.get("GPUTOPO_ROOT") or "/")) as machine:
+    with collect.begin(_root()) as machine:
         yield machine
+
+
+def with_ports_now(machine: "Machine") -> "Machine":
+    """Return this machine with the ports of its network cards, and their counters, read again."""
+    from gputopo.probes import collect
+
+    return collect.with_ports_now(machine, _root())
+
+
+def _root() -> Path:
+    return Path(os.environ.get("GPUTOPO_ROOT") or "/")
 
 
 def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":

@@ -46,7 +46,8 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
 
     A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
     """
-    from gputopo.cli.source import machine_from
+    from gputopo.cli.source import machine_from, with_ports_now
+    from gputopo.findings import network
     from gputopo.findings.driver import stopped
     from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
@@ -61,13 +62,15 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
             f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
         )
     history = History()
+    began_s = time.monotonic()
     try:
         with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
             watch_source(machine, watcher, history, shape, ticks(every, duration), every)
             reason, stop = watcher.xid_reason, watcher.stop
     except NotReadError as error:
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
-    found = find_watched(machine, history)
+    counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
+    found = findings.worst_first([*find_watched(machine, history), *counted])
     if stop is not None:
         found = (stopped(stop.kind, stop.text), *found)
     _print_findings(found, shape, reason)

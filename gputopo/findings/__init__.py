@@ -12,6 +12,7 @@ from gputopo.findings import (
     configuration,
     driver,
     memory_health,
+    network,
     nvlink,
     pcie,
     peer_access,
@@ -102,6 +103,13 @@ CHECKS = (
     configuration.persistence,
     configuration.mixed_models,
     configuration.no_expectation,
+    network.links_down,
+    network.rates,
+    network.mtus,
+    network.errors,
+    network.far_gpus,
+    network.shared_cards,
+    network.peer_memory,
     sources.gaps,
     sources.contradictions,
     sources.hidden_topology,
@@ -176,7 +184,7 @@ def catalogue() -> tuple[Rule, ...]:
 
     rules = {
         rule.id: rule
-        for checks in (CHECKS, (rising.rising,), COPY_CHECKS, WATCH_CHECKS)
+        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, WATCH_CHECKS)
         for one in checks
         for rule in one.rules
     }

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to know about a machine.
 
-    `subject`: in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `driver` or `machine`. `says`: the message.
+    `subject`: in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `nic:0`, `driver` or `machine`. `says`: the message.
     `evidence`: the values that the finding is based on. `remedy`: what a person can do about it.
     """
 

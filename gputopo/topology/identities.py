@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Sample
+from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Nic, Sample
 
 LEFT_OUT = "[left out]"
 
@@ -24,7 +24,11 @@ _PATTERNS = (
     re.compile(rf"\b(?:(?:GPU|MIG|GI)-)?[0-9a-f]{{8}}-(?:{_HEX4}-){{3}}[0-9a-f]{{12}}\b", re.IGNORECASE),
     re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:])", re.IGNORECASE),  # MAC
     re.compile(rf"(?<![0-9a-f:])(?:{_HEX4}:){{3,}}{_HEX4}(?![0-9a-f:])", re.IGNORECASE),  # InfiniBand, IPv6
-    re.compile(r"(?<=\b[ew]nx)[0-9a-f]{12}\b|(?<=\bwlx)[0-9a-f]{12}\b", re.IGNORECASE),  # udev: name by MAC
+    # Names by MAC address or GUID: of udev for interfaces, of rdma-core's rules for RDMA devices.
+    re.compile(
+        r"(?:(?<=\b[ew]nx)|(?<=\bwlx)|(?<=\bi[bw]x)|(?<=\bopax)|(?<=\brocex))[0-9a-f]{12}(?:[0-9a-f]{4})?\b",
+        re.IGNORECASE,
+    ),
     # Windows: blanks belong to a name; in JSON each backslash is doubled.
     re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)\\?[^\\]+", re.IGNORECASE),
 )
@@ -96,9 +100,7 @@ def without_identities(machine: Machine) -> Machine:
         gpus=tuple(_bare(gpu) for gpu in machine.gpus),
         gaps=tuple(replace(gap, text=scrubbed(gap.text)) for gap in machine.gaps),
         samples=tuple(_bare_sample(sample) for sample in machine.samples),
-        nics=tuple(
-            nic if nic.name is None else replace(nic, name=scrubbed(nic.name)) for nic in machine.nics
-        ),
+        nics=tuple(map(_bare_nic, machine.nics)),
         pci=tuple(
             node if node.name is None else replace(node, name=scrubbed(node.name)) for node in machine.pci
         ),
@@ -117,6 +119,19 @@ def without_identities(machine: Machine) -> Machine:
 def _bare(gpu: Gpu) -> Gpu:
     processes = None if gpu.processes is None else tuple(map(_bare_process, gpu.processes))
     return msgspec.structs.replace(gpu, uuid=None, processes=processes)
+
+
+def _bare_nic(nic: Nic) -> Nic:
+    replace = msgspec.structs.replace
+    ports = tuple(
+        replace(port, rdma_device=_scrubbed(port.rdma_device), interface=_scrubbed(port.interface))
+        for port in nic.ports or ()
+    )
+    return replace(nic, name=_scrubbed(nic.name), ports=None if nic.ports is None else ports)
+
+
+def _scrubbed(text: str | None) -> str | None:
+    return None if text is None else scrubbed(text)
 
 
 def _bare_process(process: GpuProcess) -> GpuProcess:

@@ -58,6 +58,7 @@ __all__ = [
     "MemoryMib",
     "Mig",
     "Nic",
+    "NicPort",
     "NumaNode",
     "NvLink",
     "PciNode",
@@ -164,6 +165,9 @@ class Driver(Value, frozen=True):
         Fact("NVML version", info=True, smi=Smi("nvml_version", "NVML Version", kind="version")),
     ] = None
     kernel_module_version: Annotated[str | None, Fact(info=True)] = None
+    open_kernel_module: Annotated[bool | None, Fact("open kernel module")] = None
+    # nvidia_peermem or nv_peer_mem, by which RDMA cards access GPU memory; "none" where neither is loaded
+    peer_memory_module: Annotated[str | None, Fact("GPUDirect RDMA module", info=True)] = None
     detail: Annotated[str | None, Fact(stability="volatile")] = None  # driver message where it failed
 
 
@@ -227,13 +231,84 @@ class Link(Value, frozen=True):
             raise ValueError(f"a link is written low index first, got {self.a}, {self.b}")
 
 
+class NicPort(Value, frozen=True):
+    """A port of a network card, as RDMA device (`ibstat` prints it) and as network interface (`ip -s link`).
+
+    Read from /sys/class/infiniband/<device>/ports/<port>/ and /sys/class/net/<interface>/. Rates are in one
+    direction. `max_rate_gbit_per_s`: of the port by its link modes (`ethtool`), which InfiniBand has not.
+    """
+
+    index: int
+    rdma_device: Annotated[str | None, Fact("RDMA device", info=True)] = None  # mlx5_0
+    rdma_port: Annotated[int | None, Fact("RDMA port", info=True)] = None
+    interface: Annotated[str | None, Fact("network interface", info=True)] = None  # eth0, ib0
+    link_layer: Annotated[str | None, Fact("link layer", info=True)] = None  # InfiniBand, Ethernet
+    state: Annotated[str | None, Fact("state", stability="state")] = None  # ACTIVE, DOWN, INIT, ARMED
+    phys_state: Annotated[str | None, Fact("physical state", stability="state")] = None  # LinkUp, Polling
+    operstate: Annotated[str | None, Fact("operational state", stability="state")] = None  # up, down
+    enabled: Annotated[bool | None, Fact("interface enabled")] = None  # ip link set INTERFACE up
+    carrier: Annotated[bool | None, Fact("carrier", stability="state")] = None
+    duplex: Annotated[str | None, Fact("duplex", stability="state")] = None
+    rate_gbit_per_s: Annotated[
+        float | None,
+        Fact(
+            "rate",
+            unit="Gbit/s",
+            stability="state",
+            metric=Metric("nic_port_rate_bytes_per_second", "rate of a network port's link now"),
+        ),
+    ] = None
+    max_rate_gbit_per_s: Annotated[
+        float | None,
+        Fact(
+            "max rate",
+            unit="Gbit/s",
+            metric=Metric("nic_port_rate_max_bytes_per_second", "highest rate that a network port supports"),
+        ),
+    ] = None
+    lanes: Annotated[int | None, Fact(unit="lanes", stability="state")] = None  # of InfiniBand: 4X HDR
+    mtu_bytes: Annotated[
+        int | None, Fact("MTU", unit="bytes", metric=Metric("nic_port_mtu_bytes", "MTU of an interface"))
+    ] = None
+    errors: Annotated[  # by the kernel's names: symbol_error, rx_crc_errors, out_of_sequence, ...
+        dict[str, int] | None,
+        Fact(
+            "errors",
+            stability="state",
+            counter=True,
+            metric=Metric("nic_port_errors_total", "errors that a network port counted", by="counter"),
+        ),
+    ] = None
+
+    @property
+    def name(self) -> str:
+        """`mlx5_0` (`mlx5_0/2` for a port other than the first), else the interface, else the number."""
+        if self.rdma_device is not None:
+            return f"{self.rdma_device}/{self.rdma_port}" if (self.rdma_port or 1) > 1 else self.rdma_device
+        return self.interface or f"port {self.index}"
+
+    @property
+    def up(self) -> bool | None:
+        """Whether the link is up; None where nothing reports it."""
+        if self.state is not None:
+            return self.state == "ACTIVE"
+        return self.carrier if self.operstate in (None, "unknown") else self.operstate == "up"
+
+
 class Nic(Value, frozen=True):
-    """A network card of the matrix. `hops` maps `gpu:0` or `nic:1` to how far that device is."""
+    """A network card: one PCI function. `hops` maps `gpu:0` or `nic:1` to how far that device is.
+
+    `ports`: None where the source does not show them. `psid`: the board's type, of which firmware is made
+    (`ibstat`, `mlxfwmanager`). Virtual functions, bonds and interfaces without a device are no cards.
+    """
 
     index: int
     name: Annotated[str | None, Fact(info=True)] = None
     pci_address: Annotated[str | None, Fact("PCI address", same=same_address, info=True)] = None
     numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
+    firmware_version: Annotated[str | None, Fact(info=True)] = None
+    psid: Annotated[str | None, Fact("PSID", info=True)] = None
+    ports: Annotated[tuple[NicPort, ...] | None, Fact("ports")] = None
     hops: dict[str, Hop] = msgspec.field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings.boxes import IDS, at_times, find, sound
 from tests.findings.faults import FAULTS
 from tests.findings.measured.machines import MEASURED, OTHERS, measured
+from tests.findings.network_cards import with_every_fault
 from tests.findings.watched import all_watched
 from tests.matrices import SEVEN, changed, machine_of
 
@@ -229,7 +230,7 @@ def test_every_id_is_in_the_table_and_states_something() -> None:
     machines += OTHERS
     machines.append(at_times({"pcie.aer": {"fatal": 0}}, {"pcie.aer": {"fatal": 1}}))
     found = [finding for machine in machines for finding in find(machine)]
-    found += all_watched()
+    found += [*all_watched(), *with_every_fault()]
     assert {finding.id for finding in found} == set(IDS)
     assert all(finding.says and finding.remedy and "\n" not in finding.says for finding in found)
 

@@ -91,6 +91,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "driver_not_loaded": _box("no kernel module, no /dev/nvidia*", _H.driver_not_loaded),
     "container_hidden": _box("in a container that shows no PCI devices", _H.container_hidden),
+    # Network cards
+    "port_down": _box("the second network card has no link", _H.port_down),
+    "port_slow": _box("the second network card's link is on one lane", _H.port_slow),
+    "port_mtu": _box("the second network card's interface has another MTU", _H.port_mtu),
+    "port_errors": _box("the second network card counts errors", _H.port_errors),
+    "peer_memory_off": _box("the kernel module for GPUDirect RDMA is not loaded", _H.peer_memory_off),
+    "nic_missing": _box("the second network card is gone", _H.nic_missing),
     "no_privileges": _box("config space is not readable: access control is not known", _H.no_privileges),
 }
 

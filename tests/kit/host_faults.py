@@ -1,6 +1,7 @@
 """Faults of the whole machine, each a function from a scenario to the scenario with the fault."""
 
 from dataclasses import replace
+from typing import Any
 
 from tests.kit.specs import Scenario
 
@@ -45,3 +46,44 @@ def container_hidden(scenario: Scenario) -> Scenario:
 def no_privileges(scenario: Scenario) -> Scenario:
     """Config space beyond the first 64 bytes is for root only."""
     return replace(scenario, privileged=False)
+
+
+def port_down(scenario: Scenario) -> Scenario:
+    """The second card's port has no link."""
+    return _port(scenario, state="1: DOWN", phys_state="2: Polling", rate="10 Gb/sec (4X SDR)")
+
+
+def port_slow(scenario: Scenario) -> Scenario:
+    """The second card's port runs at a quarter of its rate, on one lane."""
+    return _port(scenario, rate="25 Gb/sec (1X EDR)")
+
+
+def port_mtu(scenario: Scenario) -> Scenario:
+    """The second card's interface has the smallest MTU."""
+    return _port(scenario, mtu=2044)
+
+
+def port_errors(scenario: Scenario) -> Scenario:
+    """The second card's port counts errors of the link, which other ports do not."""
+    return _port(scenario, errors={"symbol_error": 40_000, "port_rcv_errors": 12_000})
+
+
+def peer_memory_off(scenario: Scenario) -> Scenario:
+    """nvidia_peermem is not loaded."""
+    _port(scenario)
+    return replace(scenario, peer_memory=None)
+
+
+def nic_missing(scenario: Scenario) -> Scenario:
+    """The second network card is not on the bus."""
+    _port(scenario)
+    return replace(scenario, nics=(scenario.nics[0], *scenario.nics[2:]))
+
+
+def _port(scenario: Scenario, **fields: Any) -> Scenario:
+    """Change the port of the second card. Raises ValueError where there is none with RDMA."""
+    if len(scenario.nics) < 2 or not scenario.nics[1].infiniband:
+        raise ValueError(f"{scenario.name} has no two RDMA cards")
+    nic = scenario.nics[1]
+    changed = replace(nic, ports=(replace(nic.ports[0], **fields), *nic.ports[1:]))
+    return replace(scenario, nics=(scenario.nics[0], changed, *scenario.nics[2:]))

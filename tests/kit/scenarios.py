@@ -15,6 +15,7 @@ from tests.kit.specs import (
     LinkSpec,
     NicSpec,
     NvLinkSpec,
+    PortSpec,
     ProcessSpec,
     Scenario,
     changed,
@@ -29,6 +30,7 @@ __all__ = [
     "LinkSpec",
     "NicSpec",
     "NvLinkSpec",
+    "PortSpec",
     "ProcessSpec",
     "Scenario",
     "changed",
@@ -154,7 +156,14 @@ def _dgx1() -> Scenario:
         bridges += _switch(f"pci0000:{root}", port, up, downs)
         node = number // 2
         nics.append(
-            NicSpec(f"0000:{bus + 2:02x}:00.0", downs[0], f"pci0000:{root}", f"mlx5_{number}", numa_node=node)
+            NicSpec(
+                f"0000:{bus + 2:02x}:00.0",
+                downs[0],
+                f"pci0000:{root}",
+                f"mlx5_{number}",
+                numa_node=node,
+                ports=(PortSpec(interface=f"ib{number}"),),
+            )
         )
         for place in (1, 2):
             index = 2 * number + place - 1
@@ -189,6 +198,9 @@ def _dgx1() -> Scenario:
     )
 
 
+_ONBOARD = PortSpec("eno1", link_layer="Ethernet", state=None, rate="1 Gb/sec", mtu=1500)
+
+
 def _desktop() -> Scenario:
     """One RTX 3080 with a screen and a sound function: a card of generation 4 in a slot of generation 3."""
     gpu = GpuSpec(
@@ -213,7 +225,7 @@ def _desktop() -> Scenario:
         "desktop",
         (gpu,),
         (Bridge("0000:00:01.0", "pci0000:00", None, LinkSpec(8.0, 16, 8.0, 16)),),
-        nics=(NicSpec("0000:00:1f.6", None, "pci0000:00", "eno1", infiniband=False),),
+        nics=(NicSpec("0000:00:1f.6", None, "pci0000:00", "eno1", infiniband=False, ports=(_ONBOARD,)),),
         cpu_model="Intel(R) Core(TM) i7-9700K CPU @ 3.60GHz",
         cpus=(range(8),),
         extra_pci=(("0000:01:00.1", "0000:00:01.0", "pci0000:00", "10de", "040300"),),

@@ -59,6 +59,27 @@ class Bridge:
 
 
 @dataclass(frozen=True)
+class PortSpec:
+    """A port: its link now, the interface on it, and what differs from 0 in its counters, by name.
+
+    `state` None: no RDMA. Counters of /sys/class/net are those whose names begin with rx_ or tx_.
+    """
+
+    interface: str | None = None
+    link_layer: str = "InfiniBand"
+    state: str | None = "4: ACTIVE"
+    phys_state: str = "5: LinkUp"
+    rate: str = "100 Gb/sec (4X EDR)"
+    mtu: int = 4092
+    enabled: bool = True
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def up(self) -> bool:
+        return self.enabled and self.phys_state == "5: LinkUp"
+
+
+@dataclass(frozen=True)
 class NicSpec:
     address: str
     parent: str | None
@@ -66,6 +87,9 @@ class NicSpec:
     name: str
     infiniband: bool = True
     numa_node: int = -1
+    ports: tuple[PortSpec, ...] = (PortSpec(),)
+    firmware: str = "12.28.2006"
+    psid: str = "MT_2180110032"
 
 
 @dataclass(frozen=True)
@@ -187,6 +211,7 @@ class Scenario:
     cuda_version: int = 12_040
     p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
     init_code: int = 0  # what nvmlInit returns
+    peer_memory: str | None = "nvidia_peermem"  # the kernel module for GPUDirect RDMA
     driver_loaded: bool = True  # the kernel module, and with it /dev/nvidia*
     pci_shown: bool = True  # False: a container that hides the PCI tree
     container: str | None = None

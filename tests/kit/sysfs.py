@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.kit.specs import LinkSpec, Scenario
+from tests.kit.specs import LinkSpec, NicSpec, PortSpec, Scenario
 
 _BRIDGE_CLASS = "060400"
 
@@ -53,7 +53,7 @@ def _write_pci(scenario: Scenario, root: Path, driver: bool) -> None:
         folder = write_function(
             root, _place(scenario, nic.address), "15b3", "1013", class_code, numa_node=nic.numa_node
         )
-        (folder / ("infiniband" if nic.infiniband else "net") / nic.name).mkdir(parents=True)
+        write_network(folder, nic)
     for address, _, _, vendor, class_code in scenario.extra_pci:
         write_function(root, _place(scenario, address), vendor, "10f0", class_code)
 
@@ -96,6 +96,53 @@ def write_function(
         (root / "sys/bus/pci/drivers" / kernel).mkdir(parents=True, exist_ok=True)
         _link(folder / "driver", root / "sys/bus/pci/drivers" / kernel)
     return folder
+
+
+def write_network(folder: Path, nic: NicSpec) -> None:
+    """Write the RDMA device and the interfaces of a card below its PCI function."""
+    if nic.infiniband:
+        write_files(folder / "infiniband" / nic.name, {"fw_ver": nic.firmware, "board_id": nic.psid})
+    for number, port in enumerate(nic.ports):
+        if nic.infiniband and port.state is not None:
+            counts = dict.fromkeys(("symbol_error", "link_downed", "port_rcv_errors", "port_rcv_data"), 0)
+            files: dict[str, object] = {
+                "state": port.state,
+                "phys_state": port.phys_state,
+                "rate": port.rate,
+                "link_layer": port.link_layer,
+                **{f"counters/{name}": counts[name] for name in counts},
+                "hw_counters/out_of_sequence": 0,
+            }
+            files |= {
+                f"{'counters' if f'counters/{name}' in files else 'hw_counters'}/{name}": count
+                for name, count in port.errors.items()
+                if name[:3] not in ("rx_", "tx_")
+            }
+            write_files(folder / "infiniband" / nic.name / "ports" / str(number + 1), files)
+        interface = port.interface if nic.infiniband else port.interface or nic.name
+        if interface is not None:
+            _write_interface(folder / "net" / interface, number, port)
+
+
+def _write_interface(folder: Path, number: int, port: PortSpec) -> None:
+    files: dict[str, object] = {
+        "dev_port": number,
+        "flags": "0x1003" if port.enabled else "0x1002",
+        "operstate": "up" if port.up else "down",
+        "mtu": port.mtu,
+        "type": 32 if port.link_layer == "InfiniBand" else 1,
+        "address": "52:54:00:ab:cd:ef",
+        "phys_port_name": f"p{number}",
+        "statistics/rx_errors": 0,
+        "statistics/rx_bytes": 123_456,
+    }
+    if port.enabled:  # the kernel refuses the rest otherwise
+        speed = int(float(port.rate.split()[0]) * 1000) if port.up else -1
+        files |= {"carrier": int(port.up), "speed": speed, "duplex": "full" if port.up else "unknown"}
+    files |= {
+        f"statistics/{name}": count for name, count in port.errors.items() if name[:3] in ("rx_", "tx_")
+    }
+    write_files(folder, files)
 
 
 def write_aer(folder: Path, counts: tuple[int, int, int]) -> None:
@@ -207,4 +254,6 @@ def _write_driver(scenario: Scenario, root: Path) -> None:
             "dev/nvidiactl": "",
         },
     )
+    if scenario.peer_memory is not None:
+        write_files(root / "sys/module" / scenario.peer_memory, {"initstate": "live"})
     write_files(root / "dev", {f"nvidia{index}": "" for index in range(len(scenario.gpus))})

@@ -24,7 +24,8 @@ def differences(a: Machine, b: Machine) -> set[str]:
 
 def home(fault: str) -> str:
     """Return a scenario that can have a fault: retired pages are of cards before Ampere, NVLinks of some."""
-    return "dgx1" if fault in ("retired_pending", "nvlink_down", "nvlink_errors") else "four"
+    on_dgx1 = ("retired_pending", "nvlink_down", "nvlink_errors", "peer_memory_off", "nic_missing")
+    return "dgx1" if fault in on_dgx1 or fault.startswith("port_") else "four"
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in WATCHED])

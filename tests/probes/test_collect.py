@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.collect import _user, read_machine, read_tree
+from gputopo.findings import network
+from gputopo.probes.collect import _user, read_machine, read_tree, with_ports_now
 from gputopo.probes.facts import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
@@ -100,6 +101,15 @@ def test_the_cube_mesh_counts_its_nvlinks_beside_the_hops() -> None:
     nic = machine.nics[0]
     assert (nic.name, nic.numa_node, nic.hops["gpu:0"]) == ("mlx5_0", 0, Hop.PIX)
     assert (nic.hops["gpu:2"], nic.hops["gpu:4"], nic.hops["nic:2"]) == (Hop.PHB, Hop.SYS, Hop.SYS)
+
+
+def test_the_counters_of_network_ports_are_read_again_and_all_else_stays(tmp_path: Path) -> None:
+    machine = read(SCENARIOS["dgx1"], tmp_path)
+    assert with_ports_now(machine, tmp_path) == machine
+    counters = "sys/bus/pci/devices/0000:0a:00.0/infiniband/mlx5_1/ports/1/counters"
+    write_files(tmp_path, {f"{counters}/symbol_error": 12})
+    (found,) = network.rising(with_ports_now(machine, tmp_path), machine.nics, 1.0)
+    assert (found.subject.text, found.evidence["rose"]) == ("nic:1", {"symbol_error": 12})
 
 
 def test_a_desktop_names_the_slot_that_is_slower_than_its_card() -> None:

@@ -27,6 +27,8 @@ class Document(msgspec.Struct, frozen=True, tag_field="schema", tag="gputopo.tes
         (Subject.of_gpus([3]), "gpu:3"),
         (Subject.of_gpus([5, 0, 2, 1, 0]), "gpus:0-2,5"),
         (Subject.of_link(4, 1), "link:1-4"),
+        (Subject.of_nics([2]), "nic:2"),
+        (Subject.of_nics([2, 0, 1]), "nics:0-2"),
         (DRIVER, "driver"),
         (MACHINE, "machine"),
     ],
@@ -42,7 +44,7 @@ def test_the_text_is_read_as_the_same_subject(subject: Subject) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gpu", "gpu:", "gpu:x", "gpus:3-1", "gpus:1,", "link:1", "link:1-1", "link:a-b", "nic:0", "Driver"],
+    ["", "gpu", "gpu:", "gpu:x", "gpus:3-1", "gpus:1,", "link:1", "link:1-1", "link:a-b", "nic:", "Driver"],
 )
 def test_another_text_is_no_subject(text: str) -> None:
     with pytest.raises(ValueError, match="no subject such as gpu:3"):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gputopo.findings.majority import majority
 from gputopo.values.fields import field_at
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu
@@ -50,21 +51,5 @@ def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Differen
     `noise`: values within this share of the common one are the same.
     """
     values = known(group, path)
-    if len({*values.values()}) < 2:
-        return None
-    near = {one: [n for n, value in values.items() if _same(value, one, noise)] for one in values.values()}
-    common = max(near, key=lambda one: (len(near[one]), _number(one)))
-    if len(near[common]) == len(values):
-        return None
-    if 2 * len(near[common]) <= len(values):
-        return Difference(path, None, values, 0)
-    odd = {index: value for index, value in values.items() if index not in near[common]}
-    return Difference(path, common, odd, len(near[common]))
-
-
-def _same(value: Any, other: Any, noise: float) -> bool:
-    return bool(value == other or (noise and abs(value - other) <= noise * max(value, other)))
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
+    return None if found is None else Difference(path, found.common, found.odd, found.others)

@@ -14,7 +14,7 @@ from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plai
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, Machine, Nic, PciNode
+from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
 _NO_NODE = "NUMA node unknown"
@@ -149,6 +149,7 @@ class _Tree:
                 details.append((nvlinks, ""))
             return f"GPU {gpu.index} {plain(_short_name(gpu.name or node.name))}".rstrip(), details
         if nic is not None:
+            details += [_port(port) for port in nic.ports or () if port.up is not None]
             return f"NIC {nic.index} {plain(nic.name or node.name or '')}".rstrip(), details
         kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
         name = plain(node.name) if node.name else ""
@@ -234,6 +235,18 @@ def _link(node: PciNode, *, idle: bool = False, at_max: bool = False) -> str:
     if idle and could[:1] == [f"gen {top}"]:
         could[0] += " under load"
     return f"{words} of {', '.join(could)}" if could else words
+
+
+def _port(port: NicPort) -> Span:
+    """Return the link of a port: `eth0 up, 25 of 100 Gbit/s`."""
+    name = plain(port.interface or port.name)
+    if not port.up:
+        return (f"{name} link down", _LIMIT_STYLE)
+    rate, top = port.rate_gbit_per_s, port.max_rate_gbit_per_s
+    if rate is None:
+        return (f"{name} up", "")
+    below = f" of {top:g}" if top is not None and rate < top else ""
+    return (f"{name} up, {rate:g}{below} Gbit/s", "")
 
 
 def _gen_and_lanes(generation: int | None, lanes: int | None) -> str:

@@ -70,6 +70,11 @@ def _hop(out: Exposition, name: str, hop: Hop, **labels: str | int) -> None:
 
 def _nic(out: Exposition, nic: Nic) -> None:
     out.info("nic", "a network card", nic=nic.index, **info_labels(nic))
+    for port in nic.ports or ():
+        labels = {"nic": nic.index, "port": port.index}
+        out.info("nic_port", "a port of a network card", **labels, **info_labels(port))
+        out.gauge("nic_port_up", "whether a network port's link is up", port.up, **labels)
+        add_facts(out, port, labels)
     for device, hop in nic.hops.items():
         _hop(out, "nic_hop_level", hop, nic=nic.index, device=device)
 

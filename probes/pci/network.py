@@ -1,0 +1,237 @@
+"""Reads the ports of a network card from sysfs: as RDMA device and as network interface."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputopo.probes.files import read_text
+from gputopo.values.fact_path import item, within
+from gputopo.values.machine import NicPort
+
+NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
+LINK_DOWN = "LINK_DOWN"
+_NO_RDMA = "NO_RDMA_DEVICE"
+_NO_INTERFACE = "NO_NETWORK_INTERFACE"
+_DISABLED = "INTERFACE_DISABLED"
+_NO_LINK_MODES = "NOT_REPORTED_FOR_INFINIBAND"
+_NOT_ASKED = "NOT_ASKED"
+
+# linux: Documentation/ABI/stable/sysfs-class-infiniband (counters of a port, hw_counters of its driver) and
+# Documentation/ABI/testing/sysfs-class-net-statistics.
+_PORT_ERRORS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_discards",
+    "VL15_dropped",
+)
+_TRANSPORT_ERRORS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "implied_nak_seq_err",
+    "duplicate_request",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "rx_icrc_encapsulated",
+)
+_INTERFACE_ERRORS = (
+    "rx_errors",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_missed_errors",
+    "tx_errors",
+    "tx_carrier_errors",
+    "tx_aborted_errors",
+)
+# Names of the port of a virtual function or of a part of a card (linux: Documentation/networking/switchdev):
+# `pf0vf3`, `c1pf0sf2`. The card's own port is `p0`.
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
+_INTERFACE_UP = 1  # IFF_UP of linux/if.h
+_UNKNOWN_SPEEDS = (0, 65535, 2**32 - 1)  # Mbit/s; newer kernels write -1
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X")  # "200 Gb/sec (4X HDR)"
+
+# From an interface's name to the Gbit/s of its fastest link mode, or why they are not known.
+Ask = Callable[[str], float | str]
+
+
+class Network(NamedTuple):
+    """What sysfs shows of a card beyond its place: facts by field, and reasons of those it does not show."""
+
+    facts: dict[str, Any]
+    missing: dict[str, str]
+
+
+def not_asked(_: str) -> str:
+    """Return why the link modes are not known: the tree is a copy, or not that of this machine."""
+    return _NOT_ASKED
+
+
+def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network:
+    """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
+    folder = root / "sys/bus/pci/devices" / address
+    devices = _names(folder / "infiniband")
+    interfaces = _own_interfaces(folder)
+    missing: dict[str, str] = {}
+    about = {
+        "firmware_version": _first(folder / "infiniband" / name / "fw_ver" for name in devices),
+        "psid": _first(folder / "infiniband" / name / "board_id" for name in devices),
+    }
+    missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
+    ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
+    for device in devices:
+        for number in sorted(
+            int(name) for name in _names(folder / "infiniband" / device / "ports") if name.isdigit()
+        ):
+            place = folder / "infiniband" / device / "ports" / str(number)
+            # An interface names the port of its card, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+            mine = next((one for one, at in interfaces.items() if _dev_port(at) == number - 1), None)
+            ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
+    ports += [(None, one) for one in interfaces.items()]
+    read = []
+    for index, (rdma, interface) in enumerate(ports):
+        facts, reasons = _port(rdma, interface, max_rate)
+        read.append(NicPort(index=index, **facts))
+        missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
+    return Network({**about, "ports": tuple(read)}, missing)
+
+
+def peer_memory_module(root: Path) -> str | None:
+    """Return the kernel module by which RDMA cards access GPU memory, "none", or None where none is shown.
+
+    nvidia_peermem comes with the driver, nv_peer_mem was a package of its own.
+    """
+    modules = root / "sys/module"
+    if not modules.is_dir():
+        return None
+    return next((name for name in ("nvidia_peermem", "nv_peer_mem") if (modules / name).is_dir()), "none")
+
+
+def _port(
+    rdma: tuple[str, int, Path] | None, interface: tuple[str, Path] | None, max_rate: Ask
+) -> tuple[dict[str, Any], dict[str, str]]:
+    facts: dict[str, Any] = {}
+    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, *rdma)
+    reasons |= (
+        dict.fromkeys(_OF_INTERFACE, _NO_INTERFACE) if interface is None else _interface(facts, *interface)
+    )
+    facts["errors"] = facts.get("errors") or None
+    if facts["errors"] is None:
+        reasons["errors"] = NOT_IN_SYS
+    if facts.get("link_layer") == "InfiniBand":
+        reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
+    elif interface is not None:
+        found = max_rate(interface[0])
+        if isinstance(found, str):
+            reasons["max_rate_gbit_per_s"] = found
+        else:
+            facts["max_rate_gbit_per_s"] = found
+    else:
+        reasons["max_rate_gbit_per_s"] = _NO_INTERFACE
+    if "rate_gbit_per_s" not in facts:
+        reasons.setdefault("rate_gbit_per_s", NOT_IN_SYS)
+    return facts, {name: why for name, why in reasons.items() if facts.get(name) is None}
+
+
+_OF_RDMA = ("rdma_device", "rdma_port", "link_layer", "state", "phys_state", "lanes")
+_OF_INTERFACE = ("interface", "operstate", "enabled", "carrier", "duplex", "mtu_bytes")
+
+
+def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[str, str]:
+    state = _word(read_text(place / "state"))
+    rate = _RATE.match(read_text(place / "rate") or "")
+    layer = read_text(place / "link_layer") or None
+    facts |= {
+        "rdma_device": device,
+        "rdma_port": number,
+        "link_layer": layer,
+        "state": state,
+        "phys_state": _word(read_text(place / "phys_state")),
+        "errors": _counts(place / "counters", _PORT_ERRORS)
+        | _counts(place / "hw_counters", _TRANSPORT_ERRORS),
+    }
+    reasons = dict.fromkeys(_OF_RDMA, NOT_IN_SYS)
+    if state != "ACTIVE":  # the kernel shows the lowest rate of the card then
+        return reasons | dict.fromkeys(("rate_gbit_per_s", "lanes"), LINK_DOWN)
+    if rate is not None:
+        facts["rate_gbit_per_s"] = float(rate[1])
+        if layer == "InfiniBand":
+            facts["lanes"] = int(rate[2])
+    return reasons | ({"lanes": "NOT_OF_ETHERNET"} if layer == "Ethernet" else {})
+
+
+def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
+    flags = read_text(place / "flags")
+    enabled = None if flags is None or not flags.startswith("0x") else bool(int(flags, 16) & _INTERFACE_UP)
+    carrier = read_text(place / "carrier")  # refused while the interface is disabled
+    speed = read_text(place / "speed")
+    mtu = read_text(place / "mtu")
+    duplex = read_text(place / "duplex")
+    facts |= {
+        "interface": name,
+        "operstate": read_text(place / "operstate") or None,
+        "enabled": enabled,
+        "carrier": None if carrier not in ("0", "1") else carrier == "1",
+        "duplex": duplex if duplex in ("full", "half") else None,
+        "mtu_bytes": int(mtu) if mtu and mtu.isdecimal() else None,
+        "errors": facts.get("errors", {}) | _counts(place / "statistics", _INTERFACE_ERRORS),
+    }
+    if facts.get("link_layer") is None and read_text(place / "type") == "1":  # ARPHRD_ETHER
+        facts["link_layer"] = "Ethernet"
+    if "rate_gbit_per_s" not in facts and speed and speed.isdecimal() and int(speed) not in _UNKNOWN_SPEEDS:
+        facts["rate_gbit_per_s"] = int(speed) / 1000
+    reasons = dict.fromkeys(_OF_INTERFACE, NOT_IN_SYS)
+    if enabled is False:
+        reasons |= dict.fromkeys(("carrier", "duplex", "rate_gbit_per_s"), _DISABLED)
+    elif carrier == "0":
+        reasons |= dict.fromkeys(("duplex", "rate_gbit_per_s"), LINK_DOWN)
+    elif carrier == "1":
+        reasons |= dict.fromkeys(("duplex", "rate_gbit_per_s"), "NOT_REPORTED_BY_THE_DRIVER")
+    return reasons
+
+
+def _own_interfaces(folder: Path) -> dict[str, Path]:
+    """Return the card's own interfaces by name: not of virtual functions, nor children of others."""
+    found = {}
+    for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
+        for name in _names(place):
+            port = read_text(place / name / "phys_port_name") or ""
+            if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
+                found[name] = place / name
+    return found
+
+
+def _dev_port(interface: Path) -> int | None:
+    text = read_text(interface / "dev_port")
+    return int(text) if text and text.isdecimal() else None
+
+
+def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    texts: Mapping[str, str | None] = {name: read_text(folder / name) for name in names}
+    return {name: int(text) for name, text in texts.items() if text and text.isdecimal()}
+
+
+def _first(paths: Iterable[Path]) -> str | None:
+    return next((text for path in paths if (text := read_text(path))), None)
+
+
+def _word(text: str | None) -> str | None:
+    """Return `ACTIVE` of `4: ACTIVE`."""
+    return None if not text else text.partition(":")[2].strip() or text
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
