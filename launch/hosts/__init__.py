@@ -1,1 +1,1 @@
-"""The hosts of one training: which there are, in which order, and which of them this is. Pure."""
+"""The hosts of one training: which there are, in which order, and how their launchers meet."""

@@ -89,9 +89,10 @@ def supervise(
         workers(environment, limits=limits, count_oom_kills=count_oom_kills) as running,
         sampled(sampler) as samples,
     ):
+        sources = () if samples is None else (samples,)
         record.begin(spec, known or Known())
         if not record.unwritable:
-            running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, samples)
+            running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, sources)
         for number in range(1, restarts + 1):
             failed, rest = record.restartable, restarting.continued(spec, kept.counted)
             if failed is None or rest is None:
@@ -106,7 +107,7 @@ def supervise(
                     )
                 )
                 kept.begin_again()
-                running.run(rest, partial(command, file), record, folder.log, samples)
+                running.run(rest, partial(command, file), record, folder.log, sources)
         if finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             batch_search.find(spec, folder, record, running, command)
         record.finish()

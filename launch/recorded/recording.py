@@ -17,7 +17,7 @@ from gputopo.launch.recorded.joined import Joined
 from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.recorded.record import ProgramRecord
 from gputopo.launch.recorded.stall import StallWatch
-from gputopo.launch.supervise.sampling import Sampler, Samples, sampled
+from gputopo.launch.supervise.sampling import EventQueue, Sampler, sampled
 from gputopo.values.run.events import Sample
 
 # What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
@@ -87,7 +87,7 @@ class _Work:
     def __init__(
         self,
         record: ProgramRecord,
-        samples: Samples | None,
+        samples: EventQueue | None,
         pipe: StepPipe | None,
         joined: Joined,
         stall: StallWatch | None,

@@ -5,7 +5,7 @@ ends, its failure is in the record, the first one with its cause, and no process
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
@@ -13,7 +13,7 @@ from gputopo.launch.supervise.child import Command, adopting
 from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import Samples
+from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.signals import caught
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
@@ -40,12 +40,12 @@ class Workers:
         self.stopped: RankFailed | None = None
 
     def run(
-        self, spec: RunSpec, command: Command, record: Record, log: Path, samples: Samples | None = None
+        self, spec: RunSpec, command: Command, record: Record, log: Path, sources: Sequence[EventQueue] = ()
     ) -> None:
-        """Run one worker to its end: its events go to the record, its stdout and stderr to the log."""
+        """Run one worker to its end: its events and the sources' go to the record, its output to the log."""
         with contextlib.closing(WorkerOutput(log)) as output:
             life = WorkerLife(spec, record, output, self._limits, self._count_oom_kills)
-            life.watch(command, self._environment, self._signals, samples)
+            life.watch(command, self._environment, self._signals, sources)
         if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
             self.stopped = record.failure
 

@@ -1,4 +1,4 @@
-"""Samples of a run in a separate thread: a driver that hangs must not stop the launcher."""
+"""Events of other threads, such as samples of a run: a driver that hangs must not stop the launcher."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from gputopo.values.run.events import Noticed, Sample
+from gputopo.values.run.events import Event, Noticed, Sample
 
 
 class Sampler(Protocol):
@@ -19,49 +19,63 @@ class Sampler(Protocol):
         """Read all now; a notice reports what can no longer be read."""
 
 
-class Samples:
-    """The queue of samples; `ready` is a pipe that is readable when there are some."""
+class EventQueue:
+    """Events of other threads for the launcher's; `ready` is a pipe that is readable when there are some."""
 
     def __init__(self) -> None:
-        self.ready, self._notify_fd = os.pipe()
+        self.ready, self._notify = os.pipe()
         os.set_blocking(self.ready, False)
-        self._waiting: queue.SimpleQueue[Sample | Noticed] = queue.SimpleQueue()
-        self._over = threading.Event()
+        os.set_blocking(self._notify, False)
+        self._waiting: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._is_closed = False
+        self._pipe = threading.Lock()  # a closed file's number may become another's
 
-    def take(self) -> Iterator[Sample | Noticed]:
-        """Take the samples from the queue, oldest first."""
+    def put(self, *events: Event) -> None:
+        """Add events. Any thread may; after `close` they are dropped."""
+        if not events:
+            return
+        for event in events:
+            self._waiting.put(event)
+        with self._pipe, contextlib.suppress(BlockingIOError):  # a full pipe is readable
+            if not self._is_closed:
+                os.write(self._notify, b"e")
+
+    def take(self) -> Iterator[Event]:
+        """Take the events from the queue, oldest first."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.ready, 4096)
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._waiting.get_nowait()
 
-    def fill(self, sampler: Sampler) -> None:
-        """Sample until the end: the work of the thread. It alone closes its end of the pipe."""
-        with os.fdopen(self._notify_fd, "wb", buffering=0) as notify:
-            while not self._over.is_set():
-                for event in sampler.look():
-                    self._waiting.put(event)
-                with contextlib.suppress(BrokenPipeError):  # the run ended while the driver answered
-                    notify.write(b"s")
-                self._over.wait(sampler.every_s)
-
-    def end(self) -> None:
-        """Ask the thread to end, without waiting for a driver call that hangs."""
-        self._over.set()
-        os.close(self.ready)
+    def close(self) -> None:
+        """Close the pipe."""
+        with self._pipe:
+            self._is_closed = True
+            os.close(self.ready)
+            os.close(self._notify)
 
 
 @contextlib.contextmanager
-def sampled(sampler: Sampler | None) -> Iterator[Samples | None]:
-    """Sample until the end of the context. Without a sampler: None."""
+def sampled(sampler: Sampler | None) -> Iterator[EventQueue | None]:
+    """Sample in a thread until the end of the context. Without a sampler: None.
+
+    A driver call that hangs is not waited for at the end.
+    """
     if sampler is None:
         yield None
         return
-    samples = Samples()
-    thread = threading.Thread(target=samples.fill, args=(sampler,), name="samples", daemon=True)
+    samples, over = EventQueue(), threading.Event()
+    thread = threading.Thread(target=_sample, args=(sampler, samples, over), name="samples", daemon=True)
     thread.start()
     try:
         yield samples
     finally:
-        samples.end()
+        over.set()
+        samples.close()
+
+
+def _sample(sampler: Sampler, samples: EventQueue, over: threading.Event) -> None:
+    while not over.is_set():
+        samples.put(*sampler.look())
+        over.wait(sampler.every_s)

@@ -11,8 +11,9 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -23,7 +24,7 @@ from gputopo.launch.supervise.child import Child, Command
 from gputopo.launch.supervise.lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import Samples
+from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, process_words
 from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Sample, Silent
 
@@ -86,9 +87,12 @@ class WorkerLife:
         self._selector: selectors.DefaultSelector
 
     def watch(
-        self, command: Command, environment: Mapping[str, str], signals: int, samples: Samples | None
+        self, command: Command, environment: Mapping[str, str], signals: int, sources: Sequence[EventQueue]
     ) -> None:
-        """Run the worker to its end; record the cause, if it was not the end of its work."""
+        """Run the worker to its end; record the cause, if it was not the end of its work.
+
+        `sources`: of events besides the worker's own; a failure among them ends the worker.
+        """
         try:
             self._child = Child(command, environment)
         except OSError as error:
@@ -101,8 +105,8 @@ class WorkerLife:
                     self._wait_for(self._child.events, self._take_events)
                     self._wait_for(self._child.output, self._take_output)
                     self._wait_for(self._child.ended, self._over)
-                    if samples is not None:
-                        self._wait_for(samples.ready, lambda: self._take_samples(samples))
+                    for source in sources:
+                        self._wait_for(source.ready, partial(self._take_reports, source))
                     self._loop()
             finally:
                 self._stage = "over"
@@ -175,12 +179,14 @@ class WorkerLife:
         elif data is not None:
             self._output.take(data)
 
-    def _take_samples(self, samples: Samples) -> None:
-        for sample in samples.take():
-            self._record.add(sample)
-            if isinstance(sample, Sample):
-                self._sample = sample
-        if self._record.unwritable:
+    def _take_reports(self, source: EventQueue) -> None:
+        has_failed = False
+        for event in source.take():
+            self._record.add(event)
+            has_failed = has_failed or isinstance(event, RankFailed)
+            if isinstance(event, Sample) and event.rank == 0:
+                self._sample = event
+        if has_failed or self._record.unwritable:
             self._ask_to_end()
 
     def _empty_pipes(self) -> None:

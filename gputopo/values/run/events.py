@@ -409,7 +409,8 @@ class RankFailed(_Event, frozen=True, tag="rank_failed"):
     """A worker ended before its work: the first failure, with its cause."""
 
     # killed, out_of_memory, loss (no number), disk_full (the run's folder), what else cannot be written
-    # (checkpoint, export, tensorboard, trace), hung, error, placement, interrupted, terminated
+    # (checkpoint, export, tensorboard, trace), hung, error, placement, interrupted, terminated, unreachable
+    # (another host of the run)
     kind: str
     cause: str
     remedy: str

@@ -126,7 +126,7 @@ class FullWorkers(Workers):
         self.now = 0.0
         self.tried: list[BatchSize] = []
 
-    def run(self, spec: RunSpec, command: Any, record: Record, log: Path, samples: Any = None) -> None:
+    def run(self, spec: RunSpec, command: Any, record: Record, log: Path, sources: Any = ()) -> None:
         self.now += 60
         self.tried.append(spec.batch_size)
         record.add(failure())

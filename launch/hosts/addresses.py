@@ -1,0 +1,101 @@
+"""The address on which rank 0 listens, and which addresses are open to everyone."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.option import listed, shown
+
+# An address to bind a socket to, with its family: as socket.getaddrinfo returns them.
+Bindable = tuple[socket.AddressFamily, str]
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address can be reached from anywhere. Raises ValueError if it is no address.
+
+    By IANA's registries of special addresses (`ipaddress.is_global`). An IPv4 address within an IPv6 one
+    (::ffff:10.0.0.1) is taken for itself.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(found, "ipv4_mapped", None)
+    return bool((mapped or found).is_global)
+
+
+def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
+    """Raise UsageError if one of the addresses is public, unless that is allowed."""
+    public = [one for one in addresses if is_public(one)]
+    if public and not allow_public:
+        raise UsageError(
+            f"{listed(public, 'and')} is public, and the hosts of a training trust whoever connects",
+            "name rank 0 by an address of a private network, or allow this one with --allow-public-address",
+        )
+
+
+def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
+    """Return where rank 0 may listen, best first, so that others who know it by this name reach it.
+
+    That is each address of the name. A name other than localhost that means this host's loopback addresses
+    only (Debian's /etc/hosts has 127.0.1.1) has other addresses on other hosts: then it is all interfaces.
+    Raises UsageError for a name that is not known here, and for a public address that is not allowed.
+    """
+    found = _resolve(name)
+    if _is_own_alias(name, found):
+        require_private(_own_addresses(), allow_public=allow_public)
+        if socket.has_dualstack_ipv6():
+            return [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
+        return [(socket.AF_INET, "0.0.0.0")]
+    require_private((address for _, address in found), allow_public=allow_public)
+    return found
+
+
+def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
+    """Return the error of a rank 0 that can listen on no address of its name."""
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        return HardwareError(
+            f"port {port} of {shown(name)} is in use, so the other hosts cannot meet rank 0 there",
+            "end the run that uses it, or name another port on all hosts",
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return HardwareError(
+            f"rank 0 is {shown(name)}, and this host has no such address",
+            "start rank 0 on that host, or name this one first",
+        )
+    return HardwareError(
+        f"cannot listen on port {port} of {shown(name)}: {error.strerror}", "name another port on all hosts"
+    )
+
+
+def _resolve(name: str) -> list[Bindable]:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # a name that is too long for DNS is a UnicodeError
+        raise UsageError(
+            f"rank 0 is {shown(name)}, which this host cannot resolve: {getattr(error, 'strerror', error)}",
+            "name it by its IP address, or by a name that all hosts know",
+        ) from error
+    places = [(family, str(address[0])) for family, _, _, _, address in found]
+    return list(dict.fromkeys(one for one in places if one[0] in (socket.AF_INET, socket.AF_INET6)))
+
+
+def _is_own_alias(name: str, found: Iterable[Bindable]) -> bool:
+    if name.rstrip(".").lower() == "localhost" or _is_literal(name):
+        return False
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in found)
+
+
+def _is_literal(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _own_addresses() -> list[str]:
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    return [one.address for card in psutil.net_if_addrs().values() for one in card if one.family in families]

@@ -1,0 +1,71 @@
+"""Meetings on loopback for tests, with hosts that are threads; all waits are fractions of a second."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+import gputopo
+from gputopo.launch.hosts.guest import Guest
+from gputopo.launch.hosts.meeting import Meeting
+from gputopo.launch.hosts.messages import Joining, Start
+from gputopo.launch.hosts.patience import Patience
+
+T = TypeVar("T")
+PROMPT = Patience(
+    silent_s=0.3,
+    every_s=0.02,
+    poll_s=0.05,
+    retry_s=0.01,
+    request_s=0.2,
+    connection_s=0.2,
+    end_s=0.5,
+    look_s=0.01,
+)
+LOOPBACK = "127.0.0.1"
+START = Start(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
+
+
+def meeting(*others: str | None, **options: Any) -> Meeting:
+    """Return a meeting of rank 0 and others on a free port."""
+    return Meeting([LOOPBACK, *others], 0, **{"patience": PROMPT, **options})
+
+
+def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
+    """Return what a host brings, whose server has a port by its rank."""
+    whole = {"version": gputopo.__version__, "address": f"10.0.0.{rank}", "port": 4000 + rank, **fields}
+    return Joining(rank=rank, name=name or f"n{rank}", **whole)
+
+
+def guest(of: Meeting, rank: int) -> Guest:
+    """Return the connection of a host to a meeting."""
+    return Guest(rank, LOOPBACK, of.port, patience=PROMPT)
+
+
+class Later(Generic[T]):
+    """What a function returns that runs in a thread; `result` waits for it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._results.append(self._work())
+
+    def result(self) -> T:
+        self._thread.join(10)
+        assert self._results, "it has not ended, or failed"
+        return self._results[0]
+
+
+def started(of: Meeting, *ranks: int) -> list[Guest]:
+    """Let all other ranks join and start them; return their connections."""
+    guests = [guest(of, rank) for rank in ranks]
+    replies = [Later(partial(each.join, joining(rank))) for rank, each in zip(ranks, guests, strict=True)]
+    of.answer(dict.fromkeys(of.wait(5), START))
+    assert all(isinstance(each.result(), Start) for each in replies)
+    return guests

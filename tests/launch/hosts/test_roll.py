@@ -1,0 +1,179 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.launch.hosts.messages import Refused, Start, Unused
+from gputopo.launch.hosts.patience import Patience
+from gputopo.launch.hosts.roll import Roll
+from gputopo.values.run.events import HostLoad, Noticed, RankFailed, Sample
+from tests.launch.hosts.meetings import joining
+
+PATIENCE = Patience(silent_s=10.0, look_s=0.25)
+START = Start(spec=msgspec.Raw(b"{}"))
+
+
+def roll(*others: str | None, job: str | None = None, **asked: Any) -> Roll:
+    return Roll(["n0", *others], job=job, asked=asked, patience=PATIENCE)
+
+
+def look(at: Roll, *, until_s: float, from_s: float = 0.0) -> list[RankFailed]:
+    """Look four times a second, the other hosts being silent."""
+    times = range(int(from_s * 4) + 1, int(until_s * 4) + 1)
+    return [failed for time in times for failed in at.look(time / 4, 1000.0 + time / 4)]
+
+
+def refusal(of: Refused | None) -> str:
+    assert of is not None
+    return of.what
+
+
+def test_a_host_is_missing_until_it_joins() -> None:
+    one = roll("n1", None, "n3")
+    assert one.missing() == (1, 2, 3)
+    assert one.join(joining(2), "a", 0.0) is None
+    assert one.missing() == (1, 3)
+    assert one.absence(" within 60 s") == "2 of 4 hosts did not join within 60 s: n1 (rank 1) and n3 (rank 3)"
+
+
+def test_a_host_without_a_name_is_called_by_its_rank() -> None:
+    assert roll(None).absence("") == "1 of 2 hosts did not join: rank 1"
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "said"),
+    [
+        ("7", "8", "n1 (rank 1) belongs to job 8, rank 0 to job 7"),
+        ("7", None, "n1 (rank 1) belongs to no job, rank 0 to job 7"),
+        (None, "8", "n1 (rank 1) belongs to job 8, rank 0 to no job"),
+    ],
+)
+def test_a_host_of_another_job_is_refused_and_waited_for(
+    mine: str | None, its: str | None, said: str
+) -> None:
+    one = roll("n1", job=mine)
+    assert refusal(one.join(joining(1, job=its), "a", 0.0)) == said
+    assert not one.is_decided()
+    assert one.absence("").endswith(f"; refused besides: {said}")
+
+
+@pytest.mark.parametrize("rank", [-1, 0, 2, 10**30])
+def test_a_rank_that_is_none_of_the_others_is_refused(rank: int) -> None:
+    one = roll("n1")
+    assert "rank 0 waits for ranks 1 to 1" in refusal(one.join(joining(rank, "x"), "a", 0.0))
+    assert one.missing() == (1,)
+
+
+def test_the_same_host_may_ask_again_and_another_may_not_have_its_rank() -> None:
+    one = roll("n1")
+    assert one.join(joining(1), "a", 0.0) is None
+    assert one.join(joining(1), "a", 1.0) is None
+    said = refusal(one.join(joining(1, "n9"), "b", 2.0))
+    assert said == "n9 (rank 1) cannot join: that rank has joined already, from n1"
+    assert one.seats[1].joining.name == "n1"
+
+
+def test_a_host_that_was_started_again_replaces_the_one_that_has_fallen_silent() -> None:
+    one = roll("n1")
+    one.join(joining(1, port=4000), "a", 0.0)
+    assert one.join(joining(1, port=5000), "b", 5.0) is not None
+    look(one, until_s=11.0)
+    assert one.missing() == (1,)
+    assert "n1 (rank 1) joined and no longer answers" in one.absence("")
+    assert one.join(joining(1, port=5000), "b", 11.0) is None
+    assert one.missing() == ()
+    assert one.seats[1].joining.port == 5000
+
+
+def test_an_option_that_differs_from_rank_0_is_refused_and_nobody_waits_any_more() -> None:
+    one = roll("n1", batch_size=64, gpus=(0, 1))
+    its = {"batch_size": 32, "gpus": [0, 1]}
+    said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
+    assert refusal(one.join(joining(1, asked=its), "a", 0.0)) == said
+    assert one.is_decided()
+    assert one.absence("") == f"1 of 2 hosts did not join: n1 (rank 1); {said}"
+
+
+def test_an_option_that_rank_0_does_not_have_is_refused_and_one_left_out_is_not() -> None:
+    one = roll("n1", batch_size=64)
+    said = "--model is 'x y' on n1 (rank 1), not on rank 0"
+    assert refusal(one.join(joining(1, asked={"model": "x y"}), "a", 0.0)) == said
+    assert one.join(joining(1), "a", 0.0) is None
+
+
+def test_a_corrected_host_is_not_refused_any_more() -> None:
+    one = roll("n1", None, batch_size=64)
+    one.join(joining(1, asked={"batch_size": 32}), "a", 0.0)
+    assert one.join(joining(1, asked={"batch_size": 64}), "b", 0.0) is None
+    assert one.absence("") == "1 of 3 hosts did not join: rank 2"
+
+
+def test_a_started_host_that_falls_silent_fails_once() -> None:
+    one = roll("n1", "n2", "n3")
+    for rank in (1, 2, 3):
+        one.join(joining(rank), "a", 0.0)
+    one.seats[1].reply, one.seats[2].reply, one.seats[3].reply = START, START, Unused(why="enough GPUs")
+    assert look(one, until_s=6.0) == []
+    one.seats[1].silence.heard(6.0)
+    (failed,) = look(one, from_s=6.0, until_s=12.0)
+    assert (failed.rank, failed.cause) == (2, "host n2 (rank 2) no longer answers")
+    assert (failed.time_s, failed.exit_code) == (1010.0, 3)
+    assert [each.rank for each in look(one, from_s=12.0, until_s=60.0)] == [1]
+
+
+def test_no_host_fails_by_a_time_in_which_rank_0_was_stopped() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    one.seats[1].reply = START
+    assert one.look(3600.0, 0.0) == []
+
+
+def test_a_failure_of_its_own_stays_the_only_one_of_a_host() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    one.seats[1].reply = START
+    own = RankFailed(
+        time_s=5.0, kind="killed", cause="its server was ended by SIGKILL", remedy="", exit_code=137
+    )
+    (event,) = one.take(1, 0, [own], later_s=0.0)
+    assert event == RankFailed(
+        time_s=5.0,
+        rank=1,
+        kind="killed",
+        cause="host n1 (rank 1): its server was ended by SIGKILL",
+        remedy="",
+        exit_code=137,
+    )
+    assert look(one, until_s=60.0) == []
+
+
+def test_events_that_come_again_are_taken_once() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    events = [Noticed(time_s=float(number), says=str(number)) for number in range(5)]
+    taken = [one.take(1, 0, events[:2], later_s=0.0), one.take(1, 0, events[:3], later_s=0.0)]
+    taken += [one.take(1, 1, events[1:3], later_s=0.0), one.take(1, 3, events[3:], later_s=0.0)]
+    assert [[each.time_s for each in some] for some in taken] == [[0, 1], [2], [], [3, 4]]
+
+
+def test_times_of_a_host_are_turned_into_those_of_rank_0() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    sample = Sample(time_s=50.0, gpus=(), host=HostLoad(time_s=49.0, seconds=2.0))
+    (taken,) = one.take(1, 0, [sample], later_s=-20.0)
+    assert taken == Sample(time_s=30.0, rank=1, gpus=(), host=HostLoad(time_s=29.0, seconds=2.0))
+
+
+def test_text_of_another_host_cannot_act_on_a_terminal() -> None:
+    said = roll("n1", job="\x1b[2J").absence("") + refusal(
+        roll("n1").join(joining(1, job="\x1b[2J"), "a", 0.0)
+    )
+    said += refusal(roll("n1").join(joining(1, asked={"\x1b": "\x1b"}), "a", 0.0))
+    assert said.isprintable()
+
+
+def test_only_some_strangers_are_remembered() -> None:
+    one = roll("n1")
+    for rank in range(2, 1000):
+        one.join(joining(rank), "a", 0.0)
+    assert len(one.absence("")) < 1000
