@@ -333,6 +333,8 @@ def test_no_cell_of_a_preset_is_refused(
         (("quick", "--seed", "3"), "add --order random"),
         (("tf-official", "--data-dir", "nowhere"), "is not a folder"),
         (("--resume", "nowhere", "--cpu"), "--cpu cannot be combined with --resume"),
+        (("--resume", "nowhere", "--seed", "0"), "--seed cannot be combined with --resume"),
+        (("quick", "--seed", "0"), "add --order random"),
         (("--resume", "nowhere", "--order", "random"), "--order cannot be combined with --resume"),
     ],
 )

@@ -9,6 +9,7 @@ import msgspec
 
 from gputopo import __version__
 from gputopo.cli.sweep.cells import UNFIT, known_options, lasting_defaults
+from gputopo.cli.sweep.options import CellOptions, PaceOptions
 from gputopo.launch.jobs.sweep import FILE
 from gputopo.sweeps.expand import Box, differences, expand
 from gputopo.sweeps.matrix import MAX_BYTES, Matrix, read
@@ -19,15 +20,14 @@ from gputopo.values.option import listed
 from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
 
 
-def begun(
-    preset: str | None, file: Path | None, *, seed: int | None, order: str | None, asked: dict[str, Any]
-) -> tuple[Sweep, Matrix]:
+def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
     if (preset is None) == (file is None):
         what = "nothing to sweep" if preset is None else "--matrix cannot be combined with a preset"
         raise UsageError(what, f"name a preset ({listed(PRESETS)}), or a file with --matrix")
     origin, text = _source(preset, file)
-    asked = {**asked, **({} if order is None else {"order": order})}
+    asked = options.given
+    seed = asked.pop("seed", None)
     matrix = _matrix(text, origin, asked)
     if matrix.order != "random" and seed is not None:
         raise UsageError("--seed is for a random order", "add --order random, or leave --seed out")
@@ -78,15 +78,19 @@ def resumed(
     return found, _matrix(found.matrix, found.origin, found.asked)
 
 
-def with_budget(blank: Sweep, seconds: float | None) -> Sweep:
-    """Return the manifest with so many seconds from here on.
+def paced(blank: Sweep, matrix: Matrix, pace: PaceOptions) -> tuple[Sweep, Matrix]:
+    """Return the manifest and the matrix at this pace.
 
-    None: what is left of its time budget; where that ended the sweep, as many seconds again.
+    Without a time budget of its own: what is left of the sweep's; where that ended it, as many seconds again.
     """
-    if seconds is None and blank.ended_by != BY_TIME:
-        return blank
-    budget = blank.time_budget_s if seconds is None else seconds
-    return msgspec.structs.replace(blank, time_budget_s=budget, budget_from_s=blank.seconds)
+    given = {"cool_down_s": pace.cool_down, "cool_down_c": pace.cool_below}
+    given = {name: one for name, one in given.items() if one is not None}
+    matrix = msgspec.structs.replace(matrix, **given)
+    blank = msgspec.structs.replace(blank, cool_down_s=matrix.cool_down_s)
+    if pace.time_budget is None and blank.ended_by != BY_TIME:
+        return blank, matrix
+    budget = blank.time_budget_s if pace.time_budget is None else pace.time_budget
+    return msgspec.structs.replace(blank, time_budget_s=budget, budget_from_s=blank.seconds), matrix
 
 
 def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> Sweep:

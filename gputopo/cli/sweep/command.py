@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.cli.sweep.options import CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.spec.readers import read_data_folder, read_folder
+from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
-from gputopo.values.option import Option
+from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.cli.sweep.cells import Planned
@@ -30,6 +32,7 @@ LOAD_S = 1.0  # over which the load of the host is measured before a cell
 
 
 def sweep(
+    *,
     preset: Annotated[
         str | None,
         Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
@@ -46,51 +49,8 @@ def sweep(
         Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
     ] = None,
     retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
-    time_budget: Annotated[
-        float | None,
-        Option(
-            "--time-budget",
-            "Start no cell that would not end within so many seconds; a killed sweep goes on with the rest",
-            value="SECONDS",
-            above=0,
-            default="that of the matrix, or what is left of it",
-        ),
-    ] = None,
-    compare_pairs: Annotated[
-        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
-    ] = False,
-    data_dir: Annotated[
-        str | None,
-        Option(
-            "--data-dir",
-            "ImageNet's TFRecords for the cells of presets with real input",
-            value="DIR",
-            default="a small folder of drawn images, made for the sweep",
-            read=read_data_folder,
-        ),
-    ] = None,
-    order: Annotated[
-        Literal["listed", "rounds", "random"] | None,
-        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
-    ] = None,
-    seed: Annotated[
-        int | None, Option("--seed", "Of a random order", min=0, default="by the clock; it is stated")
-    ] = None,
-    cool_down: Annotated[
-        float | None,
-        Option("--cool-down", "Pause before each cell", value="SECONDS", min=0, default="that of the matrix"),
-    ] = None,
-    cool_below: Annotated[
-        float | None,
-        Option(
-            "--cool-below",
-            "Wait before each cell until all GPUs are below this temperature",
-            value="CELSIUS",
-            above=0,
-            default="that of the matrix",
-        ),
-    ] = None,
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False,
+    cells: Annotated[CellOptions, OptionsOf(CellOptions)],
+    pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
     dry_run: Annotated[
         bool, Option("--dry-run", "List the cells with their predicted time; run none")
     ] = False,
@@ -112,25 +72,22 @@ def sweep(
     or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.source import planned_machine
-    from gputopo.cli.sweep.begin import begun, resumed, with_budget
+    from gputopo.cli.sweep.begin import begun, paced, resumed
     from gputopo.launch.supervise.locks import locked_folder
 
     if retry_failed and resume is None:
         raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
-    asked = _asked(cpu, compare_pairs, data_dir)
     with contextlib.ExitStack() as held:
         if resume is None:
-            blank, made = begun(preset, matrix, seed=seed, order=order, asked=asked)
+            blank, made = begun(preset, matrix, cells)
             folder = _new_folder(blank, output, held, dry_run=dry_run)
         else:
-            _refuse_beside_resume(output=output, order=order, seed=seed, **asked)
+            _refuse_beside_resume((*cells.given, *(() if output is None else ("output",))))
             folder = Path(resume)
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
             blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
-        changed = {"cool_down_s": cool_down, "cool_down_c": cool_below}
-        made = msgspec.structs.replace(made, **{key: one for key, one in changed.items() if one is not None})
-        blank = with_budget(msgspec.structs.replace(blank, cool_down_s=made.cool_down_s), time_budget)
+        blank, made = paced(blank, made, pace)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
         if dry_run:
@@ -146,19 +103,12 @@ def sweep(
     return code or _exit_code(found, folder, fail_on)
 
 
-def _asked(cpu: bool, compare_pairs: bool, data_dir: str | None) -> dict[str, bool | str]:
-    given = {"cpu": cpu, "compare_pairs": compare_pairs, "data_dir": data_dir}
-    return {name: value for name, value in given.items() if value}
-
-
-def _refuse_beside_resume(**given: object) -> None:
-    for name, value in given.items():
-        if value not in (None, False):
-            flag = name.replace("_", "-")
-            raise UsageError(
-                f"--{flag} cannot be combined with --resume: it goes on as the sweep began",
-                "leave it out, or begin a new sweep without --resume",
-            )
+def _refuse_beside_resume(names: Iterable[str]) -> None:
+    for name in names:
+        raise UsageError(
+            f"--{name.replace('_', '-')} cannot be combined with --resume: it goes on as the sweep began",
+            "leave it out, or begin a new sweep without --resume",
+        )
 
 
 def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
