@@ -1,18 +1,44 @@
 """Time marks inside a step's graph: readings of the host's clock that depend on what was done on a device.
 
 A mark depends on a scalar copied back from a tower's device. So synchronous training still shows which device
-is slow, and nothing more than the step's own result is waited for.
+is slow, and nothing more than the step's own result is waited for. A tower's marks are read on its own host:
+the network is in none of them, and they are of that host's clock.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.run.events import Device
 
 Tensor = Any
 _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+
+
+class HostClocks:
+    """Brings the marks of several hosts, each of its own clock, to rank 0's.
+
+    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever later
+    counts as the difference of the clocks, so that what the network takes at least is not seen.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._ranks = np.array([device.rank for device in devices])
+        self._least = {rank: math.inf for rank in {*self._ranks.tolist()} - {0}}
+
+    def since(self, begin: Any, marks: Any) -> Any:
+        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
+        since = marks - begin
+        for rank, least in self._least.items():
+            own = self._ranks == rank
+            self._least[rank] = min(least, float(since[own].min()))
+            since[own] -= self._least[rank]
+        return since
 
 
 class Marks:
@@ -25,22 +51,22 @@ class Marks:
         self.probes: list[Tensor] = []
 
     def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        """Return a number [1] on the host that left the device after all the tensors were done there.
+        """Return a number [1] on the device's host, which left the device after all the tensors were done there.
 
         A slice of the last tensor, taken on the device after the others were queued, and copied back.
         """
         with tf.control_dependencies(list(tensors)):
             with tf.device(device):
                 first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
-            with tf.device(HOST), tf.name_scope(_SCOPE):
+            with tf.device(host_of(device)), tf.name_scope(_SCOPE):
                 probe = tf.cast(tf.negative(first), tf.float32)
         self.probes.append(probe)
         return probe
 
 
-def clock(after: Sequence[Tensor]) -> Tensor:
-    """Read the host's clock (seconds since the epoch, float64) after the given tensors are there."""
-    with tf.device(HOST), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
+def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
+    """Read a host's clock (seconds since the epoch, float64) after the given tensors are there."""
+    with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
         return tf.timestamp()
 
 
@@ -50,7 +76,7 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
         return tf.numpy_function(function, list(given), kind)
 
 
-def row_of(marks: Sequence[Tensor]) -> Tensor:
-    """Put a tower's marks side by side on the host."""
-    with tf.device(HOST), tf.name_scope(_SCOPE):
+def row_of(marks: Sequence[Tensor], host: str = HOST) -> Tensor:
+    """Put a tower's marks side by side on a host."""
+    with tf.device(host), tf.name_scope(_SCOPE):
         return tf.stack(list(marks))

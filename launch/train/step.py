@@ -12,15 +12,16 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
+from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.drills import Drills, drilled
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
-from gputopo.launch.train.marks import Marks, clock, row_of
+from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
-from gputopo.launch.train.placement.devices import HOST, concurrent_towers
+from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.placement.variables import VariableSet, read_state, write_state
 from gputopo.launch.train.precision import LossScale
@@ -107,7 +108,8 @@ class TrainingStep(GraphStep):
             independent=placement.waits == "own_copy",
         )
         self._marks = Marks()
-        self._at_once = concurrent_towers(spec)
+        self._groups = tower_groups(spec)
+        self._clocks = HostClocks(spec.devices)
         self.says: tuple[str, ...] = (*getattr(model, "says", ()), *remarks(spec))
         # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
         signature = [tf.TensorSpec((), tf.int64), *source.signature]
@@ -128,31 +130,34 @@ class TrainingStep(GraphStep):
         asked = self._spec.lifecycle.training_accuracy
         return StepOutcome(
             losses.numpy(),
-            marks.numpy() - begin.numpy(),
+            self._clocks.since(begin.numpy(), marks.numpy()),
             hits=right.numpy() if asked else None,
             examples=unequal_batches(self._spec),
         )
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        with home():
+            return self._outcome(number, fed)
+
+    def _outcome(self, number: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         waits = self.placement.waits
         begin = clock([])
         towers: list[_Tower] = []
         updates: list[Tensor] = []
-        start = [begin]
-        for first in range(0, len(self._spec.devices), self._at_once):
-            group = [
-                self._forward_backward(tower, number, fed, start)
-                for tower in range(first, first + self._at_once)
-            ]
-            start = [tower.marks for tower in group]
+        starts: dict[int, list[Tensor]] = {}  # of the next group of a host, by its rank
+        for numbers in self._groups:
+            rank = self._spec.devices[numbers[0]].rank
+            start = starts.get(rank, [begin])
+            group = [self._forward_backward(tower, number, fed, start) for tower in numbers]
+            starts[rank] = [tower.marks for tower in group]
             if waits == "own_copy":
                 changed = [
                     op
-                    for place, tower in enumerate(group, first)
+                    for place, tower in zip(numbers, group, strict=True)
                     for op in self._reduce_update([tower], number, after=[tower.marks], place=place)
                 ]
                 updates += changed
-                start += changed
+                starts[rank] += changed
             towers += group
         if waits == "each_tower":
             for tower, batch in zip(towers, self._spec.batches, strict=True):
@@ -174,26 +179,27 @@ class TrainingStep(GraphStep):
     ) -> _Tower:
         """Build both passes of one tower and its time marks; it starts after `start`."""
         device = self._spec.devices[tower].device
+        host = host_of(device)
         with tf.name_scope(f"tower_{tower}"):
-            started = clock(start)
+            started = clock(start, host)
             with tf.control_dependencies([started]):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
-            ready = clock([self._marks.arrived(weights, device)])
+            ready = clock([self._marks.arrived(weights, device)], host)
             late = self.drills.weights_arrived(tower, started, ready)
             if late is not None:
-                ready = clock([late])
+                ready = clock([late], host)
             given = TowerInput(tower, number, weights, state, fed)
             # CPU devices have few threads: without this a mark could come after the work that it precedes.
             gate = [ready] if self._spec.backend == "cpu" or late is not None else []
             with tf.control_dependencies(gate), tf.device(device):
                 made = self._math.forward_backward(given)
-            done = clock([self._marks.arrived(made.gradients, device)])
+            done = clock([self._marks.arrived(made.gradients, device)], host)
             late = self.drills.computed(tower, ready, done)
             if late is not None:
-                done = clock([late])
+                done = clock([late], host)
             made = _as_drilled(made, device, self.drills.spoiled(tower), [] if late is None else [done])
-            marks = row_of([started, ready, done])
+            marks = row_of([started, ready, done], host)
             if self._spec.lifecycle.training_accuracy:
                 with tf.device(device):
                     right = hits(self._model, made.logits, made.labels)
@@ -220,7 +226,7 @@ class TrainingStep(GraphStep):
         # This step's gradients; buffered ones are reduced while the towers compute.
         fresh = not self.placement.buffers
         # Groups of CPU devices: beside the last group a reduction would count as its computing.
-        in_groups = self._at_once < len(self._spec.devices)
+        in_groups = len(self._groups) > max(len(self._spec.servers), 1)
         last = fresh and in_groups and self.placement.waits in ("all", "each_tower")
         early = fresh and not last and self._spec.backend == "cpu"
         with tf.name_scope("update"):

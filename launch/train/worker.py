@@ -77,13 +77,14 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        _task_of(spec)(
-            models.build(spec.model, spec),
-            spec,
-            emit,
-            start=Start(import_s, worker_versions() | devices.settings(spec)),
-            **({} if spec.task == "input" else {"stopped": stopped}),
-        )
+        with devices.joined(spec):
+            _task_of(spec)(
+                models.build(spec.model, spec),
+                spec,
+                emit,
+                start=Start(import_s, worker_versions() | devices.settings(spec)),
+                **({} if spec.task == "input" else {"stopped": stopped}),
+            )
         emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return _failed(
@@ -138,8 +139,9 @@ def _memory_peak(spec: RunSpec) -> MemoryPeak:
     peaks = {}
     if spec.backend == "gpu":
         for device in spec.devices:
-            info = tf.config.experimental.get_memory_info(device.device.lstrip("/"))
-            peaks[device.device] = int(info["peak"])
+            if device.rank == 0:  # TensorFlow has no such figures of other processes
+                info = tf.config.experimental.get_memory_info(device.device.rpartition("/")[2])
+                peaks[device.device] = int(info["peak"])
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return MemoryPeak(time_s=time.time(), host_bytes=host, devices=peaks)
 

@@ -22,10 +22,15 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A tower's device: TensorFlow's name for it and, where it stands for one, the GPU of the machine."""
+    """A tower's device: TensorFlow's name for it and, where it stands for one, the GPU of the machine.
+
+    `rank` and `host`: of the host that has it, where a run has several.
+    """
 
     tower: int
-    device: str  # "/CPU:1", "/GPU:0"
+    device: str  # "/CPU:1", "/GPU:0", "/job:worker/task:2/device:GPU:0"
+    rank: int = 0
+    host: str | None = None
     gpu: int | None = None  # index in the machine
     gpu_name: str | None = None
     hop_to_variables: str | None = None  # "PIX"; "local"; "host"; None: own copy

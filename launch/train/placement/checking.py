@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from gputopo.launch.spec.device_names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.reductions.partitioning import owners_of
@@ -108,9 +109,3 @@ def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
     if spec.exchange.ps_spread:
         return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
     return [[spec.ps_device or "/CPU:0"] * len(sizes)]
-
-
-def short_name(device: str) -> str:
-    """Return `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`."""
-    kind, _, number = device.rpartition("/")[2].rpartition(":")
-    return f"/{kind.removeprefix('device:')}:{number}"

@@ -1,14 +1,17 @@
 """The worker's TensorFlow devices: made once, before anything else touches TensorFlow."""
 
 import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import tensorflow as tf
 
+from gputopo.launch.spec.device_names import JOB, rank_of, short_name, task_name
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules.numerics import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.placement.checking import short_name
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 
@@ -25,20 +28,21 @@ def set_up(spec: RunSpec) -> None:
     """
     require_numerics(spec, os.environ)
     tf.config.set_soft_device_placement(False)
-    intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec)
+    intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, 0)
     if intra_threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if spec.runtime.inter_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(spec.runtime.inter_threads)
+    own = [device.device for device in spec.devices if device.rank == 0]
     if spec.backend == "cpu":
         cpu = tf.config.list_physical_devices("CPU")[0]
-        count = 1 + max(int(device.device.rpartition(":")[2]) for device in spec.devices)
+        count = 1 + max((int(name.rpartition(":")[2]) for name in own), default=0)
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         return
     gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < len(spec.devices):
+    if len(gpus) < len(own):
         raise HardwareError(
-            f"TensorFlow sees {len(gpus)} of the {len(spec.devices)} planned GPUs",
+            f"TensorFlow sees {len(gpus)} of the {len(own)} planned GPUs",
             "install the GPU build (pip install 'gputopo[cuda]') and see the CUDA lines in worker.log",
         )
     limit = spec.runtime.memory_limit_mib
@@ -49,6 +53,47 @@ def set_up(spec: RunSpec) -> None:
             tf.config.set_logical_device_configuration(
                 gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
             )
+
+
+@contextmanager
+def joined(spec: RunSpec) -> Iterator[None]:
+    """Join the servers of the other hosts, after `set_up`; in this context devices without a task are rank 0's.
+
+    Nothing on a single host.
+    """
+    if spec.servers:
+        cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
+        tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0, protocol="grpc")
+    with home():
+        yield
+
+
+def home() -> AbstractContextManager[Any]:
+    """Return the scope in which names without a task are of this process, also in a graph under construction.
+
+    A graph does not inherit the scope that it is made in, and of several hosts `/CPU:0` is ambiguous.
+    """
+    own = rank_of(tf.config.list_logical_devices()[0].name)
+    return nullcontext() if own is None else tf.device(task_name(own))
+
+
+def server_config(spec: RunSpec, rank: int) -> Any:
+    """Return the settings (ConfigProto) of a host's server: as those that `set_up` makes on rank 0."""
+    own = [device.device for device in spec.devices if device.rank == rank]
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=spec.runtime.intra_threads or _threads_of_an_op(spec, rank) or 0,
+        inter_op_parallelism_threads=spec.runtime.inter_threads or 0,
+    )
+    if spec.backend == "cpu":
+        config.device_count["CPU"] = max(len(own), 1)
+    elif spec.runtime.memory_limit_mib is None:
+        config.gpu_options.allow_growth = True
+    else:
+        for _ in own:
+            config.gpu_options.experimental.virtual_devices.add(
+                memory_limit_mb=[spec.runtime.memory_limit_mib]
+            )
+    return config
 
 
 def settings(spec: RunSpec) -> dict[str, str]:
@@ -82,27 +127,38 @@ def require(device: str) -> None:
         )
 
 
-def _threads_of_an_op(spec: RunSpec) -> int | None:
-    """Return the share of the cores of each CPU device that runs at once; None: TensorFlow's own choice.
+def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
+    """Return the share of a host's cores of each CPU device that runs at once; None: TensorFlow's own choice.
 
     Two towers on two cores take 3 to 7 % less CPU time so (ResNet-20, ResNet-50): no op is cut into parts
     that wait for one another.
     """
-    width = concurrent_towers(spec)
+    ranks = [group for group in tower_groups(spec) if spec.devices[group[0]].rank == rank]
+    width = len(ranks[0]) if ranks else 0
     if spec.backend == "gpu" or width < 2:
         return None
     return max(len(os.sched_getaffinity(0)) // width, 1)
 
 
 def concurrent_towers(spec: RunSpec) -> int:
-    """Return how many towers run at once.
+    """Return how many towers run at once on this host."""
+    return len(tower_groups(spec)[0])
 
-    GPUs: all. Logical CPU devices share the cores, so that more towers than cores would only queue inside
-    TensorFlow and their times would mean nothing: the largest divisor of the tower count that is at most the
-    number of usable cores runs at once, and the next group starts when the one before has its gradients.
+
+def tower_groups(spec: RunSpec) -> list[list[int]]:
+    """Return the towers of the groups that run one after another on each host, host by host.
+
+    GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would only
+    queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count that is
+    at most the number of usable cores runs at once, and the next group starts when the one before has its
+    gradients.
     """
-    towers = len(spec.devices)
-    if spec.backend == "gpu":
-        return towers
-    cores = len(os.sched_getaffinity(0))
-    return max(width for width in range(1, towers + 1) if towers % width == 0 and width <= max(cores, 1))
+    groups = []
+    for rank in dict.fromkeys(device.rank for device in spec.devices):
+        towers = [device.tower for device in spec.devices if device.rank == rank]
+        width = len(towers)
+        if spec.backend == "cpu":
+            cores = spec.servers[rank].cores if rank else len(os.sched_getaffinity(0))
+            width = max(n for n in range(1, width + 1) if width % n == 0 and n <= max(cores, 1))
+        groups += [towers[first : first + width] for first in range(0, len(towers), width)]
+    return groups

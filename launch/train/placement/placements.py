@@ -28,7 +28,7 @@ def place(model: Model, spec: RunSpec) -> Placement:
     """
     require_exchange(spec)
     devices = [device.device for device in spec.devices]
-    for device in {*devices, spec.ps_device or HOST}:
+    for device in {*devices, *filter(None, [spec.ps_device])}:
         require(device)
     if spec.variable_update == "parameter_server":
         servers = servers_of(model, spec)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.train.placement.devices import home
 from gputopo.values.errors import HardwareError
 from gputopo.workload.spreading import MIN_CHUNK
 
@@ -60,7 +61,8 @@ def self_test(
         for device, value in zip(devices, given, strict=True):
             with tf.device(device):
                 values.append(tf.broadcast_to(tf.constant(value, tf.float64), shape))
-        return reducer([values])[0]
+        with home():
+            return reducer([values])[0]
 
     for device, total in zip(devices, tf.compat.v1.wrap_function(reduce, [])(), strict=True):
         found = total.numpy()

@@ -1,0 +1,39 @@
+"""TensorFlow's names of devices: `/GPU:1` on a single host, `/job:worker/task:2/device:GPU:1` past one.
+
+`/CPU:0` without a task is the CPU of the host in whose scope it stands: that of the tower, else of rank 0.
+"""
+
+import re
+
+JOB = "worker"
+_TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
+
+
+def device_name(kind: str, number: int, rank: int | None = None) -> str:
+    """Return the name of a host's device. `rank`: of the host, None: the only one."""
+    return f"/{kind}:{number}" if rank is None else f"{task_name(rank)}/device:{kind}:{number}"
+
+
+def task_name(rank: int) -> str:
+    """Return the name of a host's server."""
+    return f"/job:{JOB}/task:{rank}"
+
+
+def rank_of(device: str) -> int | None:
+    """Return the rank of the host that a name stands for, None where it names no host."""
+    found = _TASK.match(device)
+    return None if found is None else int(found.group(1))
+
+
+def host_of(device: str) -> str:
+    """Return the CPU of the host that has the device."""
+    return device_name("CPU", 0, rank_of(device))
+
+
+def short_name(device: str) -> str:
+    """Return the name as `device_name` makes it, of one as TensorFlow writes it.
+
+    `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`.
+    """
+    kind, _, number = device.rpartition("/")[2].rpartition(":")
+    return device_name(kind.removeprefix("device:"), int(number), rank_of(device))

@@ -1,0 +1,59 @@
+"""The child of a host that another host's process trains on: `... server SPEC_FILE RANK EVENTS_FD`.
+
+A TensorFlow server with the host's devices of the spec. It serves until SIGTERM; where it cannot, it writes a
+RankFailed to the pipe that the parent gave it.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from gputopo.launch.spec.device_names import JOB
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.op_errors import first_line
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode
+from gputopo.values.run.events import Event, PhaseBegun, RankFailed, encode_line
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the devices of a rank and return the exit code."""
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    spec_file, rank, events_fd = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
+
+    def emit(event: Event) -> None:
+        os.write(events_fd, encode_line(event))
+
+    import tensorflow as tf
+
+    from gputopo.launch.train.placement import devices
+
+    cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
+    try:
+        serving = tf.distribute.Server(
+            cluster, job_name=JOB, task_index=rank, protocol="grpc", config=devices.server_config(spec, rank)
+        )
+    except tf.errors.OpError as error:
+        emit(
+            RankFailed(
+                time_s=time.time(),
+                rank=rank,
+                kind="error",
+                cause=f"TensorFlow's server cannot listen on {spec.servers[rank].address}: {first_line(str(error))}",
+                remedy="see whether another program has the port, and whether the address is this host's",
+                exit_code=ExitCode.HARDWARE,
+            )
+        )
+        return ExitCode.HARDWARE
+    emit(PhaseBegun(time_s=time.time(), rank=rank, phase="serving"))
+    while serving is not None:
+        signal.pause()
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
