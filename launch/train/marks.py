@@ -23,13 +23,13 @@ _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on pur
 class HostClocks:
     """Brings the marks of several hosts, each of its own clock, to rank 0's.
 
-    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever later
-    counts as the difference of the clocks, so that what the network takes at least is not seen.
+    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
+    later counts as the difference of the clocks, so that what the network takes at least is not seen.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._ranks = np.array([device.rank for device in devices])
-        self._least = {rank: math.inf for rank in {*self._ranks.tolist()} - {0}}
+        self._least = dict.fromkeys({*self._ranks.tolist()} - {0}, math.inf)
 
     def since(self, begin: Any, marks: Any) -> Any:
         """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
@@ -51,7 +51,7 @@ class Marks:
         self.probes: list[Tensor] = []
 
     def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        """Return a number [1] on the device's host, which left the device after all the tensors were done there.
+        """Return a number [1] on the device's host that left the device after all the tensors were done.
 
         A slice of the last tensor, taken on the device after the others were queued, and copied back.
         """

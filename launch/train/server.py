@@ -38,12 +38,13 @@ def main(arguments: list[str]) -> int:
             cluster, job_name=JOB, task_index=rank, protocol="grpc", config=devices.server_config(spec, rank)
         )
     except tf.errors.OpError as error:
+        address, why = spec.servers[rank].address, first_line(str(error))
         emit(
             RankFailed(
                 time_s=time.time(),
                 rank=rank,
                 kind="error",
-                cause=f"TensorFlow's server cannot listen on {spec.servers[rank].address}: {first_line(str(error))}",
+                cause=f"TensorFlow's server cannot listen on {address}: {why}",
                 remedy="see whether another program has the port, and whether the address is this host's",
                 exit_code=ExitCode.HARDWARE,
             )

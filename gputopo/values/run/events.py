@@ -245,7 +245,8 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
     """Something other than a step begins, in which no steps are to be expected.
 
     `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
-    step; batch search: smaller batches are tried after one that does not fit.
+    step; batch search: smaller batches are tried after one that does not fit; serving: a host's devices are
+    there for rank 0.
     """
 
     phase: str

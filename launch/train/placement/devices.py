@@ -57,9 +57,9 @@ def set_up(spec: RunSpec) -> None:
 
 @contextmanager
 def joined(spec: RunSpec) -> Iterator[None]:
-    """Join the servers of the other hosts, after `set_up`; in this context devices without a task are rank 0's.
+    """Join the servers of the other hosts, after `set_up`; on a single host do nothing.
 
-    Nothing on a single host.
+    In this context devices without a task are rank 0's.
     """
     if spec.servers:
         cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
@@ -148,10 +148,10 @@ def concurrent_towers(spec: RunSpec) -> int:
 def tower_groups(spec: RunSpec) -> list[list[int]]:
     """Return the towers of the groups that run one after another on each host, host by host.
 
-    GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would only
-    queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count that is
-    at most the number of usable cores runs at once, and the next group starts when the one before has its
-    gradients.
+    GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would
+    only queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count
+    that is at most the number of usable cores runs at once, and the next group starts when the one before
+    has its gradients.
     """
     groups = []
     for rank in dict.fromkeys(device.rank for device in spec.devices):

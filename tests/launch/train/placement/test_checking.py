@@ -106,11 +106,3 @@ def test_bytes_of_variables_are_counted_by_device() -> None:
 def test_one_variable_on_another_device_is_an_error_that_names_both() -> None:
     with pytest.raises(HardwareError, match=r"variable kernel:0 is on /CPU:0, not on /GPU:1"):
         checking.check_variables([(variables("GPU:0", "CPU:0"), ["/GPU:0", "/GPU:1"])])
-
-
-@pytest.mark.parametrize(
-    ("long", "short"),
-    [("/job:localhost/replica:0/task:0/device:GPU:11", "/GPU:11"), ("/device:CPU:0", "/CPU:0")],
-)
-def test_device_names_are_shortened_to_the_form_of_a_spec(long: str, short: str) -> None:
-    assert checking.short_name(long) == short
