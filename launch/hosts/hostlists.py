@@ -39,6 +39,12 @@ class HostAddress(msgspec.Struct, frozen=True):
         return self.name is not None and bool(_IPV4.fullmatch(self.name) or _IPV6.fullmatch(self.name))
 
 
+def address(name: str, port: int | None = None) -> HostAddress | None:
+    """Return the address where `name` may be one of a host, without a port that no user may listen on."""
+    host = HostAddress(name, port if port is not None and MIN_PORT <= port <= MAX_PORT else None)
+    return host if host.is_ip or _NAME.fullmatch(name) else None
+
+
 def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
     """Return the hosts of a list with commas, folded names unfolded, in the order of the text.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
+from gputopo.launch.hosts.hostlists import HostAddress, address, read_hosts
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 
@@ -54,31 +54,30 @@ def tf_config(environ: Environ) -> Claim | None:
     remove = "unset TF_CONFIG"
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise UsageError("TF_CONFIG has no cluster and task of TensorFlow's form", remove)
-    addresses = {kind: _addresses(kind, tasks) for kind, tasks in cluster.items()}
+    training = {kind: _tasks(kind, cluster.get(kind)) for kind in _TRAINING_TASKS}
     ranks: list[tuple[Any, Any]] = [
-        (kind, index) for kind in _TRAINING_TASKS for index in range(len(addresses.get(kind, ())))
+        (kind, number) for kind, tasks in training.items() for number in range(len(tasks))
     ]
     kind, index = task.get("type"), task.get("index", 0)
-    if isinstance(index, str) and index.isdecimal():
-        index = int(index)
+    index = _count(index) if isinstance(index, str) else index
     if kind == "evaluator" and ranks:
         raise UsageError(
             "this is the evaluator of TF_CONFIG's cluster, which does not train",
             "evaluate its checkpoints: gputopo run --eval --checkpoints DIR --num-hosts 1",
         )
-    if addresses.get("ps") and ranks:
+    if cluster.get("ps") and ranks:
         raise UsageError(
             "TF_CONFIG has ps tasks, and gputopo stores variables on the hosts that train",
             "start the cluster without ps; --ps chooses the device of the variables",
         )
     if len(ranks) < 2:
         return None
-    hosts = tuple(addresses[name][number] for name, number in ranks)
-    if not isinstance(index, int) or (kind, index) not in ranks:
+    if (kind, index) not in ranks:
         raise UsageError(
-            f"TF_CONFIG says this is task {shown(str(index))} of {shown(str(kind))}, which its cluster lacks",
+            f"TF_CONFIG has this as task {shown(str(index))} of {shown(str(kind))}, which its cluster lacks",
             f"correct its task, or {remove}",
         )
+    hosts = read_hosts("TF_CONFIG", ",".join(one for tasks in training.values() for one in tasks))
     # Several ports of a loopback address are hosts of a rehearsal; of another they are tasks of one host.
     names = [one.name for one in hosts if not _is_loopback(one)]
     return Claim(
@@ -95,21 +94,21 @@ def tf_config(environ: Environ) -> Claim | None:
 def slurm(environ: Environ) -> Claim | None:
     """Return what the variables of a Slurm step say; those of a job alone are no rank. Raises UsageError.
 
-    The rank is the index of the host in SLURM_STEP_NODELIST.
+    The rank is the index of the host in SLURM_STEP_NODELIST, which with -m arbitrary is not that of the task.
     """
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
-    if not step or (_number(environ, "SLURM_STEP_ID") or 0) >= _FIRST_RESERVED_STEP:
+    step, job = _number(environ, "SLURM_STEP_ID"), _number(environ, "SLURM_JOB_ID")
+    if step is None or step >= _FIRST_RESERVED_STEP:
         return None
     if "OMPI_COMM_WORLD_SIZE" in environ or "MPI_LOCALNRANKS" in environ:
         return None  # mpirun starts its daemons by srun: this step is theirs
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?"
     source = f"Slurm step {job}.{step}"
     nodes = environ.get("SLURM_STEP_NODELIST", "")
     hosts = read_hosts(f"SLURM_STEP_NODELIST of {source}", nodes) if nodes else ()
     size = _number(environ, "SLURM_STEP_NUM_NODES") or len(hosts)
     tasks = _most_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    if size < 2 and (tasks < 2 or "SLURM_PTY_PORT" in environ):
-        return None  # with --pty only task 0 goes on: a shell
+    is_shell = "SLURM_PTY_PORT" in environ and _number(environ, "SLURM_PROCID") == 0
+    if size < 2 and (tasks < 2 or is_shell):
+        return None  # with --pty task 0 alone goes on
     return Claim(
         source=source,
         remove="unset SLURM_STEP_ID",
@@ -123,24 +122,23 @@ def slurm(environ: Environ) -> Claim | None:
 
 
 def mpi(environ: Environ) -> Claim | None:
-    """Return what Open MPI's variables say, or those of Hydra: MPICH, Intel MPI. Raises nothing.
+    """Return what Open MPI's variables say, or those of Hydra: MPICH, Intel MPI. Raises UsageError.
 
-    They name no hosts. Open MPI names that of mpirun, which is that of rank 0 where the daemons of the hosts
-    are numbered as the ranks.
+    They name no hosts. In a Slurm job mpirun goes through the nodes in order; Open MPI names the host of
+    mpirun, which is that of rank 0 where the daemons of the hosts are numbered as the ranks.
     """
-    size = _number(environ, "OMPI_COMM_WORLD_SIZE")
+    size, rank = _number(environ, "OMPI_COMM_WORLD_SIZE"), _number(environ, "OMPI_COMM_WORLD_RANK")
     if size is not None:
-        tasks = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
-        rank = _number(environ, "OMPI_COMM_WORLD_RANK")
         mpirun = _mpirun_host(environ)
+        leader = (mpirun,) if mpirun is not None and _daemon(environ) == rank else ()
         return Claim(
             source="Open MPI",
             remove="unset OMPI_COMM_WORLD_SIZE",
             rank=rank,
             size=size,
-            hosts=(HostAddress(mpirun),) if mpirun and _daemon(environ) == rank else (),
+            hosts=_nodes_of_job(environ, rank, size) or leader,
             job=environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid"),
-            tasks_per_host=tasks,
+            tasks_per_host=_number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1,
             one_each="mpirun --map-by ppr:1:node",
         )
     size, rank = _number(environ, "PMI_SIZE"), _number(environ, "PMI_RANK")
@@ -152,6 +150,7 @@ def mpi(environ: Environ) -> Claim | None:
         remove="unset PMI_SIZE",
         rank=rank,
         size=size,
+        hosts=_nodes_of_job(environ, rank, size),
         tasks_per_host=_number(environ, "MPI_LOCALNRANKS") or _number(environ, "PMI_LOCAL_SIZE") or 1,
         one_each="mpiexec -ppn 1",
     )
@@ -170,7 +169,7 @@ def torch(environ: Environ) -> Claim | None:
             remove="unset PET_NNODES",
             rank=_number(environ, "PET_NODE_RANK"),
             size=nodes,
-            hosts=_master(environ, "PET_MASTER"),
+            hosts=master(environ, "PET_MASTER"),
             job=_given(environ, "PET_RDZV_ID"),
         )
     size, node = _number(environ, "WORLD_SIZE"), _number(environ, "NODE_RANK")
@@ -185,7 +184,7 @@ def torch(environ: Environ) -> Claim | None:
         remove="unset WORLD_SIZE",
         rank=node if rank is None else rank,
         size=size,
-        hosts=_master(environ, "MASTER"),
+        hosts=master(environ),
         job=_given(environ, "TORCHELASTIC_RUN_ID"),
         tasks_per_host=tasks,
         one_each="torchrun --nproc-per-node 1",
@@ -200,25 +199,29 @@ def indexed_job(environ: Environ) -> Claim | None:
     index = _number(environ, "JOB_COMPLETION_INDEX")
     if index is None:
         return None
-    jobset = environ.get("JOBSET_NAME")
-    pod, ending = environ.get("HOSTNAME", ""), f"-{index}"
-    first = f"{pod.removesuffix(ending)}-0.{jobset}" if jobset and pod.endswith(ending) else None
+    jobset, pod, ending = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", ""), f"-{index}"
+    first = address(f"{pod.removesuffix(ending)}-0.{jobset}") if jobset and pod.endswith(ending) else None
     return Claim(
-        source=f"JobSet {jobset}" if jobset else "JOB_COMPLETION_INDEX",
+        source=f"JobSet {shown(jobset)}" if jobset else "JOB_COMPLETION_INDEX",
         remove="unset JOB_COMPLETION_INDEX",
         rank=index,
-        hosts=_master(environ, "MASTER") or ((HostAddress(first),) if first else ()),
+        hosts=master(environ) or (() if first is None else (first,)),
         job=jobset,
     )
 
 
-def master(environ: Environ) -> tuple[HostAddress, ...]:
-    """Return the host that MASTER_ADDR names, where a script has set it for all ranks."""
-    return _master(environ, "MASTER")
+def master(environ: Environ, prefix: str = "MASTER") -> tuple[HostAddress, ...]:
+    """Return the host that MASTER_ADDR names, with MASTER_PORT, where a script has set it for all ranks."""
+    host = address(environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT"))
+    return () if host is None else (host,)
 
 
 def _number(environ: Environ, name: str) -> int | None:
-    text = environ.get(name, "").strip()
+    return _count(environ.get(name, ""))
+
+
+def _count(text: str) -> int | None:
+    text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
@@ -231,20 +234,20 @@ def _given(environ: Environ, name: str) -> str | None:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"TF_CONFIG is no JSON: {error}", "correct it, or unset TF_CONFIG") from error
     if not isinstance(found, dict):
         raise UsageError("TF_CONFIG is no JSON object", "correct it, or unset TF_CONFIG")
     return found
 
 
-def _addresses(kind: str, tasks: Any) -> tuple[HostAddress, ...]:
+def _tasks(kind: str, tasks: Any) -> list[str]:
     """Return the addresses of the tasks of a kind, which a list has, or an object by index."""
-    if isinstance(tasks, dict) and all(str(key).isdecimal() for key in tasks):
+    if isinstance(tasks, dict) and all(_count(key) is not None for key in tasks):
         tasks = [tasks[key] for key in sorted(tasks, key=int)]
-    if not isinstance(tasks, list) or not all(isinstance(one, str) and "," not in one for one in tasks):
-        raise UsageError(f"TF_CONFIG has no list of addresses for {shown(str(kind))}", "unset TF_CONFIG")
-    return read_hosts(f"TF_CONFIG's {kind}", ",".join(tasks)) if tasks else ()
+    if not isinstance(tasks or [], list) or not all(isinstance(one, str) for one in tasks or []):
+        raise UsageError(f"TF_CONFIG has no list of addresses for {kind}", "correct it, or unset TF_CONFIG")
+    return tasks or []
 
 
 def _is_loopback(host: HostAddress) -> bool:
@@ -253,15 +256,25 @@ def _is_loopback(host: HostAddress) -> bool:
 
 def _most_tasks(text: str) -> int:
     """Return the highest number of Slurm's `4(x2),3`; 1 where there is none."""
-    numbers = [part.partition("(")[0] for part in text.split(",")]
-    return max((int(number) for number in numbers if number.isdecimal()), default=1)
+    return max((_count(part.partition("(")[0]) or 1 for part in text.split(",")), default=1)
 
 
-def _mpirun_host(environ: Environ) -> str | None:
+def _nodes_of_job(environ: Environ, rank: int | None, size: int) -> tuple[HostAddress, ...]:
+    """Return the first nodes of a Slurm job where this one has the place of its rank among them, else ()."""
+    own = environ.get("PMIX_HOSTNAME") or environ.get("SLURMD_NODENAME") or ""
+    nodes = environ.get("SLURM_JOB_NODELIST", "")
+    if size < 2 or rank is None or not own or not nodes:
+        return ()
+    hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[:size]
+    has_place = rank < size == len(hosts) and str(hosts[rank].name) == own.partition(".")[0]
+    return hosts if has_place else ()
+
+
+def _mpirun_host(environ: Environ) -> HostAddress | None:
     """Return the host of mpirun: ORTE's URI (Open MPI 4), or PRRTE's name of the job (5)."""
     found = re.search(r"tcp://([0-9.]+)[,:]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
     named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
-    return found[1] if found else named[1] if named else None
+    return address(found[1] if found else named[1] if named else "")
 
 
 def _daemon(environ: Environ) -> int | None:
@@ -269,8 +282,3 @@ def _daemon(environ: Environ) -> int | None:
     texts = [environ[name] for name in _PMIX_SERVERS if name in environ]
     found = re.match(r"[^;]*\.([0-9]{1,9});", texts[0]) if texts else None
     return int(found[1]) if found else None
-
-
-def _master(environ: Environ, prefix: str) -> tuple[HostAddress, ...]:
-    name, port = environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT")
-    return (HostAddress(name, port),) if name else ()

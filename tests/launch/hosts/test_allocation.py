@@ -1,7 +1,9 @@
 """Which hosts train together, and which of them this is, by what starters and options say."""
 
+import json
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.launch.hosts.allocation import Allocation, find
@@ -45,6 +47,7 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
         (slurm_step(node=1), 1, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
         ({**slurm_step(), **GRES}, 0, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
         ({**slurm_step(node=1), **SLURM_24}, 1, ["n1", "n2"], "Slurm step 1234.0", "1234.0"),
+        (slurm_step("n[9,11]", 1, SLURM_PROCID="0"), 1, ["n9", "n11"], "Slurm step 1234.0", "1234.0"),
         (slurm_step("n[9-10]", 1, step="3"), 1, ["n9", "n10"], "Slurm step 1234.3", "1234.3"),
         (
             slurm_step("rack[1-2]node[01-02]", 2, count=4, tasks="1(x4)"),
@@ -101,7 +104,11 @@ def test_each_starter_gives_rank_and_addresses(
         slurm_step("n1", count=1, tasks="1", step="4294967290", SLURM_PTY_PORT="34889"),  # salloc
         slurm_step("n1", count=1, tasks="8", SLURM_PTY_PORT="34889"),  # srun -n8 --pty bash
         open_mpi_5(0, 1),
-        {**slurm_step("n[2-4]", count=3, tasks="1(x3)"), **open_mpi_4(0, 1)},  # in the daemons' step
+        {
+            **SLURM_JOB,
+            **slurm_step("n[2-4]", count=3, tasks="1(x3)"),
+            **open_mpi_4(0, 1),
+        },  # in the daemons' step
         intel_mpi(0, 1),
         torchrun(0, 1),
         {"RANK": "3"},
@@ -113,6 +120,7 @@ def test_each_starter_gives_rank_and_addresses(
         {"TF_CONFIG": "{}"},
         tf_job("worker", 0, worker=1),
         tf_job("chief", 0, chief=1),
+        tf_config({"chief": ["localhost:0"]}, "chief"),
         {**TRAIN_JOB, "PET_NNODES": "1", "PET_NODE_RANK": "0", "JOB_COMPLETION_INDEX": "0"},
         INDEXED_JOB,
         {**JOBSET, "HOSTNAME": "mnist-workers-0-0", "JOB_COMPLETION_INDEX": "0"},
@@ -148,8 +156,19 @@ def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
         # mpirun starts its daemons by srun: their step, on other hosts, is not that of the ranks.
         (
             SILENT,
-            {**slurm_step("n[2-4]", 0, count=3, tasks="1(x3)"), **open_mpi_5(1, 4)},
-            (1, ["n1", "?", "?", "?"], "Open MPI", "X"),
+            {**SLURM_JOB, **slurm_step("n[2-4]", 0, count=3, tasks="1(x3)"), **open_mpi_4(1, 4)},
+            (1, ["10.0.0.1", "?", "?", "?"], "Open MPI", "X"),
+        ),
+        # In a Slurm job the ranks are on its nodes in order, wherever mpirun itself was started.
+        (
+            SILENT,
+            {**SLURM_JOB, **open_mpi_5(1, 3, daemon=2)},
+            (1, ["n1", "n2", "n3"], "Open MPI", "X"),
+        ),
+        (
+            SILENT,
+            {**SLURM_JOB, **intel_mpi(1), "SLURMD_NODENAME": "n2"},
+            (1, ["n1", "n2"], "MPI (PMI_SIZE)", None),
         ),
         (
             asked("n3,n2"),
@@ -219,13 +238,26 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, {"RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "0"}, "2 tasks on one host", "torchrun"),
         (SILENT, ray_train(0, ("10.0.0.1:4000", "10.0.0.1:4001")), "2 tasks on one host", "num_workers"),
         (SILENT, intel_mpi(1), "nothing names the host of rank 0", "--hosts LIST"),
+        (
+            SILENT,
+            {**SLURM_JOB, **open_mpi_5(2, 3, daemon=0), "PMIX_HOSTNAME": "n4"},
+            "nothing names",
+            "--hosts",
+        ),
+        (SILENT, {**SLURM_JOB, **intel_mpi(0, 8), "SLURMD_NODENAME": "n1"}, "nothing names", "--hosts"),
+        (
+            SILENT,
+            slurm_step("n1", 0, count=1, tasks="4", SLURM_PTY_PORT="34889", SLURM_PROCID="3"),
+            "4 tasks on one host",
+            "srun",
+        ),
         (SILENT, open_mpi_4(0, daemon=1), "nothing names the host of rank 0", "MASTER_ADDR"),
         (SILENT, {"RANK": "1", "WORLD_SIZE": "2"}, "nothing names the host of rank 0", "--hosts LIST"),
         (SILENT, torchrun(2, 2), "rank 2 is outside the 2 hosts", "0 to 1"),
         (SILENT, {**slurm_step(), "SLURM_NODEID": ""}, "which of them this is", "--node-rank N"),
         (SILENT, slurm_step("n[1-3]"), "has 2 hosts, and names 3: n[1-3]", "--hosts LIST"),
         (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
-        (SILENT, JOBSET, "this is pod 1 of JobSet mnist", "--num-hosts N"),
+        (SILENT, JOBSET, "this is pod 1 of JobSet 'mnist'", "--num-hosts N"),
         (asked(num_hosts=4), INDEXED_JOB, "nothing names the host of rank 0", "--hosts LIST"),
         (asked("n1,n2"), {}, "which of them this is", "--node-rank N"),
         (asked("n1,n2"), SLURM_JOB, "which of them this is", "srun"),
@@ -287,3 +319,51 @@ def test_sources_that_agree_give_the_same_hosts_in_any_number(hosts: list[str], 
     other = data.draw(st.integers(0, size - 1).filter(lambda number: number != rank))
     with pytest.raises(UsageError, match=f"rank {other} by --node-rank, and rank {rank} by"):
         find(asked(node_rank=other), sources[some[0]])
+
+
+_VARIABLES = sorted(
+    {
+        *slurm_step(),
+        *open_mpi_4(),
+        *open_mpi_5(),
+        *intel_mpi(),
+        *torchrun(),
+        *TRAIN_JOB,
+        *JOBSET,
+        "TF_CONFIG",
+        "NODE_RANK",
+    }
+)
+_texts = st.one_of(
+    st.integers(-1, 4).map(str),
+    st.sampled_from(["n1", "n[1-2]", "n[1-", "1(x2)", "4(x2),1", "9" * 5000, "none", "a\nb", "-0.-1;"]),
+    st.text(max_size=8),
+    st.recursive(
+        st.none() | st.integers(0, 2) | st.sampled_from(["worker", "chief", "a:3000", "b:3000,c"]),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(["cluster", "task", "worker", "chief", "ps", "type", "index", "0"]), inner
+            )
+        ),
+        max_leaves=8,
+    ).map(json.dumps),
+)
+
+
+_started = st.sampled_from(
+    [{}, slurm_step(), open_mpi_4(), open_mpi_5(), intel_mpi(), torchrun(), TRAIN_JOB, JOBSET, tf_job()]
+)
+
+
+@settings(max_examples=300)
+@given(_started, st.dictionaries(st.sampled_from(_VARIABLES), _texts, max_size=4))
+def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Environ, other: Environ) -> None:
+    lines: tuple[str, ...] = ()
+    found = None
+    try:
+        found = find(SILENT, {**environ, **other})
+    except UsageError as refused:
+        lines = (refused.what, refused.hint)
+    assert all(line.strip() and "\n" not in line for line in lines)
+    assert found is None or (0 <= found.rank < found.size > 1 and str(found.leader).isprintable())
