@@ -351,8 +351,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `strategy`: a tf.distribute strategy; None: our own towers.
     `devices`: a tower each, in order, those of one host beside each other. `servers`: of the hosts of a run
     of several, by rank; rank 0's process trains over all of them. `ps_device` is the TensorFlow device that
-    holds the variables (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread. `batch_size`: examples
-    of every device and step, or of each device where they differ.
+    holds the variables (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread.
+    `batch_size`: examples of every device and step, or of each device where they differ.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
