@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show, to_stderr
-from gputopo.cli.report.history import history_of
+from gputopo.cli.report.history import PastOptions, history_of
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_lines, document_markdown, file_of, page_markdown
 from gputopo.report.layout import text_of
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import Option
+from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.measurements.box import Box
@@ -24,6 +24,7 @@ Shape = Literal["table", "markdown", "html", "json", "csv"]
 
 
 def report(
+    *,
     runs: Annotated[
         tuple[str, ...],
         Option(
@@ -57,19 +58,7 @@ def report(
             repeated=True,
         ),
     ] = (),
-    history: Annotated[
-        bool,
-        Option(
-            "--history",
-            "Show the past runs and saved bandwidths of this machine instead, and what is worse since when",
-        ),
-    ] = False,
-    model: Annotated[
-        str | None, Option("--model", "With --history: only runs of this model", value="NAME")
-    ] = None,
-    since: Annotated[
-        str | None, Option("--since", "With --history: only what is not older than this", value="DATE")
-    ] = None,
+    past: Annotated[PastOptions, OptionsOf(PastOptions)],
     shape: Annotated[
         Shape,
         Option("--format", "Output format"),
@@ -94,31 +83,37 @@ def report(
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input.
     """
-    if history:
+    if past.history:
         if runs or imported or baseline or published:
             raise UsageError(
                 "--history cannot be combined with runs: it shows those of this machine",
                 "leave them out, or leave --history out",
             )
-        box = history_of(model, since)
-        _show(box, lambda pictures: _box_document(box, pictures=pictures), shape, output)
-        return ExitCode.FINDINGS if fail_on == "warning" and box.changes else ExitCode.OK
-    if model is not None or since is not None:
+        return _report_history(past, shape, output, fail_on)
+    if past.model is not None or past.since is not None:
         raise UsageError("--model and --since choose runs of --history", "add --history, or name run folders")
     ours = RunFolders()
-    if published is not None:
-        if runs or imported or baseline:
-            raise UsageError(
-                "--published cannot be combined with runs",
-                "the published figures of a GPU stand beside its runs without it: leave it out",
-            )
+    if published is None:
+        study = _study((*runs, *imported), baseline, ours)
+    elif runs or imported or baseline:
+        raise UsageError(
+            "--published cannot be combined with runs",
+            "the published figures of a GPU stand beside its runs without it: leave it out",
+        )
+    else:
         from gputopo.measurements.documents.made import made
 
         study = made(published)
-    else:
-        study = _study((*runs, *imported), baseline, ours)
     _show(study, lambda pictures: _document(study, published, ours, pictures=pictures), shape, output)
     return _exit_code(study, fail_on)
+
+
+def _report_history(past: PastOptions, shape: Shape, output: Path | None, fail_on: FailOn | None) -> int:
+    from gputopo.report.study.box import box_document
+
+    box = history_of(past.model, past.since)
+    _show(box, lambda pictures: box_document(box, pictures=pictures), shape, output)
+    return ExitCode.FINDINGS if fail_on == "warning" and box.changes else ExitCode.OK
 
 
 def _show(
@@ -233,12 +228,6 @@ def _document(study: "Study", published: str | None, ours: "RunFolders", *, pict
     found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))
     shown = [run for run in found if run is not None]
     return with_pictures(document, study, shown, of=len(ours.runs))
-
-
-def _box_document(box: "Box", *, pictures: bool) -> "Document":
-    from gputopo.report.study.box import box_document
-
-    return box_document(box, pictures=pictures)
 
 
 def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:

@@ -1,12 +1,31 @@
 """`gputopo report --history`: the past runs and bandwidths of this machine, and what is worse since when."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from gputopo.values.errors import InputError, UsageError
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.measurements.box import Box
+
+
+class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show of this machine's history."""
+
+    THEME = "History"
+
+    history: Annotated[
+        bool,
+        Option(
+            "--history",
+            "Show the past runs and saved bandwidths of this machine instead, and what is worse since when",
+        ),
+    ] = False
+    model: Annotated[str | None, Option("--model", "Only runs of this model", value="NAME")] = None
+    since: Annotated[str | None, Option("--since", "Only what is not older than this", value="DATE")] = None
 
 
 def history_of(model: str | None, since: str | None) -> "Box":
