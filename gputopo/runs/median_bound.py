@@ -7,8 +7,9 @@ square root of the integrated autocorrelation time, as the error of a mean would
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import mul
 from statistics import NormalDist, median
 
 import msgspec
@@ -125,7 +126,8 @@ def correlation_time(values: Sequence[float]) -> float:
         return 1.0
 
     def correlation(lag: int) -> float:
-        return sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / variance
+        products: Iterator[float] = map(mul, centred, centred[lag:])
+        return sum(products) / variance
 
     found = [correlation(lag) for lag in range(2 * (min(MAX_LAG, count // 3) // 2) + 2)]
     time = 1.0

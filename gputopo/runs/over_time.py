@@ -91,7 +91,7 @@ class _Reader:
             self._labels = [short_name_of(device) for device in event.devices]
             self._batches = batch_sizes(event)
             self._towers = {device.tower: place for place, device in enumerate(event.devices)}
-            self._steps = Blocks(1 + len(self._labels), mean_limit=math.inf)
+            self._steps = Blocks(mean_limit=math.inf)
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:
@@ -129,7 +129,7 @@ class _Reader:
     def _sample(self, sample: Sample) -> None:
         if self._samples is None:
             self._gpus = [one.gpu for one in sample.gpus]
-            self._samples = Blocks(1 + len(_FACTS) * len(self._gpus), mean_limit=math.inf)
+            self._samples = Blocks(mean_limit=math.inf)
         of_gpu: dict[int, GpuSample] = {one.gpu: one for one in sample.gpus}
         row = [sample.time_s - self._begin]
         for fact in _FACTS:
@@ -140,10 +140,10 @@ class _Reader:
 
 def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, ...]:
     """Return the curves of the columns after the time, from number `first` on."""
-    times = blocks.medians[0]
+    times = blocks.medians(0)
     found = []
     for number, label in enumerate(labels):
-        column = blocks.medians[1 + first + number]
+        column = blocks.medians(1 + first + number)
         points = [(time, value) for time, value in zip(times, column, strict=True) if not math.isnan(value)]
         if points:
             seconds, values = zip(*points, strict=True)

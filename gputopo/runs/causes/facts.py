@@ -58,7 +58,7 @@ class Facts:
         self._link: dict[int, tuple[int | None, int | None]] = {}
         self.lost: set[int] = set()  # GPUs that NVML reported as lost
         self.xids: dict[int, int] = {}  # the last one of each GPU
-        self._blocks = Blocks((OF_GPU + 1) * len(devices) + OF_HOST + OF_STEP, mean_limit=math.inf)
+        self._blocks = Blocks(mean_limit=math.inf)
 
     def add(self, sample: Sample) -> None:
         """Add a sample: of the step that is not over yet."""
@@ -84,16 +84,16 @@ class Facts:
     def of_gpu(self, tower: int, fact: int) -> list[float]:
         """Return a fact of a tower's GPU, by row."""
         if fact == SHARED:
-            return self._blocks.means[OF_GPU * len(self._gpus) + OF_HOST + OF_STEP + self._places[tower]]
-        return self._blocks.means[OF_GPU * self._places[tower] + fact]
+            return self._blocks.means(OF_GPU * len(self._gpus) + OF_HOST + OF_STEP + self._places[tower])
+        return self._blocks.means(OF_GPU * self._places[tower] + fact)
 
     def of_host(self, fact: int) -> list[float]:
         """Return a fact of the host, by row."""
-        return self._blocks.means[OF_GPU * len(self._gpus) + fact]
+        return self._blocks.means(OF_GPU * len(self._gpus) + fact)
 
     def of_step(self, part: int) -> list[float]:
         """Return the seconds of a part of the step, by row."""
-        return self._blocks.medians[OF_GPU * len(self._gpus) + OF_HOST + part]
+        return self._blocks.medians(OF_GPU * len(self._gpus) + OF_HOST + part)
 
     def first_steps(self) -> list[int]:
         """Return the number of the first step of each row."""

@@ -1,7 +1,7 @@
 """Columns of numbers, one row a step, in bounded memory: when they are full, three rows become one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
 # Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
@@ -10,23 +10,35 @@ FOLD = 3  # rows that become one: a median of three ignores an outlier
 # A logarithm or a share beyond this counts as this in a mean: a stall of seconds is no pace.
 MEAN_LIMIT = 0.7
 
+_Row = Sequence[float]
+
 
 class Blocks:
     """Rows of a table. `size`: steps in each row but those of the latest, open one, which is not read.
 
-    `medians`, `means`: by column, a value per row; NaN where a column has no value in a row. A mean is of
-    values cut to +-`mean_limit`, so that it sees what a median of few slow steps does not.
     `first_steps`: number of the first step of each row.
     """
 
-    def __init__(self, columns: int, mean_limit: float = MEAN_LIMIT) -> None:
+    def __init__(self, mean_limit: float = MEAN_LIMIT) -> None:
         self.size = 1
         self._limit = mean_limit
-        self.medians: list[list[float]] = [[] for _ in range(columns)]
-        self.means: list[list[float]] = [[] for _ in range(columns)]
+        self._medians: list[_Row] = []
+        self._means: list[_Row] = []
         self.first_steps: list[int] = []
-        self._open: list[Sequence[float]] = []
+        self._open: list[_Row] = []
         self._open_first = 0
+
+    def medians(self, column: int) -> list[float]:
+        """Return the medians of a column, by row; NaN where it has no value in a row."""
+        return [row[column] for row in self._medians]
+
+    def means(self, column: int) -> list[float]:
+        """Return the means of a column, by row; NaN where it has no value in a row.
+
+        Of values cut to +-`mean_limit`, so that they see what a median of few slow steps does not.
+        """
+        values = [row[column] for row in self._means]
+        return values if self._limit == math.inf else [_cut(value, self._limit) for value in values]
 
     def add(self, step: int, row: Sequence[float]) -> None:
         """Add the row of a step. NaN: no value."""
@@ -36,9 +48,8 @@ class Blocks:
         if len(self._open) < self.size:
             return
         self.first_steps.append(self._open_first)
-        for column, values in enumerate(zip(*self._open, strict=True)):
-            self.medians[column].append(_median(values))
-            self.means[column].append(_mean([_cut(value, self._limit) for value in values]))
+        self._medians.append(_joined(self._open, median))
+        self._means.append(self._mean(self._open))
         self._open = []
         if len(self.first_steps) >= CAPACITY:
             self._fold()
@@ -46,24 +57,21 @@ class Blocks:
     def _fold(self) -> None:
         starts = range(0, len(self.first_steps), FOLD)
         self.first_steps = [self.first_steps[start] for start in starts]
-        self.medians = [[_median(column[s : s + FOLD]) for s in starts] for column in self.medians]
-        self.means = [[_mean(column[s : s + FOLD]) for s in starts] for column in self.means]
+        self._medians = [_joined(self._medians[s : s + FOLD], median) for s in starts]
+        self._means = [self._mean(self._means[s : s + FOLD]) for s in starts]
         self.size *= FOLD
+
+    def _mean(self, rows: Sequence[_Row]) -> _Row:
+        return _joined(rows, lambda known: fmean(_cut(value, self._limit) for value in known))
 
 
 def _cut(value: float, limit: float) -> float:
-    return value if math.isnan(value) else min(max(value, -limit), limit)
+    return min(max(value, -limit), limit)  # in this order NaN stays NaN
 
 
-def _median(values: Sequence[float]) -> float:
-    if len(values) == 1:  # up to CAPACITY steps each row is one
-        return values[0]
-    known = [value for value in values if not math.isnan(value)]
-    return median(known) if known else math.nan
-
-
-def _mean(values: Sequence[float]) -> float:
-    if len(values) == 1:
-        return values[0]
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan
+def _joined(rows: Sequence[_Row], middle: Callable[[list[float]], float]) -> _Row:
+    """Return one row for several, of the values that are known."""
+    if len(rows) == 1:  # up to CAPACITY steps each row is one
+        return rows[0]
+    known = ([value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True))
+    return [middle(values) if values else math.nan for values in known]

@@ -53,9 +53,8 @@ class Paces:
         self.facts = Facts(devices, known)
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
-        count = len(self.devices)
         # Columns: computing of each tower, its wait, its time to be busy in ms, seconds of the step an image.
-        self.blocks = Blocks(3 * count + 1)
+        self.blocks = Blocks()
         self._after_phase = False
 
     def add(self, event: Event) -> None:
@@ -107,24 +106,24 @@ class Paces:
 
     def compute(self, tower: int) -> list[float]:
         """Return the logarithms of a tower's time to compute, against the middle tower's, by row."""
-        return self.blocks.medians[self._columns[tower]]
+        return self.blocks.medians(self._columns[tower])
 
     def compute_means(self, tower: int) -> list[float]:
         """Return the same as `compute`, as means that also see a few slow steps."""
-        return self.blocks.means[self._columns[tower]]
+        return self.blocks.means(self._columns[tower])
 
     def weights(self, tower: int) -> list[float]:
         """Return a tower's waits for weights, as shares of the middle tower's busy time, by row."""
-        return self.blocks.medians[len(self.devices) + self._columns[tower]]
+        return self.blocks.medians(len(self.devices) + self._columns[tower])
 
     def busy_s(self, tower: int) -> float:
         """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
-        known = [x for x in self.blocks.medians[2 * len(self.devices) + self._columns[tower]] if x == x]
+        known = [x for x in self.blocks.medians(2 * len(self.devices) + self._columns[tower]) if x == x]
         return median(known) if known else math.nan
 
     def run(self) -> list[float]:
         """Return the logarithms of the seconds per image of the whole run, by row."""
-        return self.blocks.medians[-1]
+        return self.blocks.medians(-1)
 
     def gone(self, tower: int) -> bool:
         """Whether a tower had marks, and then none until the end."""

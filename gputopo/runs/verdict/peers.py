@@ -1,7 +1,7 @@
 """Differences between a device and its peers, with bounds. Pure."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import msgspec
@@ -47,8 +47,9 @@ def differences(paces: Paces) -> list[Difference]:
         found
         for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS))
         for group in groups
+        for levels in [_levels(paces, group, part)]
         for device in group
-        if (found := _difference(paces, group, device, part, chance)) is not None
+        if (found := _difference(paces, levels, device, part, chance)) is not None
     ]
 
 
@@ -75,17 +76,18 @@ def in_percent(bounds: Interval, part: str) -> Interval:
 
 
 def _difference(
-    paces: Paces, group: Sequence[Device], device: Device, part: str, chance: float
+    paces: Paces, levels: Mapping[Device, float], device: Device, part: str, chance: float
 ) -> Difference | None:
     column = paces.compute if part == COMPUTE else paces.weights
-    alike = [other for other in group if kind_of(other) == kind_of(device)]
-    peers = alike if len(alike) > 1 else group  # of its own kind, where there are
-    levels = {
-        other.tower: level for other in peers if not math.isnan(level := _level(paces, other.tower, part))
+    alike = [other for other in levels if kind_of(other) == kind_of(device)]
+    peers = {  # of its own kind, where there are
+        other.tower: levels[other]
+        for other in (alike if len(alike) > 1 else levels)
+        if not math.isnan(levels[other])
     }
-    if device.tower not in levels or len(levels) < 2:
+    if device.tower not in peers or len(peers) < 2:
         return None
-    peer = reference_of(device.tower, sorted(levels, key=lambda tower: (levels[tower], tower)))
+    peer = reference_of(device.tower, sorted(peers, key=lambda tower: (peers[tower], tower)))
     # The table has the kinds at their speeds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     both = [
@@ -109,11 +111,14 @@ def _difference(
     )
 
 
-def _level(paces: Paces, tower: int, part: str) -> float:
+def _levels(paces: Paces, group: Sequence[Device], part: str) -> dict[Device, float]:
+    """Return the median of each device over the steps, NaN of none."""
     if part == COMPUTE:
-        return paces.level(tower)
-    known = [value for value in paces.weights(tower) if not math.isnan(value)]
-    return median(known) if known else math.nan
+        return {device: paces.level(device.tower) for device in group}
+    columns = {
+        device: [value for value in paces.weights(device.tower) if not math.isnan(value)] for device in group
+    }
+    return {device: median(known) if known else math.nan for device, known in columns.items()}
 
 
 def _compute_percent(difference: float) -> float:
