@@ -261,7 +261,7 @@ def _most_tasks(text: str) -> int:
 
 def _nodes_of_job(environ: Environ, rank: int | None, size: int) -> tuple[HostAddress, ...]:
     """Return the first nodes of a Slurm job where this one has the place of its rank among them, else ()."""
-    own = environ.get("PMIX_HOSTNAME") or environ.get("SLURMD_NODENAME") or ""
+    own = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     if size < 2 or rank is None or not own or not nodes:
         return ()
@@ -272,9 +272,11 @@ def _nodes_of_job(environ: Environ, rank: int | None, size: int) -> tuple[HostAd
 
 def _mpirun_host(environ: Environ) -> HostAddress | None:
     """Return the host of mpirun: ORTE's URI (Open MPI 4), or PRRTE's name of the job (5)."""
-    found = re.search(r"tcp://([0-9.]+)[,:]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    found = re.search(
+        r"tcp://([0-9.]+)[,:]|tcp6://\[([0-9a-f:]+)\]", environ.get("OMPI_MCA_orte_hnp_uri", "")
+    )
     named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
-    return address(found[1] if found else named[1] if named else "")
+    return address(found[1] or found[2] if found else named[1] if named else "")
 
 
 def _daemon(environ: Environ) -> int | None:

@@ -57,6 +57,13 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             "1234.0",
         ),
         (open_mpi_4(1, 3), 1, ["10.0.0.1", "?", "?"], "Open MPI", "3512795137"),
+        (
+            {**open_mpi_4(1), "OMPI_MCA_orte_hnp_uri": "3512795136.0;tcp6://[fd00::1]:43211"},
+            1,
+            ["[fd00::1]", "?"],
+            "Open MPI",
+            "3512795137",
+        ),
         (open_mpi_5(1), 1, ["n1", "?"], "Open MPI", "prterun-n1-8525@1"),
         ({**intel_mpi(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "MPI (PMI_SIZE)", None),
         (torchrun(1), 1, ["n1:29500", "?"], "WORLD_SIZE", None),
