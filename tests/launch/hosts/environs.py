@@ -134,11 +134,25 @@ def open_mpi_5(rank: int = 0, size: int = 2, *, local: int = 1, daemon: int | No
 def intel_mpi(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
     """`mpiexec.hydra` of Intel MPI 2021."""
     return {
-        "HYDI_CONTROL_FD": "8",
-        "I_MPI_HYDRA_UUID": "5c8d0000-2e5e",
+        "HYDRA_BSTRAP_LAUNCHER": "ssh",
+        "HYDRA_BSTRAP_LOCALHOST": "n1",
+        "I_MPI_HYDRA_UUID": "d0400000-b546-3099",
         "MPI_LOCALNRANKS": str(local),
         "MPI_LOCALRANKID": "0",
         "PMI_FD": "9",
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+    }
+
+
+def mpich(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
+    """`mpiexec` of MPICH 4."""
+    return {
+        "HYDI_CONTROL_FD": "7",
+        "MPI_LOCALNRANKS": str(local),
+        "MPI_LOCALRANKID": "0",
+        "PMI_FD": "9",
+        "PMI_HOSTNAME": f"n{rank + 1}",
         "PMI_RANK": str(rank),
         "PMI_SIZE": str(size),
     }
