@@ -1,5 +1,6 @@
 """The command `gputopo`: parse, call, print. Errors are caught here, once."""
 
+import errno
 import gc
 import os
 import signal
@@ -46,13 +47,31 @@ def run_command(arguments: Sequence[str]) -> int:
             printing.redirect_to_null(stream)
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (a bug must not look like findings)
-        return _report_bug(error)
+        return _report_limit(error) if _is_limit(error) else _report_bug(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
     from gputopo.cli import commands
 
     return commands.invoke(arguments)
+
+
+def _is_limit(error: Exception) -> bool:
+    """Whether the system gave this process no memory or address space, or no process or thread."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or any(words in str(error) for words in ("failed to map segment", "can't start new thread"))
+    )
+
+
+def _report_limit(error: Exception) -> int:
+    what = _one_line(str(error)) or type(error).__name__
+    printing.to_stderr(
+        f"gputopo: this system gives gputopo too little: {what[:200]}\n"
+        "  see the limits on address space (ulimit -v) and on processes (ulimit -u), and the free memory\n"
+    )
+    return int(ExitCode.HARDWARE)
 
 
 def _report_bug(error: Exception) -> int:

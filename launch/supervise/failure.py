@@ -9,6 +9,7 @@
 | it crashed on CPUs with much of the memory used | out_of_memory | 3         |
 | its last lines report a failed allocation       | out_of_memory | 3         |
 | the run folder cannot be written any more       | disk_full     | 3         |
+| its last lines report a limit of the process    | error         | 3         |
 | it was silent for far longer than a step        | hung          | 3         |
 | it ended with an error, or broke the protocol   | error         | 3         |
 """
@@ -34,7 +35,13 @@ _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc|^MemoryError|[Oo]ut of memory"
 )
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+# What the loader, TensorFlow and Python print where a limit of the process is in the way.
+_NO_SPACE = re.compile(r"[^\s\]][^\]]*: failed to map segment from shared object")
+_NO_THREAD = re.compile(r"[^\]]*pthread_create\(\) failed|.*can't start new thread")
 _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
+
+MORE_SPACE = "its libraries need more address space than there is: see ulimit -v, and the free memory"
+_MORE_THREADS = "raise the limit on threads (ulimit -u; of a container: pids) or on address space (ulimit -v)"
 
 _SIGNAL_HINTS = {
     "SIGILL": "this TensorFlow needs instructions that this CPU lacks: install a build that fits the CPU",
@@ -77,6 +84,16 @@ def of_exit(
     of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (None: of
     this machine).
     """
+    limit = _limit(last_lines) if returncode not in (0, -signal.SIGKILL) else None
+    if limit is not None:
+        return RankFailed(
+            time_s=time_s,
+            kind="error",
+            cause=f"the worker failed: {limit[0]}",
+            remedy=limit[1],
+            exit_code=int(ExitCode.HARDWARE),
+            last_lines=tuple(last_lines),
+        )
     if returncode < 0:
         memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
         starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory)
@@ -179,6 +196,16 @@ def signal_name(signum: int) -> str:
         return signal.Signals(signum).name
     except ValueError:
         return f"signal {signum}"
+
+
+def _limit(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return the words of the line that reports a limit of the process, and what to do; None without one."""
+    for line in lines:
+        for reports, remedy in ((_NO_SPACE, MORE_SPACE), (_NO_THREAD, _MORE_THREADS)):
+            found = reports.search(line)
+            if found:
+                return found[0].strip(), remedy
+    return None
 
 
 def last_words(lines: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ SIGINT ends it after the current step, with a checkpoint; SIGTERM ends it at onc
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 from gputopo.launch.models.user_line import line_in
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import asked_to_end
+from gputopo.launch.supervise.failure import MORE_SPACE, asked_to_end
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line
@@ -26,6 +27,8 @@ from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import Event, MemoryPeak, RankFailed, encode_line
+
+_NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 
 
 def main(arguments: list[str]) -> int:
@@ -62,11 +65,11 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     began = time.perf_counter()
     try:
         import tensorflow as tf
-    except ImportError as error:
+    except (ImportError, MemoryError, SystemError) as error:
         return _failed(
             "error",
-            f"TensorFlow cannot be imported: {error}",
-            _import_remedy(str(error)),
+            f"TensorFlow cannot be imported: {str(error) or type(error).__name__}",
+            _import_remedy(error),
             ExitCode.HARDWARE,
         )
     from gputopo.launch.models import models
@@ -108,10 +111,13 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
 
 
-def _import_remedy(message: str) -> str:
-    """Return what to do about TensorFlow that cannot be imported; the loader's words for a lack of memory."""
-    if "failed to map segment" in message or "annot allocate memory" in message:
-        return "its libraries need more address space than there is: see ulimit -v, and the free memory"
+def _import_remedy(error: Exception) -> str:
+    """Return what to do about TensorFlow that cannot be imported.
+
+    Without memory Python raises SystemError as well, and the loader has its own words.
+    """
+    if isinstance(error, MemoryError | SystemError) or _NO_MEMORY.search(str(error)):
+        return MORE_SPACE
     return "install it into this environment (pip install tensorflow)"
 
 

@@ -1,5 +1,6 @@
 """Bad input of every kind: exit code 2, one line of what, one line of what to do, nothing on stdout."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,3 +202,24 @@ def test_a_bug_of_gputopo_has_an_exit_code_of_its_own_and_two_lines(
     monkeypatch.setenv("GPUTOPO_TRACEBACK", "1")
     assert run_command(["inspect", "--from", "7gforce"]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libsqlite3.so.0: failed to map segment from shared object"),
+    ],
+)
+def test_a_limit_of_the_system_is_no_bug(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(sources: object, **_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("gputopo.captures.load", fail)
+    assert run_command(["inspect", "--from", "7gforce"]) == 3
+    what, hint = capsys.readouterr().err.splitlines()
+    assert (str(error) or "MemoryError") in what
+    assert "ulimit -v" in hint

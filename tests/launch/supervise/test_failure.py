@@ -104,6 +104,35 @@ def test_a_missing_tensorflow_is_advised_how_to_install(module: str) -> None:
     assert "pip install" in failure.of_exit(1, cpu_spec(), time_s=1.0, last_lines=[line]).remedy
 
 
+@pytest.mark.parametrize(
+    ("status", "line", "cause", "limit"),
+    [
+        (
+            1,
+            "Original error was: libgfortran.so.5: failed to map segment from shared object",
+            None,
+            "ulimit -v",
+        ),
+        (
+            -signal.SIGABRT,
+            "F0000 00:00:17.48 11157 env.cc:84] Check failed: ret == 0 (11 vs. 0) Thread tf_Compute creation "
+            "via pthread_create() failed.",
+            "the worker failed: Check failed: ret == 0 (11 vs. 0) Thread tf_Compute creation via "
+            "pthread_create() failed",
+            "ulimit -u",
+        ),
+        (1, "RuntimeError: can't start new thread", None, "ulimit -u"),
+    ],
+)
+def test_a_limit_of_the_process_is_named_not_the_library_that_met_it(
+    status: int, line: str, cause: str | None, limit: str
+) -> None:
+    failed = failure.of_exit(status, cpu_spec(), time_s=1.0, last_lines=[line, "at 0x7f cfunction_call"])
+    assert (failed.kind, failed.exit_code) == ("error", 3)
+    assert failed.cause == (cause or f"the worker failed: {line}")
+    assert limit in failed.remedy
+
+
 def test_a_full_disk_names_the_file_and_the_reason() -> None:
     failed = failure.unwritable(Path("a/events.jsonl"), OSError(28, "No space left on device"), time_s=1.0)
     assert failed.cause == "cannot write a/events.jsonl: No space left on device"

@@ -224,17 +224,19 @@ def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("message", "remedy"),
+    ("error", "remedy"),
     [
-        ("libtensorflow_cc.so.2: failed to map segment from shared object", "ulimit -v"),
-        ("libtensorflow_cc.so.2: cannot allocate memory in static TLS block", "free memory"),
-        ("No module named 'tensorflow'", "pip install tensorflow"),
+        (ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"), "ulimit -v"),
+        (ImportError("libtensorflow_cc.so.2: cannot allocate memory in static TLS block"), "free memory"),
+        (MemoryError(), "ulimit -v"),
+        (SystemError("error return without exception set"), "ulimit -v"),
+        (ImportError("No module named 'tensorflow'"), "pip install tensorflow"),
     ],
 )
 def test_a_tensorflow_that_is_there_but_finds_no_memory_is_not_to_be_installed(
-    message: str, remedy: str
+    error: Exception, remedy: str
 ) -> None:
-    assert remedy in _import_remedy(message)
+    assert remedy in _import_remedy(error)
 
 
 def test_an_op_that_fails_in_a_step_is_placed_in_the_users_code(tmp_path: Path) -> None:
