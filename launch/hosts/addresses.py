@@ -1,5 +1,6 @@
 """The address on which rank 0 listens, and which addresses are open to everyone."""
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterable
@@ -51,8 +52,6 @@ def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
 
 def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
     """Return the error of a rank 0 that can listen on no address of its name."""
-    import errno
-
     if error.errno == errno.EADDRINUSE:
         return HardwareError(
             f"port {port} of {shown(name)} is in use, so the other hosts cannot meet rank 0 there",

@@ -29,7 +29,7 @@ from gputopo.launch.hosts.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import shown
-from gputopo.values.run.events import encode_line
+from gputopo.values.run.events import RankFailed, encode_line
 
 MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger. Ours.
 wall_s = time.time
@@ -127,7 +127,7 @@ class Guest:
         headers = {"Content-Type": "application/json", "Authorization": authorization(self._token)}
         try:
             connection.connect()
-            self._address = str(connection.sock.getpeername()[0])
+            self._address = connection.sock.getpeername()[0]
             connection.request("POST", target, body, headers)
             response = connection.getresponse()
             answer = response.read(MAX_BODY_BYTES)
@@ -180,14 +180,17 @@ class Telling:
         self._guest = guest
         self._changed = threading.Condition()
         self._new: list[GuestEvent] = []
+        self._is_urgent = False
         self._is_left = False
         self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
 
     def put(self, *events: GuestEvent) -> None:
-        """Report events as soon as possible."""
+        """Report events within `every_s` seconds, a failure at once."""
         with self._changed:
             self._new.extend(events)
-            self._changed.notify_all()
+            if any(isinstance(one, RankFailed) for one in events):
+                self._is_urgent = True
+                self._changed.notify_all()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -200,7 +203,7 @@ class Telling:
         traceback: TracebackType | None,
     ) -> None:
         with self._changed:
-            self._is_left = True
+            self._is_left = self._is_urgent = True
             self._changed.notify_all()
         self._thread.join(2 * self._guest.patience.request_s)  # that under way, and the last
         if not self._thread.is_alive():
@@ -210,13 +213,13 @@ class Telling:
         is_left = False
         while self.end is None and not is_left:
             with self._changed:
-                self._changed.wait_for(lambda: self._new or self._is_left, self._guest.patience.every_s)
-                events, self._new = self._new, []
+                self._changed.wait_for(lambda: self._is_urgent, self._guest.patience.every_s)
+                events, self._new, self._is_urgent = self._new, [], False
                 is_left = self._is_left
             try:
                 self.end = self._guest.tell(events)
             except FirstHostGoneError as gone:
-                self.end = End(exit_code=gone.exit_code, cause=gone.what, hint=gone.hint)
+                self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
         os.eventfd_write(self.ready, 1)
 
 

@@ -1,5 +1,6 @@
 """Where the launchers of the other hosts meet that of rank 0: they join, report events, and learn the end."""
 
+import errno
 import math
 import re
 import threading
@@ -31,7 +32,7 @@ from gputopo.launch.hosts.roll import Roll, Seat, is_host_name
 from gputopo.launch.hosts.serving import Answer, Server
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.events import Noticed
 
 _EVENTS = re.compile(r"/ranks/(\d{1,9})/events")
@@ -39,6 +40,8 @@ _PRESENT = 3  # intervals of silence after which a host is not waited for at the
 _STRANGER = Refused(
     what="rank 0 does not know this host", hint="start all hosts again", exit_code=ExitCode.USAGE
 )
+# Made here, in one thread: msgspec crashes where two threads are the first to decode a type (0.22).
+_joining_decoder = msgspec.json.Decoder(Joining)
 _event_decoder = msgspec.json.Decoder(GuestEvent)
 
 
@@ -84,13 +87,20 @@ class Meeting:
         )
 
     def _listening(self, places: Sequence[Bindable], port: int) -> Server:
-        errors = []
+        """Listen at the first place that this host has. Where its port is in use, no other will do.
+
+        A host that tries them in the same order would meet who has that port.
+        """
+        refused: OSError | None = None
         for place in places:
             try:
                 return Server(place, port, self._desk, hosts=self._size, patience=self._patience)
             except OSError as error:
-                errors.append(error)
-        raise cannot_listen(self._name, port, errors[0]) from errors[0]
+                refused = refused or error
+                if error.errno == errno.EADDRINUSE:
+                    raise cannot_listen(self._name, port, error) from error
+        assert refused is not None, "a name has an address"
+        raise cannot_listen(self._name, port, refused) from refused
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -186,15 +196,15 @@ class _Desk:
             if found is None:
                 return Answer(HTTPStatus.NOT_FOUND)
             return self._take(int(found[1]), token, _query(query, received_s), body)
-        except (InputError, ValueError, RecursionError, msgspec.MsgspecError):
+        except (ValueError, RecursionError, msgspec.MsgspecError):
             return Answer(HTTPStatus.BAD_REQUEST)
 
     def _join(self, token: str, body: bytes) -> Answer:
-        head = msgspec.json.decode(body, type=_Head)
+        head = _head_decoder.decode(body)
         if not is_host_name(head.name) or not token:
             return Answer(HTTPStatus.BAD_REQUEST)
         is_ours = head.version == gputopo.__version__
-        joining = schema.decode(body, Joining, origin="a request to join") if is_ours else None
+        joining = _joining_decoder.decode(body) if is_ours else None
         with self.changed:
             if joining is None:
                 refused: Refused | None = self._roll.refuse_other_version(head.rank, head.name, head.version)
@@ -242,6 +252,9 @@ class _Head(msgspec.Struct):
     version: str
 
 
+_head_decoder = msgspec.json.Decoder(_Head)
+
+
 def _query(query: str, received_s: float) -> tuple[int, float]:
     """Return the number of the first event, and by how much rank 0's clock is ahead. Raises ValueError."""
     fields = dict(urllib.parse.parse_qsl(query, strict_parsing=True))
@@ -262,6 +275,6 @@ def _refused(end: End | None) -> Refused:
 def _end_of(error: BaseException | None) -> End:
     """Return what the other hosts are told when rank 0 ends by an exception, or without a word."""
     if isinstance(error, GputopoError):
-        return End(exit_code=error.exit_code, cause=error.what, hint=error.hint)
+        return End(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     code = 130 if isinstance(error, KeyboardInterrupt) else ExitCode.BUG if error else ExitCode.HARDWARE
-    return End(exit_code=code, cause="rank 0 has ended", hint="see its output")
+    return End(exit_code=int(code), cause="rank 0 has ended", hint="see its output")

@@ -1,4 +1,4 @@
-"""Meetings on loopback for tests, with hosts that are threads; all waits are fractions of a second."""
+"""Meetings on loopback for tests, with hosts that are threads, and little patience."""
 
 import threading
 from collections.abc import Callable
@@ -19,9 +19,9 @@ PROMPT = Patience(
     every_s=0.02,
     poll_s=0.05,
     retry_s=0.01,
-    request_s=0.2,
-    connection_s=0.2,
-    end_s=0.5,
+    request_s=5.0,
+    connection_s=5.0,
+    end_s=5.0,
     look_s=0.01,
 )
 LOOPBACK = "127.0.0.1"

@@ -93,6 +93,12 @@ def test_an_address_of_another_host_cannot_be_listened_on() -> None:
         Meeting(["192.0.2.1", "n1"], 0)
 
 
+def test_a_port_in_use_on_the_first_address_is_not_evaded_on_the_second(names: dict[str, list[str]]) -> None:
+    names |= {"localhost": ["127.0.0.1", "127.0.0.2"], LOOPBACK: [LOOPBACK]}
+    with meeting("n1") as one, pytest.raises(HardwareError, match="in use"):
+        Meeting(["localhost", "n1"], one.port)
+
+
 @pytest.mark.parametrize("name", ["localhost", "::1", "0.0.0.0", "::"])
 def test_hosts_meet_over_either_family(name: str) -> None:
     try:

@@ -2,6 +2,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -76,12 +77,12 @@ def test_a_rank_0_that_hangs_is_given_up_after_the_time_to_join() -> None:
     with socket.create_server((LOOPBACK, 0)) as listening:  # accepts by the kernel, and answers nothing
         port = listening.getsockname()[1]
         with pytest.raises(HardwareError, match="no answer") as failed:
-            Guest(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 0.1)
+            Guest(1, LOOPBACK, port, patience=replace(PROMPT, request_s=0.1)).join(joining(1), 0.05)
     assert "firewall" in failed.value.hint
 
 
 def test_a_host_ends_by_itself_when_rank_0_is_gone() -> None:
-    with meeting("n1") as one:
+    with meeting("n1", patience=replace(PROMPT, end_s=0.0)) as one:
         (its,) = started(one, 1)
         one._server.shutdown()
         one._server.server_close()

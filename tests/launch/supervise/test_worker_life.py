@@ -1,11 +1,18 @@
-"""What a signal to the launcher does to a worker. The rest of its life: tests/launch/jobs/test_run_*."""
+"""What signals and failures elsewhere do to a worker. The rest of its life: tests/launch/jobs/test_run_*."""
 
+import contextlib
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
+from gputopo.launch.supervise.job import workers
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.worker_life import Answer, Stage, answer, saves_something
+from gputopo.values.run.events import Event, Noticed, RankFailed
 from tests.launch.specs import cpu_spec
 
 
@@ -42,3 +49,19 @@ def test_a_worker_with_nothing_to_save_is_sent_sigterm() -> None:
 )
 def test_checkpoints_of_a_training_scalars_and_traces_are_worth_a_step(spec: RunSpec, saves: bool) -> None:
     assert saves_something(spec) is saves
+
+
+def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(tmp_path: Path) -> None:
+    events: list[Event] = []
+    failed = RankFailed(time_s=1.0, rank=2, kind="killed", cause="its server died", remedy="", exit_code=137)
+    with (
+        contextlib.closing(EventQueue()) as others,
+        contextlib.closing(EventQueue()) as silent,
+        contextlib.closing(Record(None, events.append)) as record,
+        workers(os.environ) as running,
+    ):
+        others.put(Noticed(time_s=0.0, rank=1, says="a remark"), failed)
+        log = tmp_path / "log"
+        running.run(cpu_spec(), lambda _: ("sleep", "60"), record, log, (silent, others))
+    assert [event.rank for event in events] == [1, 2]
+    assert record.failure == failed
