@@ -1,4 +1,4 @@
-"""The hosts of a training and the rank of this one, from what sources say, in order of precedence. Pure."""
+"""The hosts of a training and the rank of this one, from all sources, in order of precedence. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,7 +43,7 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts that train together, None for this one alone.
 
     Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
-    A source of one host is silent. Raises UsageError where two sources disagree in rank, size or the host of
+    A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
     rank 0, and where several hosts, or several tasks on one, are not understood.
     """
     asked = _asked(options)
@@ -67,7 +67,7 @@ def _speaks(claim: Claim) -> bool:
 
 
 def _asked(options: HostOptions) -> Claim | None:
-    """Return what the options say. Raises UsageError where they contradict one another."""
+    """Return the claim of the options. Raises UsageError where they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:
         raise UsageError("--hosts and --hostfile name different hosts", "leave one of them out")
@@ -109,7 +109,7 @@ def _require_agreement(claims: Sequence[Claim]) -> None:
     """Raise UsageError where two claims differ, the most important first."""
     for number, one in enumerate(claims):
         for other in claims[number + 1 :]:
-            hint = f"correct one of them, or silence it: {one.remove}, or {other.remove}"
+            hint = f"correct one of them: {one.remove}, or {other.remove}"
             if one.size is not None and other.size is not None and one.size != other.size:
                 what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
                 raise UsageError(what, hint)
@@ -135,7 +135,7 @@ def _differ(one: HostAddress, other: HostAddress) -> bool:
 
 
 def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocation:
-    """Return what the claims, which agree, say together. Raises UsageError for what is missing."""
+    """Return the hosts by claims that agree. Raises UsageError for what is missing."""
     first = next((one for one in claims if one.size is not None), claims[0])
     size, source = first.size, first.source
     if size is None:
@@ -152,7 +152,7 @@ def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocati
         )
     if rank is None:
         raise UsageError(
-            f"{source} has {_counted(size)}, and nothing says which of them this is",
+            f"{source} has {_counted(size)}, and the rank of this one is not given",
             f"add --node-rank N, or start one gputopo run on each by srun or mpirun; {_ALONE}",
         )
     _require_inside(rank, size, source)
@@ -160,7 +160,7 @@ def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocati
         leader = next((one.hosts for one in claims if one.hosts), ()) or starters.master(environ)
         if not leader:
             raise UsageError(
-                f"{source} has {_counted(size)}, and nothing names the host of rank 0",
+                f"{source} has {_counted(size)}, and the host of rank 0 is not given",
                 f"name them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
             )
         hosts = (leader[0], *(HostAddress(None) for _ in range(size - 1)))

@@ -1,6 +1,6 @@
-"""What the variables of a starter - TFJob, Slurm, MPI, torchrun, Kubernetes - say of this host's rank. Pure.
+"""Rank, size and addresses by the variables of a starter: TFJob, Slurm, MPI, torchrun, Kubernetes. Pure.
 
-Each reader returns what its starter says, or None where it has started nothing here that has a rank.
+Each reader returns the claim of its starter, or None where that has started nothing here that has a rank.
 """
 
 import json
@@ -24,10 +24,11 @@ _PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("41", "4", "3"
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source says; None and () where it is silent.
+    """What one source gives; None and () where it gives nothing.
 
-    `source`: its name in messages, `remove`: how to silence it. `hosts`: all in rank order, or that of rank 0
-    alone. `tasks_per_host`: the highest number on a host that is known; `one_each`: how to start one on each.
+    `source`: its name in messages, `remove`: how to do without it. `hosts`: all in rank order, or that of
+    rank 0 alone. `tasks_per_host`: the highest number on a host that is known; `one_each`: how to start one
+    on each.
     """
 
     source: str
@@ -41,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tf_config(environ: Environ) -> Claim | None:
-    """Return what TF_CONFIG says, as TFJob and Ray Train set it. Raises UsageError.
+    """Return the claim of TF_CONFIG, as TFJob and Ray Train set it. Raises UsageError.
 
     chief, master and worker tasks are the ranks, in this order. A ps or an evaluator is none: the hosts that
     train hold the variables, and an evaluation is a run of its own.
@@ -92,7 +93,7 @@ def tf_config(environ: Environ) -> Claim | None:
 
 
 def slurm(environ: Environ) -> Claim | None:
-    """Return what the variables of a Slurm step say; those of a job alone are no rank. Raises UsageError.
+    """Return the claim of a Slurm step; the variables of a job alone are no rank. Raises UsageError.
 
     The rank is the index of the host in SLURM_STEP_NODELIST, which with -m arbitrary is not that of the task.
     """
@@ -101,10 +102,8 @@ def slurm(environ: Environ) -> Claim | None:
         return None
     if "OMPI_COMM_WORLD_SIZE" in environ or "MPI_LOCALNRANKS" in environ:
         return None  # mpirun starts its daemons by srun: this step is theirs
-    source = f"Slurm step {job}.{step}"
-    nodes = environ.get("SLURM_STEP_NODELIST", "")
-    hosts = read_hosts(f"SLURM_STEP_NODELIST of {source}", nodes) if nodes else ()
-    size = _number(environ, "SLURM_STEP_NUM_NODES") or len(hosts)
+    source, nodes = f"Slurm step {job}.{step}", environ.get("SLURM_STEP_NODELIST", "")
+    size = _number(environ, "SLURM_STEP_NUM_NODES") or 1
     tasks = _most_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     is_shell = "SLURM_PTY_PORT" in environ and _number(environ, "SLURM_PROCID") == 0
     if size < 2 and (tasks < 2 or is_shell):
@@ -114,7 +113,7 @@ def slurm(environ: Environ) -> Claim | None:
         remove="unset SLURM_STEP_ID",
         rank=_number(environ, "SLURM_NODEID"),
         size=size,
-        hosts=hosts,
+        hosts=read_hosts(f"SLURM_STEP_NODELIST of {source}", nodes) if nodes else (),
         job=f"{job}.{step}",
         tasks_per_host=tasks,
         one_each="srun --ntasks-per-node=1",
@@ -122,9 +121,9 @@ def slurm(environ: Environ) -> Claim | None:
 
 
 def mpi(environ: Environ) -> Claim | None:
-    """Return what Open MPI's variables say, or those of Hydra: MPICH, Intel MPI. Raises UsageError.
+    """Return the claim of Open MPI, or of Hydra: MPICH, Intel MPI. Raises UsageError.
 
-    They name no hosts. In a Slurm job mpirun goes through the nodes in order; Open MPI names the host of
+    They name no hosts. In a Slurm job mpirun goes through the nodes in order. Open MPI names the host of
     mpirun, which is that of rank 0 where the daemons of the hosts are numbered as the ranks.
     """
     size, rank = _number(environ, "OMPI_COMM_WORLD_SIZE"), _number(environ, "OMPI_COMM_WORLD_RANK")
@@ -136,7 +135,7 @@ def mpi(environ: Environ) -> Claim | None:
             remove="unset OMPI_COMM_WORLD_SIZE",
             rank=rank,
             size=size,
-            hosts=_nodes_of_job(environ, rank, size) or leader,
+            hosts=_nodes_of_job(environ, rank, size) or master(environ) or leader,
             job=environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid"),
             tasks_per_host=_number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1,
             one_each="mpirun --map-by ppr:1:node",
@@ -144,20 +143,20 @@ def mpi(environ: Environ) -> Claim | None:
     size, rank = _number(environ, "PMI_SIZE"), _number(environ, "PMI_RANK")
     started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ
     if size is None or rank is None or not (started or "SLURM_STEP_ID" not in environ):
-        return None  # Slurm's own PMI: the step has said more
+        return None  # Slurm's own PMI: the step has it all
     return Claim(
         source="MPI (PMI_SIZE)",
         remove="unset PMI_SIZE",
         rank=rank,
         size=size,
-        hosts=_nodes_of_job(environ, rank, size),
+        hosts=_nodes_of_job(environ, rank, size) or master(environ),
         tasks_per_host=_number(environ, "MPI_LOCALNRANKS") or _number(environ, "PMI_LOCAL_SIZE") or 1,
         one_each="mpiexec -ppn 1",
     )
 
 
 def torch(environ: Environ) -> Claim | None:
-    """Return what RANK, WORLD_SIZE and MASTER_ADDR say, as torchrun, PyTorchJob and scripts set them.
+    """Return the claim of RANK, WORLD_SIZE and MASTER_ADDR, as torchrun, PyTorchJob and scripts set them.
 
     Or PET_NNODES, PET_NODE_RANK of a TrainJob, which are torchrun's options. A rank without a size, or a size
     without a rank, is not of this process. Raises nothing.
@@ -192,7 +191,7 @@ def torch(environ: Environ) -> Claim | None:
 
 
 def indexed_job(environ: Environ) -> Claim | None:
-    """Return what the index of a Kubernetes Job says; a size it has none. Raises nothing.
+    """Return the claim of the index of a Kubernetes Job, which has no size. Raises nothing.
 
     In a JobSet (JOBSET_NAME) the pods are hosts of its headless service, named as the JobSet.
     """
@@ -266,7 +265,7 @@ def _nodes_of_job(environ: Environ, rank: int | None, size: int) -> tuple[HostAd
     if size < 2 or rank is None or not own or not nodes:
         return ()
     hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[:size]
-    has_place = rank < size == len(hosts) and str(hosts[rank].name) == own.partition(".")[0]
+    has_place = rank < size == len(hosts) and str(hosts[rank].name).partition(".")[0] == own.partition(".")[0]
     return hosts if has_place else ()
 
 

@@ -1,4 +1,4 @@
-"""Which hosts train together, and which of them this is, by what starters and options say."""
+"""Which hosts train together, and which of them this is, by starters and options."""
 
 import json
 
@@ -66,6 +66,13 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             "3512795137",
         ),
         (open_mpi_5(1), 1, ["n1", "?"], "Open MPI", "prterun-n1-8525@1"),
+        (
+            {**open_mpi_5(1), "MASTER_ADDR": "n1-ib0"},
+            1,
+            ["n1-ib0", "?"],
+            "Open MPI",
+            "prterun-n1-8525@1",
+        ),
         ({**intel_mpi(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "MPI (PMI_SIZE)", None),
         (torchrun(1), 1, ["n1:29500", "?"], "WORLD_SIZE", None),
         ({**torchrun(), "TORCHELASTIC_RUN_ID": "a7"}, 0, ["n1:29500", "?"], "WORLD_SIZE", "a7"),
@@ -110,6 +117,7 @@ def test_each_starter_gives_rank_and_addresses(
         SLURM_JOB,
         {**slurm_step("n1", count=1, tasks="1"), **GRES},
         slurm_step("n1", count=1, tasks="1", step="4294967290", SLURM_PTY_PORT="34889"),  # salloc
+        slurm_step("@1", count=1, tasks="1"),
         slurm_step("n1", count=1, tasks="8", SLURM_PTY_PORT="34889"),  # srun -n8 --pty bash
         open_mpi_5(0, 1),
         {
@@ -246,30 +254,30 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "2 tasks on one host", "torchrun"),
         (SILENT, {"RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "0"}, "2 tasks on one host", "torchrun"),
         (SILENT, ray_train(0, ("10.0.0.1:4000", "10.0.0.1:4001")), "2 tasks on one host", "num_workers"),
-        (SILENT, intel_mpi(1), "nothing names the host of rank 0", "--hosts LIST"),
+        (SILENT, intel_mpi(1), "the host of rank 0 is not given", "--hosts LIST"),
         (
             SILENT,
             {**SLURM_JOB, **open_mpi_5(2, 3, daemon=0), "PMIX_HOSTNAME": "n4"},
-            "nothing names",
+            "the host of rank 0",
             "--hosts",
         ),
-        (SILENT, {**SLURM_JOB, **intel_mpi(0, 8), "SLURMD_NODENAME": "n1"}, "nothing names", "--hosts"),
+        (SILENT, {**SLURM_JOB, **intel_mpi(0, 8), "SLURMD_NODENAME": "n1"}, "the host of rank 0", "--hosts"),
         (
             SILENT,
             slurm_step("n1", 0, count=1, tasks="4", SLURM_PTY_PORT="34889", SLURM_PROCID="3"),
             "4 tasks on one host",
             "srun",
         ),
-        (SILENT, open_mpi_4(0, daemon=1), "nothing names the host of rank 0", "MASTER_ADDR"),
-        (SILENT, {"RANK": "1", "WORLD_SIZE": "2"}, "nothing names the host of rank 0", "--hosts LIST"),
+        (SILENT, open_mpi_4(0, daemon=1), "the host of rank 0 is not given", "MASTER_ADDR"),
+        (SILENT, {"RANK": "1", "WORLD_SIZE": "2"}, "the host of rank 0 is not given", "--hosts LIST"),
         (SILENT, torchrun(2, 2), "rank 2 is outside the 2 hosts", "0 to 1"),
-        (SILENT, {**slurm_step(), "SLURM_NODEID": ""}, "which of them this is", "--node-rank N"),
+        (SILENT, {**slurm_step(), "SLURM_NODEID": ""}, "the rank of this one is not given", "--node-rank N"),
         (SILENT, slurm_step("n[1-3]"), "has 2 hosts, and names 3: n[1-3]", "--hosts LIST"),
         (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
         (SILENT, JOBSET, "this is pod 1 of JobSet 'mnist'", "--num-hosts N"),
-        (asked(num_hosts=4), INDEXED_JOB, "nothing names the host of rank 0", "--hosts LIST"),
-        (asked("n1,n2"), {}, "which of them this is", "--node-rank N"),
-        (asked("n1,n2"), SLURM_JOB, "which of them this is", "srun"),
+        (asked(num_hosts=4), INDEXED_JOB, "the host of rank 0 is not given", "--hosts LIST"),
+        (asked("n1,n2"), {}, "the rank of this one is not given", "--node-rank N"),
+        (asked("n1,n2"), SLURM_JOB, "the rank of this one is not given", "srun"),
         (asked(node_rank=1), {}, "--node-rank needs the number of hosts", "--num-hosts N"),
         (asked("n1", node_rank=1), {}, "rank 1 is outside the 1 host of --hosts", "0 to 0"),
         (asked(num_hosts=1, node_rank=1), {}, "rank 1 is outside the 1 host of --num-hosts", "0 to 0"),
@@ -311,7 +319,7 @@ _hosts = st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(
 
 @given(_hosts, st.data())
 def test_sources_that_agree_give_the_same_hosts_in_any_number(hosts: list[str], data: st.DataObject) -> None:
-    """Each source is told the same; whichever are there, the hosts that all name are those of the first."""
+    """All sources give the same; whichever are there, the hosts that all name are those of the first."""
     rank, size = data.draw(st.integers(0, len(hosts) - 1)), len(hosts)
     sources: list[Environ] = [
         tf_config({"worker": [f"{name}:3000" for name in hosts]}, "worker", rank),
