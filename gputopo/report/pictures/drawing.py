@@ -91,7 +91,7 @@ class Drawing:
         self._style = mpl.rc_context(_STYLE)
         self._style.__enter__()
         self.figure = Figure(figsize=self._size)
-        FigureCanvasSVG(self.figure)
+        self._canvas = FigureCanvasSVG(self.figure)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -121,7 +121,8 @@ class Drawing:
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # text stays text: the browser has it
-            self.figure.savefig(buffer, format="svg", metadata=metadata)
+            # Not savefig, which draws a figure with a layout twice.
+            self._canvas.print_svg(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
         return Picture(name, title, alt, _own(buffer.getvalue(), name, title, alt, self._size))
 
 
