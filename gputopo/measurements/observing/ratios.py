@@ -5,6 +5,7 @@ from statistics import median
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.clocks import ClockTable
+from gputopo.measurements.conditions import DEVIATIONS
 from gputopo.measurements.figures import Figures
 from gputopo.measurements.observing.observation import Observation
 from gputopo.measurements.observing.words import job_words, listed, varying
@@ -51,7 +52,11 @@ def _simple(table: RatioTable) -> Observation:
     beyond = sum(row.holds for row in several)
     spread = f", {values[0]:.2f} to {values[-1]:.2f}" if len(values) > 1 else ""
     words = form.format(above=table.above, below=table.below, ratio=f"{median(values):.2f}")
-    number = f"median of {len(values)}{spread}" if len(values) > 1 else "one pair"
+    number = (
+        f"median of {len(values)}{spread}"
+        if len(values) > 1
+        else f"one pair, +/- {100 * DEVIATIONS * several[0].noise:.1f} %"
+    )
     return Observation(
         id=id,
         says=f"{words} ({number}); {_beyond(beyond, len(values))}.",

@@ -1,6 +1,7 @@
 """A study as a document: observations first, then tables, then every run, then what could not be read."""
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 from gputopo.measurements.cells import Cell
 from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
@@ -122,15 +123,17 @@ def _ratios(study: Study) -> list[Block]:
     for one in study.figures.ratios:
         values = [row.value for row in one.rows]
         by_number = "; ".join(
-            f"{median.n_gpus}: {median.value:.2f}" for median in one.medians if median.n_gpus is not None
+            f"{some.n_gpus}: {some.value:.2f}" for some in one.medians if some.n_gpus is not None
         )
         rows.append(
             [one.title, one.above, one.below, f"{one.medians[-1].value:.2f}x", f"{min(values):.2f}",
-             f"{max(values):.2f}", str(len(values)), str(sum(row.holds for row in one.rows)), by_number]
+             f"{max(values):.2f}", percent(100 * DEVIATIONS * median(row.noise for row in one.rows)),
+             str(len(values)), str(sum(row.holds for row in one.rows)), by_number]
         )  # fmt: skip
-    heads = ["comparison", "of", "over", "median", "lowest", "highest", "pairs", "beyond noise",
+    heads = ["comparison", "of", "over", "median", "lowest", "highest", "+/- %", "pairs", "beyond noise",
              f"by {devices_word(study.figures.cells)}"]  # fmt: skip
-    return [table(heads, rows, left=3)] if rows else []
+    notes = ("+/- %: of one ratio, in the median: two standard errors, from those of both figures.",)
+    return [table(heads, rows, left=3, notes=notes)] if rows else []
 
 
 def pair_blocks(study: Study, speed: _Words = images_per_sec) -> list[Block]:
