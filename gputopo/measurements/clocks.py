@@ -60,9 +60,10 @@ def clock_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tupl
 
 
 def _is_independent(cell: Cell) -> bool:
-    """Whether its devices did not wait for one another, so that each has its own figure."""
+    """Whether its GPUs did not wait for one another, so that each has its own figure."""
     own = [one for one in cell.of.devices if one.images_per_sec]
-    return cell.of.variable_update == "independent" and cell.images_per_sec is not None and len(own) > 1
+    is_of_gpus = cell.of.variable_update == "independent" and cell.of.backend != "cpu"
+    return is_of_gpus and cell.images_per_sec is not None and len(own) > 1
 
 
 def _alone(group: Sequence[Cell], machines: Mapping[str, Machine]) -> ClockTable:

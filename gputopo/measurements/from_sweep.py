@@ -55,6 +55,7 @@ def _conditions(cell: SweepCell, defaults: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": _word(options.get("data_name")) or made,
         "data": data_source({"folder": folder, "source": source}) if folder or source else None,
         "distortions": options.get("distortions") is True if folder else None,
+        "task": _word(options.get("task")) or "train",
         "batch_per_gpu": _whole(options.get("batch_size")),
         "precision": _word(options.get("precision")),
         "data_format": _word(options.get("data_format")),

@@ -124,6 +124,19 @@ def test_a_slow_gpu_is_split_into_what_its_clock_explains_and_the_rest() -> None
     assert [row.unexplained_percent for row in rows[1:]] == pytest.approx([10.0, 0.0], abs=1e-9)
 
 
+def test_cpu_devices_are_alike_and_have_no_table_of_clocks() -> None:
+    devices = [DeviceFigure(number=number, images_per_sec=speed) for number, speed in enumerate((50, 40))]
+    for backend, tables in (("gpu", 1), ("cpu", 0)):
+        one = run(90, 2, variable_update="independent", devices=devices, backend=backend)
+        assert len(figures_of([one]).clocks) == tables
+
+
+def test_what_did_not_run_is_named_by_what_the_cells_share() -> None:
+    cells = [run(None, status="left_out", reason="too slow", model=model) for model in ("vgg16", "vgg19")]
+    assert says(cells, "cells.not_run") == ["2 cells not run: too slow."]
+    assert says([run(90), *cells[:1]], "cells.not_run") == ["1 cell not run (vgg16): too slow."]
+
+
 def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     now = cells_of([run(90)])
     (same,) = against_earlier(now, cells_of([run(100)]))

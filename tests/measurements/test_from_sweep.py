@@ -29,7 +29,7 @@ STATES: dict[str, tuple[CellState, str | None]] = {
 
 
 OPTIONS: dict[str, dict[str, object]] = {
-    "refused": {"precision": "fp16", "data_source": "cpu"},
+    "refused": {"precision": "fp16", "data_source": "cpu", "task": "forward"},
     "not-here": {"data_dir": "made:cifar10", "xla": True},
 }
 DEFAULTS = {"precision": "fp32", "data_source": "gpu", "xla": False}
@@ -90,11 +90,12 @@ def test_every_cell_is_there_once_with_its_state_and_reason(tmp_path: Path) -> N
 def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_defaults(tmp_path: Path) -> None:
     found = measured(sweep_folder(tmp_path))
     conditions = {
-        name: (one.data, one.dataset, one.distortions, one.precision, one.xla) for name, one in found.items()
+        name: (one.task, one.data, one.dataset, one.distortions, one.precision, one.xla)
+        for name, one in found.items()
     }
-    assert conditions["later"] == ("synthetic", None, None, "fp32", False)
-    assert conditions["refused"] == ("synthetic-cpu", None, None, "fp16", False)
-    assert conditions["not-here"] == ("real", "cifar10", False, "fp32", True)
+    assert conditions["later"] == ("train", "synthetic", None, None, "fp32", False)
+    assert conditions["refused"] == ("forward", "synthetic-cpu", None, None, "fp16", False)
+    assert conditions["not-here"] == ("train", "real", "cifar10", False, "fp32", True)
 
 
 def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:

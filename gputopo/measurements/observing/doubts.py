@@ -68,7 +68,11 @@ def _suspect(figures: Figures) -> Iterator[Observation]:
     names = varying(figures.cells)
     for why, numbers in groups.items():
         first = figures.cells[numbers[0]]
-        where = job_words(first.of, names) if len(numbers) == 1 else _shared(figures, numbers)
+        where = (
+            job_words(first.of, names)
+            if len(numbers) == 1
+            else _shared(figures, numbers) or "Several figures"
+        )
         yield Observation(
             id="figure.suspect",
             says=f"{where}: {why.removeprefix('suspect: ')}"
@@ -90,7 +94,7 @@ def _shared(figures: Figures, numbers: list[int]) -> str:
         if len({getattr(figures.cells[number].of, name) for number in numbers}) == 1
     ]
     names = ["cpu"] if "cpu" in names else names
-    return job_words(figures.cells[numbers[0]].of, names) or "Several figures"
+    return job_words(figures.cells[numbers[0]].of, names)
 
 
 def _repeats(figures: Figures) -> Iterator[Observation]:
@@ -130,10 +134,11 @@ def _by_reason(
             reasons[reason] += 1
             numbers[reason].append(cell.number)
     for reason, count in reasons.most_common(2 * _SHOWN):
-        where = _shared(figures, numbers[reason])
+        shared = _shared(figures, numbers[reason])
+        where = f" ({shared})" if shared else ""
         yield Observation(
             id=id,
-            says=f"{count} {noun}{'s' if count > 1 else ''} {what} ({where}): {reason.removesuffix('.')}.",
+            says=f"{count} {noun}{'s' if count > 1 else ''} {what}{where}: {reason.removesuffix('.')}.",
             evidence={f"{noun}s": count},
             cells=tuple(dict.fromkeys(numbers[reason])),
         )
