@@ -67,8 +67,7 @@ def interval(
     """Return the median of the process behind `values`, each bound wrong with at most this chance.
 
     `values` are in the order they were measured. `time`: their correlation time, where it is known from
-    more than them: from `of` values. None if there are fewer than `min_values`, or if they weigh like fewer
-    than `MIN_EFFECTIVE`, of noise that is plainly correlated `MIN_EFFECTIVE_CORRELATED`.
+    more than them: from `of` values. None if there are fewer than `min_values`, or too few by `lacking`.
     """
     ordered = sorted(values)
     rank = _rank(len(ordered), chance)
@@ -76,12 +75,9 @@ def interval(
         return None
     middle = median(ordered)
     time = correlation_time(values) if time is None else time
-    effective, known = len(values) / time, max(of, len(values)) / time
-    enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
-    # Levels that were fitted to the noise take a part of its correlation away.
-    enough_here = MIN_EFFECTIVE if not of or time < CORRELATED_PART else MIN_EFFECTIVE_PART
-    if known < enough or effective < enough_here:
+    if lacking(len(values), time, of):
         return None
+    effective, known = len(values) / time, max(of, len(values)) / time
     wider = math.sqrt(time) * _shortage(known, chance, time)
     return Interval(
         low=middle - (middle - ordered[rank]) * wider,
@@ -89,6 +85,18 @@ def interval(
         high=middle + (ordered[-1 - rank] - middle) * wider,
         effective=effective,
     )
+
+
+def lacking(count: int, time: float, of: int = 0) -> int:
+    """Return how many more values so many of this correlation time need to have bounds; 0: none.
+
+    They must weigh like `MIN_EFFECTIVE`, of plainly correlated noise `MIN_EFFECTIVE_CORRELATED`. `of`: see
+    `interval`.
+    """
+    enough = MIN_EFFECTIVE if time < CORRELATED else MIN_EFFECTIVE_CORRELATED
+    # Levels that were fitted to the noise take a part of its correlation away.
+    enough_here = MIN_EFFECTIVE if not of or time < CORRELATED_PART else MIN_EFFECTIVE_PART
+    return max(0, math.ceil(enough * time - max(of, count)), math.ceil(enough_here * time - count))
 
 
 def _shortage(effective: float, chance: float, time: float) -> float:

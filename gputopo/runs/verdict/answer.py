@@ -12,7 +12,7 @@ from statistics import NormalDist, median
 
 import msgspec
 
-from gputopo.runs.median_bound import Interval, interval
+from gputopo.runs.median_bound import Interval, correlation_time, interval, lacking
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.blocks import FOLD
 from gputopo.runs.verdict.devices import is_cpu
@@ -101,7 +101,8 @@ def _whole(
         needed = steps_needed(paces)
         few = len(values) < needed
         steps = len(values) * paces.blocks.size
-        why = words.too_few(needed, steps) if few else words.too_correlated(steps)
+        lack = paces.blocks.size * lacking(len(values), correlation_time(values))
+        why = words.too_few(needed, steps) if few else words.too_correlated(steps, lack)
         return unknown(device, why, fields)
     low = bounds.low - limits.offset
     high = max(bounds.high + limits.offset, limits.floor)

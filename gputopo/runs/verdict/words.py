@@ -146,9 +146,10 @@ def too_few(needed: int, counted: int) -> str:
     return f"too few steps ({needed} needed, {counted} counted)"
 
 
-def too_correlated(steps: int) -> str:
-    """Return that the noise is too correlated."""
-    return f"the pace drifts over many steps, {steps} steps are too few to know by how much"
+def too_correlated(steps: int, more: int) -> str:
+    """Return that the noise is too correlated. `more`: steps that are enough of such noise; 0: not known."""
+    few = f"the pace drifts over many steps, {steps:,} steps are too few to know by how much"
+    return f"{few}; about {rounded(more)} more are enough if it continues like this" if more else few
 
 
 def gone(last_step: int, *, lost: bool, xid: int | None = None) -> str:
