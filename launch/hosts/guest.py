@@ -210,6 +210,12 @@ class Telling:
             os.close(self.ready)
 
     def _tell(self) -> None:
+        try:
+            self._tell_until_the_end()
+        finally:  # also where that fails: who waits for the end must not wait for ever
+            os.eventfd_write(self.ready, 1)
+
+    def _tell_until_the_end(self) -> None:
         is_left = False
         while self.end is None and not is_left:
             with self._changed:
@@ -220,7 +226,6 @@ class Telling:
                 self.end = self._guest.tell(events)
             except FirstHostGoneError as gone:
                 self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
-        os.eventfd_write(self.ready, 1)
 
 
 def _is_no_http(error: Exception) -> bool:

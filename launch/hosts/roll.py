@@ -131,11 +131,14 @@ class Roll:
         """Return the events that have not come before, with their rank, and times of rank 0's clock.
 
         `first`: number of the first event, counted from 0; a request whose answer was lost comes again.
-        `later_s`: by how much rank 0's clock is ahead of the host's.
+        `later_s`: by how much rank 0's clock is ahead of the host's. Raises ValueError where events between
+        are missing.
         """
         seat = self._seats[rank]
-        fresh = events[max(0, seat.taken - first) :]
-        seat.taken = max(seat.taken, first + len(events))
+        if first > seat.taken:
+            raise ValueError(f"event {first} comes after {seat.taken} events")
+        fresh = events[seat.taken - first :]
+        seat.taken += len(fresh)
         for event in fresh:
             if isinstance(event, RankFailed):
                 seat.failure = seat.failure or event.cause
@@ -159,7 +162,7 @@ class Roll:
             if rank in self._refused:
                 text += f"; {self._refused[rank]}"
             elif self._has_failed(rank):
-                text += f"; {self.words(rank)} has ended: {self._seats[rank].failure}"
+                text += f"; {self.words(rank)} has ended: {_printable(self._seats[rank].failure or '')}"
             elif rank in self._seats:
                 text += f"; {self.words(rank)} joined and no longer answers"
         if self._strangers:
@@ -207,7 +210,7 @@ class Roll:
         """Refuse a host with another command line; what it leaves out is as rank 0 has it."""
         for name, value in joining.asked.items():
             if name not in self._asked or self._asked[name] != value:
-                flag = f"--{_plain(name).replace('_', '-')}"
+                flag = f"--{_plain(name.rstrip('_')).replace('_', '-')}"
                 where = self.words(joining.rank, joining.name)
                 other = f"{_value(self._asked[name])} on rank 0" if name in self._asked else "not on rank 0"
                 return Refused(
@@ -237,6 +240,10 @@ def is_host_name(name: str) -> bool:
 
 def _job_words(job: str | None) -> str:
     return "no job" if job is None else f"job {_plain(job)}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
 
 
 def _plain(text: str) -> str:

@@ -195,11 +195,10 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_nothing_is_left_of_a_meeting() -> None:
-    before = threading.active_count()
     with meeting("n1") as one:
         one.end(OVER)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(one.events.ready)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((LOOPBACK, one.port))
-    assert threading.active_count() == before
+    assert "meeting" not in {thread.name for thread in threading.enumerate()}

@@ -156,6 +156,13 @@ def test_events_that_come_again_are_taken_once() -> None:
     assert [[each.time_s for each in some] for some in taken] == [[0, 1], [2], [], [3, 4]]
 
 
+def test_events_after_a_gap_are_not_taken() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    with pytest.raises(ValueError, match="event 1 comes after 0 events"):
+        one.take(1, 1, [Noticed(time_s=0.0, says="")], later_s=0.0)
+
+
 def test_times_of_a_host_are_turned_into_those_of_rank_0() -> None:
     one = roll("n1")
     one.join(joining(1), "a", 0.0)

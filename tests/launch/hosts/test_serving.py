@@ -2,13 +2,15 @@
 
 import http.client
 import socket
+import string
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputopo.launch.hosts.meeting import Meeting
@@ -128,6 +130,25 @@ def test_who_has_not_joined_cannot_report_for_a_rank() -> None:
         assert post(one.port, target, event, token="its")[0] == 200
         assert len(list(one.events.take())) == 1
         later.result()
+
+
+@pytest.fixture(scope="module")
+def seated() -> Iterator[Meeting]:
+    """A meeting that the host of rank 1 has joined, with the token t."""
+    with meeting("n1") as one:
+        assert post(one.port, JOIN_PATH, schema.encode(joining(1)))[0] == 200
+        yield one
+
+
+@example(b"", 2**64, 0.0)
+@given(st.binary(max_size=200), st.integers(), st.floats() | st.text(string.printable))
+def test_a_host_that_reports_nonsense_costs_nothing(
+    seated: Meeting, body: bytes, first: int, sent: object
+) -> None:
+    query = urllib.parse.urlencode({"first": first, "sent": sent})
+    status, _ = post(seated.port, f"{events_path(1)}?{query}", body)
+    assert status == 400 or (status == 200 and not body.strip())
+    assert is_well(seated)
 
 
 @pytest.mark.parametrize(
