@@ -135,7 +135,7 @@ def test_a_stopped_sweep_goes_on(
     ("ended_by", "asked", "left_s"),
     [(None, (), 90.0), ("SIGTERM", (), 90.0), (BY_TIME, (), 100.0), (None, ("--time-budget", "70"), 70.0)],
 )
-def test_a_time_budget_counts_until_it_ended_the_sweep_or_another_is_given(
+def test_a_pace_stays_and_a_time_budget_counts_until_it_ended_the_sweep_or_another_is_given(
     call: Call,
     without_gpu: None,
     file: Path,
@@ -145,13 +145,16 @@ def test_a_time_budget_counts_until_it_ended_the_sweep_or_another_is_given(
     left_s: float,
 ) -> None:
     out = tmp_path / "out"
-    assert call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001").code == 0
+    assert (
+        call("sweep", "--matrix", file, "--output", out, "--time-budget", "0.001", "--cool-down", "0.25").code
+        == 0
+    )
     killed = swept((out / "sweep.json").read_text())
     assert (killed.time_budget_s, killed.ended_by) == (0.001, BY_TIME)
     more = {"time_budget_s": 100.0, "seconds": 40.0, "budget_from_s": 30.0, "ended_by": ended_by}
     schema.write(out / "sweep.json", msgspec.structs.replace(killed, **more))
     found = swept(call("sweep", "--resume", out, *asked, "--dry-run", "--json").out)
-    assert found.budget_left_s == left_s
+    assert (found.budget_left_s, found.cool_down_s) == (left_s, 0.25)
 
 
 def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without_a_kill(

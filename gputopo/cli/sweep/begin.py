@@ -43,6 +43,8 @@ def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[
         defaults=lasting_defaults(),
         seed=seed,
         began_at=time.time(),
+        cool_down_s=matrix.cool_down_s,
+        cool_down_c=matrix.cool_down_c,
         time_budget_s=matrix.time_budget_s,
         version=__version__,
     )
@@ -78,19 +80,16 @@ def resumed(
     return found, _matrix(found.matrix, found.origin, found.asked)
 
 
-def paced(blank: Sweep, matrix: Matrix, pace: PaceOptions) -> tuple[Sweep, Matrix]:
-    """Return the manifest and the matrix at this pace.
+def paced(blank: Sweep, pace: PaceOptions) -> Sweep:
+    """Return the manifest at this pace; what is not given stays as it was.
 
-    Without a time budget of its own: what is left of the sweep's; where that ended it, as many seconds again.
+    Of the time budget that is what is left; where it ended the sweep, as many seconds again.
     """
-    given = {"cool_down_s": pace.cool_down, "cool_down_c": pace.cool_below}
-    given = {name: one for name, one in given.items() if one is not None}
-    matrix = msgspec.structs.replace(matrix, **given)
-    blank = msgspec.structs.replace(blank, cool_down_s=matrix.cool_down_s)
-    if pace.time_budget is None and blank.ended_by != BY_TIME:
-        return blank, matrix
-    budget = blank.time_budget_s if pace.time_budget is None else pace.time_budget
-    return msgspec.structs.replace(blank, time_budget_s=budget, budget_from_s=blank.seconds), matrix
+    given = {"cool_down_s": pace.cool_down, "cool_down_c": pace.cool_below, "time_budget_s": pace.time_budget}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "time_budget_s" in changed or blank.ended_by == BY_TIME:
+        changed["budget_from_s"] = blank.seconds
+    return msgspec.structs.replace(blank, **changed)
 
 
 def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> Sweep:

@@ -87,7 +87,7 @@ def sweep(
             if folder.is_dir() and not dry_run:
                 held.enter_context(locked_folder(folder, "--output"))
             blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
-        blank, made = paced(blank, made, pace)
+        blank = paced(blank, pace)
         machine = planned_machine((), pairs=True)
         found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
         if dry_run:
@@ -202,11 +202,11 @@ def _run(
     from gputopo.sweeps.expand import ordered
     from gputopo.values import schema
 
-    pause = _pause(matrix, machine if found.backend == "gpu" else None)
+    pause = _pause(found, machine if found.backend == "gpu" else None)
 
     def on_cell(cell: "SweepCell", result: "Result", now: "Sweep") -> None:
         remember(result, folder / cell.folder, machine)
-        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=matrix.cool_down_s))}\n")
+        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=now.cool_down_s))}\n")
 
     numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
     schema.write(folder / FILE, found)
@@ -225,7 +225,7 @@ def _run(
     )
 
 
-def _pause(matrix: "Matrix", machine: "Machine | None") -> "Pause":
+def _pause(found: "Sweep", machine: "Machine | None") -> "Pause":
     """Return what comes before each cell: cooling, and a look at the load of the host."""
     from gputopo.launch.jobs.sweep import Pause
     from gputopo.probes.host_load import HostReader
@@ -246,7 +246,7 @@ def _pause(matrix: "Matrix", machine: "Machine | None") -> "Pause":
         time.sleep(LOAD_S)
         return reader.read().other_cpu_share
 
-    return Pause(matrix.cool_down_s, matrix.cool_down_c, hottest, other_share)
+    return Pause(found.cool_down_s, found.cool_down_c, hottest, other_share)
 
 
 def _make_data(found: "Sweep", folder: Path) -> None:

@@ -43,7 +43,7 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may differ each time that a sweep goes on; None: as the matrix states."""
+    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
 
     THEME = "Pace"
 

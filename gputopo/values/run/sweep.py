@@ -65,8 +65,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     `asked`: the options of `gputopo sweep` that change its cells; `defaults`: of `gputopo run`, those that no
     machine changes, which cells without the option have. `seed`: of a random order, else None.
-    `cool_down_s`: pause before each cell. `excluded`, `duplicates`: how many the matrix excludes without a
-    reason, and equal ones that were removed.
+    `cool_down_s`: pause before each cell; `cool_down_c`: below which all GPUs must be then.
+    `excluded`, `duplicates`: how many the matrix excludes without a reason, and equal ones that were removed.
     `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
     `time_budget_s`: of `seconds`, from `budget_from_s` of them on; None: no limit.
     `complete`: no cell is pending. `ended_by`: BY_TIME, or the name of the signal; None: it came to its end.
@@ -82,6 +82,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     defaults: dict[str, Any] = {}
     seed: int | None = None
     cool_down_s: float = 0.0
+    cool_down_c: float | None = None
     excluded: int = 0
     duplicates: int = 0
     says: tuple[str, ...] = ()
