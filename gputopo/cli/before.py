@@ -23,9 +23,11 @@ def with_costs(request: "Request") -> "Request":
     if request.model is None or ":" not in request.model or not request.predicts:
         return request
     from gputopo.launch.jobs.model_costs import known_workload, workload_of
+    from gputopo.launch.models.source_check import require_there
 
     workload = known_workload(request.model)
     if workload is None:
+        require_there(request.model)
         note(f"building {request.model} once to count what it costs")
         try:
             workload = workload_of(request.model)

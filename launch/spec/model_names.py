@@ -4,15 +4,10 @@ Of the last two nothing but the name is known without TensorFlow: sizes and cost
 is built. `--model alexnet --data-name cifar10` is alexnet-cifar10.
 """
 
-import contextlib
 import difflib
-import os
 import re
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 from gputopo.values.errors import UsageError
@@ -73,43 +68,31 @@ def defaults(name: str) -> Defaults:
     return Defaults(KERAS_GPU_BATCH, KERAS_CPU_BATCH, KERAS_LEARNING_RATE)
 
 
-def require_importable(name: str) -> None:
-    """Raise UsageError for the user's module that is not there, or has a syntax error. Runs nothing of it.
-
-    The current folder counts, as in Python itself. Of `a.b` only `a` is looked for.
-    """
-    asked = read(name)
-    if asked.kind != "own":
-        return
-    first = asked.module.partition(".")[0]
-    with contextlib.suppress(OSError):  # the current folder was removed
-        here = os.getcwd()
-        found = PathFinder.find_spec(first, [here, *sys.path])
-        try:
-            found = found or find_spec(first)
-        except (ValueError, ImportError):  # a module without a specification is there
-            return
-        if found is None:
-            raise no_module(first)
-        if first == asked.module and found.origin is not None and found.origin.endswith(".py"):
-            try:
-                compile(Path(found.origin).read_bytes(), found.origin, "exec", dont_inherit=True)
-            except SyntaxError as error:
-                raise UsageError(
-                    f"the module {first} cannot be imported: {type(error).__name__}: {error.msg} "
-                    f"({error.filename}, line {error.lineno})",
-                    f"python -c 'import {first}' shows all of it",
-                ) from error
-            except ValueError:  # null bytes
-                return
-
-
 def no_module(name: str) -> UsageError:
     """Return the error for a module that is not there."""
     return UsageError(
         f"there is no module {name} in this folder or on PYTHONPATH",
         "run in the folder that holds it, or add that folder to PYTHONPATH",
     )
+
+
+def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a module without the function, `missing` of what is `known`."""
+    near = difflib.get_close_matches(missing, [one for one in known if one[0] != "_"], 3, 0.5)
+    hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
+    return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
+
+
+def no_application(name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a model that is none of the known ones of keras.applications."""
+    names = {one.lower(): one for one in sorted(known)}
+    near = [names[one] for one in difflib.get_close_matches(name.lower(), names, 3, 0.5)]
+    hint = (
+        f"did you mean keras:{' or keras:'.join(near)}?"
+        if near
+        else f"there are: {', '.join(names.values())}"
+    )
+    return UsageError(f"keras.applications has no model '{name}'", hint)
 
 
 def _keras(name: str, attribute: str) -> ModelName:

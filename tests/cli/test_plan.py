@@ -64,10 +64,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def build(name: str, *_: object) -> workloads.Workload:
         names.append(name)
-        if name == "keras:Nothing":
-            raise UsageError("keras.applications has no model 'Nothing'", "there are: ResNet50")
-        if name == "keras:Fails":
-            raise InputError("the model 'keras:Fails' cannot be built here: no TensorFlow", "install it")
+        if name == "json:nothing":
+            raise UsageError("json has no 'nothing'", "name one of its functions")
+        if name == "keras:VGG19":
+            raise InputError("the model 'keras:VGG19' cannot be built here: no TensorFlow", "install it")
         return msgspec.structs.replace(workloads.require("resnet50"), name=name)
 
     monkeypatch.setattr(model_costs, "_built", build)
@@ -84,20 +84,22 @@ def test_a_model_without_a_table_is_built_once_and_planned_by_its_costs(call: Ca
 
 
 def test_a_model_that_cannot_be_built_here_is_planned_without_seconds(call: Call, built: list[str]) -> None:
-    done = call("plan", "--from", "dgx1-p100", "--model", "keras:Fails", "--num-gpus", 2)
-    assert built == ["keras:Fails"]
+    done = call("plan", "--from", "dgx1-p100", "--model", "keras:VGG19", "--num-gpus", 2)
+    assert built == ["keras:VGG19"]
     assert done.code == 0
-    assert "gputopo: the model 'keras:Fails' cannot be built here: no TensorFlow\n" in done.err
+    assert "gputopo: the model 'keras:VGG19' cannot be built here: no TensorFlow\n" in done.err
     assert "Images/sec" not in done.out
 
 
-def test_a_model_that_keras_does_not_have_is_refused(call: Call, built: list[str]) -> None:
-    done = call("plan", "--from", "dgx1-p100", "--model", "keras:Nothing", "--num-gpus", 2)
-    assert built == ["keras:Nothing"]
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-2:] == [
-        "gputopo: keras.applications has no model 'Nothing'", "  there are: ResNet50"
-    ]  # fmt: skip
+def test_a_model_that_is_not_there_is_refused_without_building_where_its_source_decides(
+    call: Call, built: list[str]
+) -> None:
+    asked = ("plan", "--from", "dgx1-p100", "--num-gpus", 2, "--model")
+    keras, own = call(*asked, "keras:Nothing"), call(*asked, "json:nothing")
+    assert built == ["json:nothing"]
+    assert (keras.code, keras.out, own.code, own.out) == (2, "", 2, "")
+    assert keras.err.startswith("gputopo: keras.applications has no model 'Nothing'\n  ")
+    assert own.err.endswith("gputopo: json has no 'nothing'\n  name one of its functions\n")
 
 
 def test_json_and_another_format_are_refused_together(call: Call) -> None:

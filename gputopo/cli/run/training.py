@@ -15,7 +15,6 @@ from gputopo.cli.printing import is_lost_terminal, note, to_stderr, tolerating_s
 from gputopo.cli.run.options import OutputOptions, Shape
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
-from gputopo.launch.spec.model_names import require_importable
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -349,7 +348,9 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
         require_made_for(found, spec.model)
         if spec.data.bad_records == "stop":
             require_sound(found, "validation" if spec.task == "eval" else "train")
-    require_importable(spec.model)
+    from gputopo.launch.models.source_check import require_there
+
+    require_there(spec.model)
 
 
 def _require_files(spec: "RunSpec") -> None:

@@ -1,6 +1,5 @@
 """Sources of Keras models: keras.applications by name, and the user's code by import path."""
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -12,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.models.keras.foreign import Foreign
-from gputopo.launch.spec.model_names import ModelName, no_module
+from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module
 from gputopo.values.errors import UsageError
 
 _SIDE = 224  # of pictures, where a model of keras.applications takes any: what its weights were trained with
@@ -26,10 +25,7 @@ def application(name: str) -> keras.Model:
     known = applications()
     found = known.get(name.lower())
     if found is None:
-        near = [known[one].__name__ for one in difflib.get_close_matches(name.lower(), known, 3, 0.5)]
-        listed = ", ".join(one.__name__ for one in known.values())
-        hint = f"did you mean keras:{' or keras:'.join(near)}?" if near else f"there are: {listed}"
-        raise UsageError(f"keras.applications has no model '{name}'", hint)
+        raise no_application(name, [one.__name__ for one in known.values()])
     with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
         # A model without its softmax has the same variables; the loss takes logits, which is exact.
         model = found(weights=None, classifier_activation=None)
@@ -119,10 +115,8 @@ def _attribute(module: Any, asked: ModelName) -> Any:
     found = module
     for part in asked.attribute.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [one for one in dir(found) if one[0] != "_"], 3, 0.5)
-            hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
-            hint = _shadowed(module, asked.module) or hint
-            raise UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
+            missing = no_attribute(asked, part, dir(found))
+            raise UsageError(missing.what, _shadowed(module, asked.module) or missing.hint)
         found = getattr(found, part)
     return found
 

@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -96,17 +95,3 @@ def test_what_is_given_takes_that_data(model: str, data: str) -> None:
 
 def test_of_models_that_are_not_ours_the_data_are_not_known() -> None:
     assert data_of("keras:ResNet50") is None
-
-
-def test_a_module_that_is_not_there_or_cannot_be_read_is_refused_and_nothing_of_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net_of_mine.py").write_text("raise SystemExit('ran')\n")
-    (tmp_path / "net_of_mine_broken.py").write_text("def build(:\n")
-    for name in ("net_of_mine:build", "net_of_mine.part:build", "json:build", "keras:ResNet50", "alexnet"):
-        model_names.require_importable(name)
-    with pytest.raises(UsageError, match="there is no module net_of_yours in this folder"):
-        model_names.require_importable("net_of_yours.part:build")
-    with pytest.raises(UsageError, match=r"net_of_mine_broken cannot be imported: SyntaxError: .*line 1\)"):
-        model_names.require_importable("net_of_mine_broken:build")

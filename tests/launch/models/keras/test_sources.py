@@ -85,3 +85,15 @@ def test_in_a_folder_that_was_removed_the_modules_of_pythonpath_are_found(tmp_pa
     assert "holder:NUMBER is a int, no function" in reported["holder:NUMBER"]
     assert "holder has no 'build'" in reported["holder:build"]
     assert "there is no module nowhere" in reported["nowhere:build"]
+
+
+LISTED = """
+from gputopo.launch.models import source_check
+from gputopo.launch.models.keras.sources import applications
+print(sorted(source_check._applications()) == sorted(one.__name__ for one in applications().values()))
+"""
+
+
+def test_the_models_of_keras_are_those_that_its_source_lists() -> None:
+    done = run_program("-c", LISTED)
+    assert done.stdout == "True\n", done.stderr[-2000:]

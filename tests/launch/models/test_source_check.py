@@ -1,0 +1,109 @@
+"""Models whose code is not there, found in the source alone; what that cannot decide passes."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.models.source_check import require_there
+from gputopo.values.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def build(): raise SystemExit('ran')",
+        "async def build(): pass",
+        "class build: pass",
+        "import other as build",
+        "import build.part",
+        "from other import build",
+        "from other import *",
+        "if 1:\n    try:\n        build = 1\n    finally: pass",
+        "(build := 1)",
+        "for build in (): pass",
+        "with open('x') as (build, _): pass",
+        "def f():\n    global build\n    build = 1",
+        "match 1:\n    case [build, *_]: pass",
+        "globals()['build'] = 1",
+        "import sys\nsetattr(sys.modules[__name__], 'build', 1)",
+        "def __getattr__(name): return 1",
+        "exec('build = 1')",
+        "'an invalid escape: \\d'\ndef build(): pass",
+    ],
+)
+def test_a_function_that_the_source_may_have_passes_and_nothing_of_it_runs(folder: Path, source: str) -> None:
+    write(folder / "net_of_mine.py", source)
+    require_there("net_of_mine:build")
+
+
+@pytest.mark.parametrize("name", ["json:nothing", "os.path:nothing", "math:nothing", "alexnet"])
+def test_modules_whose_source_does_not_decide_pass(name: str) -> None:
+    require_there(name)
+
+
+def test_a_function_that_is_not_there_is_refused_with_the_nearest(folder: Path) -> None:
+    write(folder / "net_of_mine.py", "def build_net(): return build\n")
+    with pytest.raises(UsageError, match="net_of_mine has no 'build_nett'") as refused:
+        require_there("net_of_mine:build_nett")
+    assert refused.value.hint == "did you mean net_of_mine:build_net?"
+    with pytest.raises(UsageError, match="net_of_mine has no 'build'"):
+        require_there("net_of_mine:build")
+
+
+@pytest.mark.parametrize("init", ["", None])
+def test_a_module_of_a_package_is_looked_for_and_its_submodules_are_attributes(
+    folder: Path, init: str | None
+) -> None:
+    write(folder / "nets_of_mine/small.py", "def build(): pass\n")
+    if init is not None:
+        write(folder / "nets_of_mine/__init__.py", init)
+    for name in ("nets_of_mine.small:build", "nets_of_mine:small.build"):
+        require_there(name)
+    for name, said in (
+        ("nets_of_mine.large:build", "there is no module nets_of_mine.large in this folder"),
+        ("nets_of_mine.small:nothing", "nets_of_mine.small has no 'nothing'"),
+        ("nets_of_mine.small.part:build", "there is no module nets_of_mine.small.part"),
+        ("nets_of_mine:large.build", "nets_of_mine has no 'large.build'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            require_there(name)
+    write(folder / "nets_of_mine/__init__.py", "import sys\nsys.modules['nets_of_mine.large'] = 1\n")
+    require_there("nets_of_mine.large:build")
+
+
+def test_a_module_that_is_not_there_or_has_a_syntax_error_is_refused(folder: Path) -> None:
+    write(folder / "net_of_mine.py", "return 1\n")  # which the parser alone accepts
+    with pytest.raises(UsageError, match=r"net_of_mine cannot be imported: SyntaxError: .*line 1\)"):
+        require_there("net_of_mine:build")
+    write(folder / "net_of_mine.py", "x = 1\0")
+    with pytest.raises(UsageError, match=r"net_of_mine cannot be imported: .* null bytes \(/"):
+        require_there("net_of_mine:build")
+    with pytest.raises(UsageError, match="there is no module net_of_yours in this folder"):
+        require_there("net_of_yours.part:build")
+
+
+def test_a_model_that_keras_does_not_have_is_refused_with_the_nearest() -> None:
+    for name in ("keras:ResNet50", "keras:resnet50", "keras:EfficientNetV2B0"):
+        require_there(name)
+    with pytest.raises(UsageError, match="has no model 'Resnet51'") as refused:
+        require_there("keras:Resnet51")
+    assert "keras:ResNet50" in refused.value.hint
+    with pytest.raises(UsageError) as refused:
+        require_there("keras:zzz")
+    assert refused.value.hint.startswith("there are: ConvNeXtBase, ")
+
+
+def test_without_keras_the_name_is_left_to_the_training_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputopo.launch.models.source_check.find_spec", lambda name: None)
+    require_there("keras:zzz")
