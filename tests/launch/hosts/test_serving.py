@@ -41,7 +41,8 @@ def raw(port: int, data: bytes) -> bytes:
     connection = socket.create_connection((LOOPBACK, port), timeout=5)
     with connection, suppress(ConnectionError):
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the server has closed it already
+            connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65536), b""))
     return b""
 
