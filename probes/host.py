@@ -50,6 +50,7 @@ def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host
     cpuinfo = _cpuinfo_head(root)
     sockets, cores, cpus = _cpu_counts(root)
     host = Host(
+        name=read_text(root / "proc/sys/kernel/hostname") or None,
         cpu_model=_cpu_model(cpuinfo),
         sockets=sockets,
         physical_cores=cores,

@@ -1,5 +1,6 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,8 +34,19 @@ def inspect(
     ] = "table",
     diff: Annotated[
         str | None,
-        Option("--diff", "Show what changed since a recording or capture, one change a line", value="OLD"),
+        Option(
+            "--diff",
+            "Show the differences from another recording or capture, of this machine or of another",
+            value="OTHER",
+        ),
     ] = None,
+    fleet: Annotated[
+        bool,
+        Option(
+            "--fleet",
+            "Compare the hosts of several --from files with one another, and name those that differ",
+        ),
+    ] = False,
     watch: Annotated[
         bool, Option("--watch", "Show clocks, power, temperature and links over time, until Ctrl-C")
     ] = False,
@@ -70,8 +82,12 @@ def inspect(
     Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
     NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
+    given = {"--record": record is not None, "--diff": diff is not None, "--identities": identities}
+    if fleet:
+        _refuse_beside("--fleet", {"--watch": watch, **given}, "--fleet only compares hosts")
+        _require_shape(shape, DIFF_SHAPES, "--fleet")
     if watch:
-        _refuse_beside_watch(sources, record, diff, identities=identities)
+        _refuse_beside("--watch", {"--from": bool(sources), **given}, "--watch samples this machine")
         _require_shape(shape, WATCH_SHAPES, "--watch")
         from gputopo.cli.watch import watch as watch_gpus
 
@@ -79,6 +95,10 @@ def inspect(
         return watch_gpus(every, duration, shape, fail_on)
     if interval is not None or duration is not None:
         raise UsageError("--interval and --duration belong to --watch", "add --watch")
+    if fleet:
+        from gputopo.cli.fleet import fleet as inspect_fleet
+
+        return inspect_fleet(sources, shape, fail_on)
     return _inspect_once(sources, record, shape, diff, fail_on, identities)
 
 
@@ -173,18 +193,7 @@ def _require_shape(shape: Shape, shapes: tuple[Shape, ...], option: str) -> None
         raise UsageError(f"{option} cannot print {shape}", f"give --format {' or '.join(shapes)}")
 
 
-def _refuse_beside_watch(
-    sources: tuple[str, ...], record: Path | None, diff: str | None, *, identities: bool
-) -> None:
-    others = {
-        "--from": bool(sources),
-        "--record": record is not None,
-        "--diff": diff is not None,
-        "--identities": identities,
-    }
-    for option, given in others.items():
-        if given:
-            raise UsageError(
-                f"--watch and {option} do not go together",
-                "leave out one of them: --watch samples this machine",
-            )
+def _refuse_beside(option: str, others: Mapping[str, bool], why: str) -> None:
+    for other, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{option} and {other} do not go together", f"leave out one of them: {why}")

@@ -119,6 +119,8 @@ class Command(TyperCommand):
                     raise UsageError(f"{flag} needs a value", f"give {flag} {option.metavar}: {option.help}")
                 text = value if has_value else words.pop(0)
                 texts[option.name] = [*texts.get(option.name, ()), text] if option.multiple else text
+                while option.multiple and not self._arguments() and words and not words[0].startswith("-"):
+                    texts[option.name].append(words.pop(0))  # --from *.json
             else:
                 before.append(word)
         return {**texts, **self._positional(before, behind, command)}

@@ -11,6 +11,7 @@ from gputopo.findings import (
     clocks,
     configuration,
     driver,
+    fleet,
     memory_health,
     network,
     nvlink,
@@ -187,5 +188,5 @@ def catalogue() -> tuple[Rule, ...]:
         for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, WATCH_CHECKS)
         for one in checks
         for rule in one.rules
-    }
+    } | {rule.id: rule for rule in fleet.RULES}
     return tuple(rules[id] for id in sorted(rules))

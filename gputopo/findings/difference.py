@@ -1,21 +1,23 @@
-"""What changed between two readings of one machine: two Machines in, changes of facts and findings out.
+"""What differs between two readings, of one machine or of two: Machines in, facts and findings out.
 
 Only facts that both have are compared. What moves from second to second (clocks now, power, heat, load) is no
 change, and of a counter only a rise is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from gputopo.findings import SEVERITIES, Finding, find
 from gputopo.findings.load import under_load
+from gputopo.findings.rule import named
 from gputopo.topology.identities import without_identities
 from gputopo.values.fact_path import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, path_in_words
 from gputopo.values.gpu import same_address
-from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
+from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 
 Device = TypeVar("Device", Gpu, Nic)
 
@@ -24,6 +26,7 @@ _NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset({"index", "uuid", "lost"}),
     Link: frozenset({"a", "b", "p2p_reason"}),
     Nic: frozenset({"index", "hops"}),
+    Host: frozenset({"name"}),
     PciNode: frozenset({"address", "kind"}),
 }
 
@@ -45,7 +48,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
 
     @property
     def words(self) -> str:
-        """The change of a fact without its device: `power limit is 300 W, was 250 W`."""
+        """The change of a fact without its device: `power limit 250 W -> 300 W`."""
         return _in_words(self.fact, self.was, self.is_)
 
 
@@ -75,7 +78,7 @@ def difference(old: Machine, new: Machine) -> Difference:
     """Compare two readings of a machine. GPUs are matched by UUID, else by PCI address, else by index."""
     comparing = _Comparing()
     pairs = paired_gpus(old, new)
-    comparing.structs("driver", "driver", *_drivers(old.driver, new.driver))
+    comparing.structs("driver", "driver", *drivers(old.driver, new.driver))
     comparing.structs("host", "host", old.host, new.host)
     comparing.gpus(pairs, old, new)
     comparing.links(pairs, old, new)
@@ -94,23 +97,30 @@ def difference(old: Machine, new: Machine) -> Difference:
 def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> FindingChanges:
     """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
     before, after = find(without_identities(old)), find(without_identities(new))
-    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in _gpus(finding))
-    now = _worst((finding, gpu) for finding in after for gpu in _gpus(finding))
+    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in each_gpu(finding))
+    now = _worst((finding, gpu) for finding in after for gpu in each_gpu(finding))
     stayed = [
-        one for one in after if all(_severity(one) <= was.get(_key(one, gpu), -1) for gpu in _gpus(one))
+        one
+        for one in after
+        if all(_severity(one) <= was.get(finding_key(one, gpu), -1) for gpu in each_gpu(one))
     ]
-    gone = [one for one in before if any(_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in _gpus(one))]
+    gone = [
+        one
+        for one in before
+        if any(finding_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in each_gpu(one))
+    ]
     return FindingChanges(
         came=tuple(one for one in after if one not in stayed), went=tuple(gone), stayed=tuple(stayed)
     )
 
 
-def _gpus(finding: Finding) -> tuple[int, ...]:
+def each_gpu(finding: Finding) -> tuple[int, ...]:
     """Return the GPUs of a finding, each of which may have it without the others; of other subjects 0."""
     return finding.subject.gpus if finding.subject.kind == "gpus" else (0,)
 
 
-def _key(finding: Finding, gpu: int) -> tuple[str, str, int]:
+def finding_key(finding: Finding, gpu: int) -> tuple[str, str, int]:
+    """Return what is the same for a finding in two readings: rule, subject and GPU by its number in one."""
     of_gpus = finding.subject.kind == "gpus"
     return (finding.id, "gpu", gpu) if of_gpus else (finding.id, finding.subject.text, 0)
 
@@ -123,7 +133,7 @@ def _worst(findings: Iterable[tuple[Finding, int]]) -> dict[tuple[str, str, int]
     """Return the worst severity of each rule on each GPU."""
     found: dict[tuple[str, str, int], int] = {}
     for finding, gpu in findings:
-        key = _key(finding, gpu)
+        key = finding_key(finding, gpu)
         found[key] = max(found.get(key, 0), _severity(finding))
     return found
 
@@ -131,6 +141,22 @@ def _worst(findings: Iterable[tuple[Finding, int]]) -> dict[tuple[str, str, int]
 def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
     """Pair the GPUs of two readings by UUID, else by PCI address, else by index."""
     return _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
+
+
+def compared_facts(value: msgspec.Struct) -> Iterator[tuple[str, Field, Any]]:
+    """Yield path, declaration and value of each fact that is compared: not what passes, nor its number."""
+    kind = type(value)
+    for fact, found in single_facts(value):
+        field = _compared_field(kind, fact)
+        if field is not None:
+            yield fact, field, found
+
+
+@functools.lru_cache(maxsize=8192)
+def _compared_field(kind: type[msgspec.Struct], fact: str) -> Field | None:
+    field = field_at(kind, fact)
+    left_out = field.stability == "volatile" or field.path in _NOT_COMPARED.get(kind, frozenset())
+    return None if left_out else field
 
 
 class _Comparing:
@@ -147,27 +173,27 @@ class _Comparing:
         if old.gpus and (new.gpus or new.driver.status in ("ok", "no_device")):
             for gpu in old.gpus:
                 if gpu.index not in was_seen:
-                    self._report(at_gpu(gpu.index), _named(gpu), None, f"{_named(gpu)} is gone")
+                    self._report(at_gpu(gpu.index), named(gpu), None, f"{named(gpu)} is missing")
         if new.gpus and (old.gpus or old.driver.status in ("ok", "no_device")):
             for gpu in new.gpus:
                 if gpu.index not in is_seen:
-                    self._report(at_gpu(gpu.index), None, _named(gpu), f"{_named(gpu)} is new")
+                    self._report(at_gpu(gpu.index), None, named(gpu), f"{named(gpu)} is only here")
         for was, now in pairs:
             self._gpu(was, now)
 
     def _gpu(self, was: Gpu, now: Gpu) -> None:
         path, subject = at_gpu(now.index), f"GPU {now.index}"
         if was.index != now.index:
-            says = f"{subject} was GPU {was.index}: the GPUs were renumbered"
+            says = f"{subject} is GPU {was.index} there: the GPUs are numbered otherwise"
             self._report(within(path, "index"), was.index, now.index, says)
         if was.uuid and now.uuid and was.uuid != now.uuid:
-            self._report(within(path, "uuid"), None, None, f"{subject} is another card than before")
+            self._report(within(path, "uuid"), None, None, f"{subject} is another card")
         if was.lost != now.lost:
-            state = "is lost: it was counted and did not answer" if now.lost else "answers again"
+            state = "is lost: it is counted and does not answer" if now.lost else "answers, and is lost there"
             self._report(within(path, "lost"), was.lost, now.lost, f"{subject} {state}")
         if not (under_load(was) and under_load(now)):
             # An idle GPU lowers its link: only two readings under load can be compared.
-            was, now = _without_generation(was), _without_generation(now)
+            was, now = without_generation(was), without_generation(now)
         self.structs(path, subject, was, now)
 
     def links(self, pairs: Iterable[tuple[Gpu, Gpu]], old: Machine, new: Machine) -> None:
@@ -191,11 +217,11 @@ class _Comparing:
         for nic in old:
             if not any(nic is was for was, _ in pairs):
                 name = _nic_name(nic)
-                self._report(at_nic(nic.index), name, None, f"network card {name} is gone")
+                self._report(at_nic(nic.index), name, None, f"network card {name} is missing")
         for nic in new:
             if not any(nic is now for _, now in pairs):
                 name = _nic_name(nic)
-                self._report(at_nic(nic.index), None, name, f"network card {name} is new")
+                self._report(at_nic(nic.index), None, name, f"network card {name} is only here")
 
     def bridges(self, old: tuple[PciNode, ...], new: tuple[PciNode, ...]) -> None:
         before = {node.address: node for node in old}
@@ -206,12 +232,11 @@ class _Comparing:
 
     def structs(self, path: str, subject: str, was: msgspec.Struct, now: msgspec.Struct) -> None:
         """Compare all facts of two values of one kind, and of the values within them."""
-        before, after = dict(single_facts(was)), dict(single_facts(now))
-        left_out = _NOT_COMPARED.get(type(now), frozenset())
+        before = {fact: value for fact, _, value in compared_facts(was)}
+        after = {fact: value for fact, _, value in compared_facts(now)}
         for fact in dict.fromkeys([*before, *after]):
             field = field_at(type(now), fact)
-            if field.stability != "volatile" and field.path not in left_out:
-                self._fact(within(path, fact), field, subject, before.get(fact), after.get(fact))
+            self._fact(within(path, fact), field, subject, before.get(fact), after.get(fact))
 
     def _fact(self, path: str, field: Field, subject: str, was: Any, now: Any) -> None:
         known = [field.is_known(value) for value in (was, now)]
@@ -231,8 +256,8 @@ def _in_words(path: str, was: Any, now: Any) -> str:
     kind = GROUPS[at.group]
     field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
     if field.counter:
-        return f"{name} rose by {now - was} to {now}"
-    return f"{name} is {field.value_in_words(now)}, was {field.value_in_words(was)}"
+        return f"{name} {was} -> {now} (+{now - was})"
+    return f"{name} {field.value_in_words(was)} -> {field.value_in_words(now)}"
 
 
 def _paired(
@@ -264,12 +289,12 @@ def _same_number(was: Gpu, now: Gpu) -> bool:
     return was.index == now.index and not (was.pci_address and now.pci_address)
 
 
-def _drivers(old: Driver, new: Driver) -> tuple[Driver, Driver]:
-    """Leave out what follows the driver's version, where that is known of both: one change is one line."""
-    if old.version is None or new.version is None:
-        return old, new
+def drivers(*all_: Driver) -> tuple[Driver, ...]:
+    """Leave out what follows the driver's version, where that is known of all: one change is one line."""
+    if any(driver.version is None for driver in all_):
+        return all_
     rest = {"nvml_version": None, "kernel_module_version": None}
-    return msgspec.structs.replace(old, **rest), msgspec.structs.replace(new, **rest)
+    return tuple(msgspec.structs.replace(driver, **rest) for driver in all_)
 
 
 def _same_nic(was: Nic, now: Nic) -> bool:
@@ -292,10 +317,6 @@ def _nic_name(nic: Nic) -> str:
     return nic.name or nic.pci_address or str(nic.index)
 
 
-def _without_generation(gpu: Gpu) -> Gpu:
+def without_generation(gpu: Gpu) -> Gpu:
+    """Return a GPU without the generation of its link now, which is lower while it is idle."""
     return msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, gen_now=None))
-
-
-def _named(gpu: Gpu) -> str:
-    known = ", ".join(fact for fact in (gpu.name, gpu.pci_address) if fact)
-    return f"GPU {gpu.index}{f' ({known})' if known else ''}"

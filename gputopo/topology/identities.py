@@ -90,12 +90,13 @@ def program_name(command: str, user: str | None = None) -> str | None:
 
 
 def without_identities(machine: Machine) -> Machine:
-    """Return the machine without UUIDs, user names and folders of programs, its free text scrubbed."""
+    """Return the machine without names of host and users, UUIDs and programs' folders, free text scrubbed."""
     replace = msgspec.structs.replace
     detail = machine.driver.detail
     return replace(
         machine,
         source=scrubbed(machine.source),
+        host=replace(machine.host, name=None),
         driver=replace(machine.driver, detail=None if detail is None else scrubbed(detail)),
         gpus=tuple(_bare(gpu) for gpu in machine.gpus),
         gaps=tuple(replace(gap, text=scrubbed(gap.text)) for gap in machine.gaps),

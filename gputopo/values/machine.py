@@ -96,8 +96,9 @@ class NumaNode(Value, frozen=True):
 
 
 class Host(Value, frozen=True):
-    """The computer around the GPUs. No host name: it identifies a person's machine."""
+    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for."""
 
+    name: str | None = None
     cpu_model: Annotated[str | None, Fact("CPU model", info=True)] = None
     sockets: Annotated[int | None, Fact(metric=Metric("host_sockets", "CPU sockets"))] = None
     physical_cores: Annotated[int | None, Fact(metric=Metric("host_physical_cores", "CPU cores"))] = None

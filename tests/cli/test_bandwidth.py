@@ -360,7 +360,7 @@ def test_after_a_gpu_was_lost_or_added_the_others_are_compared(call: Call, tmp_p
     assert "missing: GPU 1 (NVIDIA Test 1, 0000:02:00.0)" in done.err
     reported = " ".join(done.out.split())
     assert "p2p_direct gpu:1 to gpu:2: 6.00 GB/s, was 12.0" in reported
-    assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is gone" in reported
+    assert "GPU 1 (NVIDIA Test 1, 0000:02:00.0) is missing" in reported
     assert "2 numbers compared" in reported
     assert "Left out: 1 number of GPUs that only one of the two could measure." in reported
     assert call("bandwidth", "--from", fewer, "--save").code == 0

@@ -31,7 +31,7 @@ def test_every_finding_is_explained_with_its_remedy(capsys: pytest.CaptureFixtur
 
 def test_an_option_is_explained_without_its_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     names = {flag for one in list_options() for flag in one.flags if flag.startswith("--")}
-    sections = {"--watch", "--diff", "--explain", *(f"--{page}" for page in pages.PAGES)}
+    sections = {"--watch", "--diff", "--fleet", "--explain", *(f"--{page}" for page in pages.PAGES)}
     for flag in names - sections:
         assert f"`{flag}`" in (pages.explain(flag.removeprefix("--")) or ""), flag
     assert "`--model`" in shown(capsys, "model")

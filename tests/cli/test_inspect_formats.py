@@ -109,8 +109,8 @@ def test_diff_states_in_a_line_each_what_changed(call: Call, two_readings: tuple
     done = call("inspect", "--from", new, "--diff", old)
     assert done.code == 0
     assert done.out.splitlines()[:2] == [
-        "* GPU 1: power limit is 250 W, was 300 W",
-        "* GPU 1: PCIe width now is x8, was x16",
+        "* GPU 1: power limit 300 W -> 250 W",
+        "* GPU 1: PCIe width now x16 -> x8",
     ]
 
 
@@ -124,8 +124,8 @@ def test_diff_in_json_is_a_document_of_its_own(call: Call, two_readings: tuple[P
 
 def test_diff_with_itself_states_that_nothing_changed(call: Call, two_readings: tuple[Path, Path]) -> None:
     old, _ = two_readings
-    assert call("inspect", "--from", old, "--diff", old).out.startswith("Nothing changed.")
-    assert "Nothing changed." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out
+    assert call("inspect", "--from", old, "--diff", old).out.startswith("No difference.")
+    assert "No difference." in call("inspect", "--from", old, "--diff", old, "--format", "markdown").out
 
 
 @pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "lost_gpu"])
@@ -135,7 +135,7 @@ def test_a_machine_does_not_differ_from_its_own_recording(
     on_scenario(scenario)
     recording = tmp_path / "machine.json"
     call("inspect", "--record", recording)
-    assert call("inspect", "--diff", recording).out.startswith("Nothing changed.")
+    assert call("inspect", "--diff", recording).out.startswith("No difference.")
 
 
 def test_fail_on_counts_findings_and_not_differences(call: Call, two_readings: tuple[Path, Path]) -> None:

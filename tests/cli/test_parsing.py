@@ -44,6 +44,27 @@ def test_words_come_to_their_options_and_a_program_behind_two_dashes() -> None:
     assert texts_of() == {"program": (), "sources": (), "count": 1, "quick": False}
 
 
+def test_a_command_without_arguments_takes_several_values_after_a_repeatable_option() -> None:
+    """As a shell writes `--from *.json`."""
+    taken: list[tuple[tuple[str, ...], bool]] = []
+
+    def reading(
+        *,
+        sources: Annotated[tuple[str, ...], Option("--from", "File", value="FILE", repeated=True)] = (),
+        quick: Annotated[bool, Option("--quick", "Quick")] = False,
+    ) -> None:
+        """Read it."""
+        taken.append((sources, quick))
+
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("reading", cls=Command, add_help_option=False)(declared_to_typer(reading))
+    words = ["reading", "--from", "a", "b", "--quick", "--from", "c"]
+    with get_command(app).make_context("app", words) as context:
+        context.command.invoke(context)
+    assert taken == [(("a", "b", "c"), True)]
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

@@ -53,30 +53,30 @@ BUSY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("was", "now", "says"),
     [
-        ({"power_w": PowerW(limit=180.0)}, {"power_w": PowerW(limit=151.0)}, "limit is 151 W, was 180 W"),
-        ({"pcie": Pcie(width_now=16)}, {"pcie": Pcie(width_now=8)}, "PCIe width now is x8, was x16"),
-        ({"pcie": Pcie(gen_max=4)}, {"pcie": Pcie(gen_max=3)}, "PCIe gen max is 3, was 4"),
+        ({"power_w": PowerW(limit=180.0)}, {"power_w": PowerW(limit=151.0)}, "limit 180 W -> 151 W"),
+        ({"pcie": Pcie(width_now=16)}, {"pcie": Pcie(width_now=8)}, "PCIe width now x16 -> x8"),
+        ({"pcie": Pcie(gen_max=4)}, {"pcie": Pcie(gen_max=3)}, "PCIe gen max 4 -> 3"),
         (
             {"clocks_mhz": ClocksMhz(memory=ClockMhz(max=5005))},
             {"clocks_mhz": ClocksMhz(memory=ClockMhz(max=4004))},
-            "memory clock max is 4004 MHz, was 5005 MHz",
+            "memory clock max 5005 MHz -> 4004 MHz",
         ),
         (
             {"clocks_mhz": ClocksMhz(graphics=ClockMhz(application=1095))},
             {"clocks_mhz": ClocksMhz(graphics=ClockMhz(application=1000))},
-            "graphics clock application is 1000 MHz, was 1095 MHz",
+            "graphics clock application 1095 MHz -> 1000 MHz",
         ),
-        ({"persistence_mode": True}, {"persistence_mode": False}, "persistence mode is off, was on"),
-        ({"ecc": Ecc(corrected_volatile=3)}, {"ecc": Ecc(corrected_volatile=5)}, "rose by 2 to 5"),
-        ({"memory_mib": MemoryMib(total=8114)}, {"memory_mib": MemoryMib(total=4000)}, "total is 4000 MiB"),
-        ({"pcie": Pcie(gen_now=3), **BUSY}, {"pcie": Pcie(gen_now=1), **BUSY}, "PCIe gen now is 1, was 3"),
-        ({"name": "card"}, {"name": "other card"}, "name is other card, was card"),
-        ({"recovery_action": "none"}, {"recovery_action": "reset"}, "recovery action is reset, was none"),
-        ({"vbios_version": "1.1"}, {"vbios_version": "1.2"}, "VBIOS version is 1.2, was 1.1"),
+        ({"persistence_mode": True}, {"persistence_mode": False}, "persistence mode on -> off"),
+        ({"ecc": Ecc(corrected_volatile=3)}, {"ecc": Ecc(corrected_volatile=5)}, "3 -> 5 (+2)"),
+        ({"memory_mib": MemoryMib(total=8114)}, {"memory_mib": MemoryMib(total=4000)}, "8114 MiB -> 4000"),
+        ({"pcie": Pcie(gen_now=3), **BUSY}, {"pcie": Pcie(gen_now=1), **BUSY}, "PCIe gen now 3 -> 1"),
+        ({"name": "card"}, {"name": "other card"}, "name card -> other card"),
+        ({"recovery_action": "none"}, {"recovery_action": "reset"}, "recovery action none -> reset"),
+        ({"vbios_version": "1.1"}, {"vbios_version": "1.2"}, "VBIOS version 1.1 -> 1.2"),
         (
             {"nvlinks": (NvLink(link=2, active=True),)},
             {"nvlinks": (NvLink(link=2, active=False),)},
-            "NVLink 2 active is off, was on",
+            "NVLink 2 active on -> off",
         ),
     ],
 )  # fmt: skip
@@ -135,28 +135,28 @@ def test_the_makers_name_before_the_product_is_no_change() -> None:
 def test_a_new_driver_is_one_line() -> None:
     was = Driver(status="ok", version="535.1", nvml_version="12.535.1", kernel_module_version="535.1")
     now = Driver(status="ok", version="550.2", nvml_version="12.550.2", kernel_module_version="550.2")
-    assert said(machine(driver=was), machine(driver=now)) == ["driver: version is 550.2, was 535.1"]
+    assert said(machine(driver=was), machine(driver=now)) == ["driver: version 535.1 -> 550.2"]
 
 
 def test_gpus_that_came_and_went_are_named() -> None:
     old = machine(gpu(0), gpu(1), gpu(2))
     new = machine(gpu(0), gpu(1, pci_address="0000:03:00.0"), gpu(2, pci_address="0000:09:00.0"))
     lines = said(old, new)
-    assert "GPU 1 (card, 0000:02:00.0) is gone" in lines
-    assert "GPU 2 (card, 0000:09:00.0) is new" in lines
-    assert "GPU 1 was GPU 2: the GPUs were renumbered" in lines
+    assert "GPU 1 (card, 0000:02:00.0) is missing" in lines
+    assert "GPU 2 (card, 0000:09:00.0) is only here" in lines
+    assert "GPU 1 is GPU 2 there: the GPUs are numbered otherwise" in lines
     assert len(lines) == 3
 
 
 def test_a_card_that_moved_to_another_slot_is_known_by_its_uuid() -> None:
     was = machine(gpu(0, uuid="GPU-a"))
     now = machine(gpu(0, uuid="GPU-a", pci_address="0000:41:00.0"))
-    assert said(was, now) == ["GPU 0: PCI address is 0000:41:00.0, was 0000:01:00.0"]
+    assert said(was, now) == ["GPU 0: PCI address 0000:01:00.0 -> 0000:41:00.0"]
 
 
 def test_another_card_in_the_same_slot_is_reported_without_its_uuid() -> None:
     found = difference(machine(gpu(0, uuid="GPU-a")), machine(gpu(0, uuid="GPU-b")))
-    assert [change.says for change in found.changes] == ["GPU 0 is another card than before"]
+    assert [change.says for change in found.changes] == ["GPU 0 is another card"]
     assert b"GPU-a" not in schema.encode(found)
 
 
@@ -166,7 +166,7 @@ def test_a_gpu_that_got_lost_or_came_back_is_reported_once(lost: bool) -> None:
     gone = Gpu(index=0, pci_address="0000:01:00.0", lost=True)
     lines = said(machine(whole if lost else gone), machine(gone if lost else whole))
     assert len(lines) == 1
-    assert ("is lost" if lost else "answers again") in lines[0]
+    assert ("is lost:" if lost else "is lost there") in lines[0]
 
 
 def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> None:
@@ -182,7 +182,7 @@ def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> N
             fact="links[0-1].hop",
             was="PIX",
             is_="SYS",
-            says="GPUs 0 and 1: PCIe hop is SYS, was PIX",
+            says="GPUs 0 and 1: PCIe hop PIX -> SYS",
         )
     ]
 
@@ -190,8 +190,8 @@ def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> N
 def test_a_capture_that_lists_no_gpus_does_not_make_them_new() -> None:
     assert said(Machine(source="lspci"), machine(gpu(0))) == []
     assert said(machine(driver=Driver(status="no_device")), machine(gpu(0))) == [
-        "driver: status is ok, was no_device",
-        "GPU 0 (card, 0000:01:00.0) is new",
+        "driver: status no_device -> ok",
+        "GPU 0 (card, 0000:01:00.0) is only here",
     ]
 
 
@@ -208,19 +208,19 @@ def test_network_cards_the_host_and_bridges_are_compared_too() -> None:
         pci=(msgspec.structs.replace(bridge, max_width=8, aer={"fatal": 1}),),
     )
     assert said(old, new) == [
-        "host: kernel is 6.2, was 6.1",
-        "network card a is gone",
-        "PCI device 0000:00:01.0: max width is x8, was x16",
-        "PCI device 0000:00:01.0: AER errors fatal rose by 1 to 1",
+        "host: kernel 6.1 -> 6.2",
+        "network card a is missing",
+        "PCI device 0000:00:01.0: max width x16 -> x8",
+        "PCI device 0000:00:01.0: AER errors fatal 0 -> 1 (+1)",
     ]
 
 
 def test_two_ports_in_one_slot_are_two_network_cards() -> None:
     ports = tuple(Nic(index=n, name=f"mlx5_{n}", pci_address="0000:0c:00.0") for n in (0, 1))
     assert said(machine(nics=ports), machine(nics=ports)) == []
-    assert said(machine(nics=ports), machine(nics=ports[1:])) == ["network card mlx5_0 is gone"]
+    assert said(machine(nics=ports), machine(nics=ports[1:])) == ["network card mlx5_0 is missing"]
     renamed = (msgspec.structs.replace(ports[0], name="ib0"), ports[1])
-    assert said(machine(nics=ports), machine(nics=renamed)) == ["network card ib0: name is ib0, was mlx5_0"]
+    assert said(machine(nics=ports), machine(nics=renamed)) == ["network card ib0: name mlx5_0 -> ib0"]
 
 
 def test_the_json_form_states_was_and_is() -> None:
@@ -228,7 +228,7 @@ def test_the_json_form_states_was_and_is() -> None:
     document = schema.to_builtins(found)
     assert document["schema"] == "gputopo.diff/1"
     assert list(document["changes"]) == [
-        {"fact": "gpus[0].numa_node", "was": 0, "is": 1, "says": "GPU 0: NUMA node is 1, was 0"}
+        {"fact": "gpus[0].numa_node", "was": 0, "is": 1, "says": "GPU 0: NUMA node 0 -> 1"}
     ]
     assert schema.decode(schema.encode(found), Difference, origin="x") == found
 

@@ -1,4 +1,4 @@
-"""What changed since an earlier reading, a line each; what several GPUs share is written once."""
+"""What differs from another reading, a line each; what several GPUs share is written once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,8 @@ def difference_view(difference: Difference, width: int) -> list[Line]:
     lines = [one for words in said for one in _item(plain(words), width)]
     if not said:
         lines = [line(_nothing(difference))]
-    sources = f"Compared with {plain(difference.old_source)}: {counted(difference.compared, 'fact')}"
+    other = plain(difference.old_source)
+    sources = f"Compared with {other} (left of ->): {counted(difference.compared, 'fact')}"
     if difference.one_sided:
         sources += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
     lines += paragraph(f"{sources}.", width, QUIET)
@@ -30,7 +31,7 @@ def difference_markdown(difference: Difference) -> str:
     from gputopo.report.markdown import escaped
 
     said = [f"- {escaped(words)}\n" for words in changes_in_words(difference.changes)]
-    text = f"## What changed since {escaped(difference.old_source)}\n\n"
+    text = f"## Differences from {escaped(difference.old_source)}\n\n"
     text += "".join(said) or f"{_nothing(difference)}\n"
     for title, findings in _findings(difference.findings):
         text += f"\n### {title}\n\n"
@@ -44,14 +45,15 @@ def _nothing(difference: Difference) -> str:
     if not difference.compared:
         return "Nothing could be compared."
     changed = difference.findings.came or difference.findings.went
-    return "No fact changed that lasts." if changed else "Nothing changed."
+    return "No fact that lasts differs." if changed else "No difference."
 
 
 def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
-    """Return the findings that came, went and stayed, as far as there are any, with a title."""
-    for title, findings in (("came", changes.came), ("went", changes.went), ("stayed", changes.stayed)):
+    """Return the findings only here, only there and of both, as far as there are any, with a title."""
+    titled = (("only here", changes.came), ("only there", changes.went), ("of both", changes.stayed))
+    for title, findings in titled:
         if findings:
-            yield f"Findings that {title}", findings
+            yield f"Findings {title}", findings
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:

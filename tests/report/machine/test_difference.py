@@ -13,7 +13,7 @@ def change(says: str, fact: str = "driver.version") -> Change:
 
 def power_limit(gpu: int) -> Change:
     fact = f"gpus[{gpu}].power_w.limit"
-    return Change(fact=fact, was=250.0, is_=300.0, says=f"GPU {gpu}: power limit is 300 W, was 250 W")
+    return Change(fact=fact, was=250.0, is_=300.0, says=f"GPU {gpu}: power limit 250 W -> 300 W")
 
 
 def difference(*changes: Change, compared: int = 3, one_sided: int = 0) -> Difference:
@@ -29,27 +29,27 @@ def shown(found: Difference) -> str:
 def test_each_change_has_a_line_and_what_gpus_share_is_reported_once() -> None:
     changes = (
         *map(power_limit, (0, 1, 3)),
-        change("driver: version is 2, was 1"),
-        change("GPU 5 (T4) is gone", "gpus[5]"),
-        change("GPU 6 (T4) is gone", "gpus[6]"),
+        change("driver: version 1 -> 2"),
+        change("GPU 5 (T4) is missing", "gpus[5]"),
+        change("GPU 6 (T4) is missing", "gpus[6]"),
     )
     assert changes_in_words(changes) == [
-        "GPUs 0-1,3: power limit is 300 W, was 250 W",
-        "driver: version is 2, was 1",
-        "GPU 5 (T4) is gone",
-        "GPU 6 (T4) is gone",
+        "GPUs 0-1,3: power limit 250 W -> 300 W",
+        "driver: version 1 -> 2",
+        "GPU 5 (T4) is missing",
+        "GPU 6 (T4) is missing",
     ]
-    assert shown(difference(*changes)).startswith("* GPUs 0-1,3: power limit is 300 W, was 250 W\n* driver")
+    assert shown(difference(*changes)).startswith("* GPUs 0-1,3: power limit 250 W -> 300 W\n* driver")
 
 
 def test_nothing_changed_is_reported() -> None:
-    assert shown(difference()) == "Nothing changed.\nCompared with live: 3 facts.\n"
+    assert shown(difference()) == "No difference.\nCompared with live (left of ->): 3 facts.\n"
 
 
 def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
     text = shown(difference(compared=0, one_sided=9))
     assert text.startswith("Nothing could be compared.")
-    assert "Nothing changed" not in text
+    assert "No difference" not in text
     assert "9 facts that only one" in " ".join(text.split())
 
 
@@ -60,7 +60,7 @@ def test_a_long_change_is_folded() -> None:
 
 def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
     assert "\n- driver: a\\_b\n" in difference_markdown(difference(change("driver: a_b")))
-    assert "\nNothing changed.\n" in difference_markdown(difference())
+    assert "\nNo difference.\n" in difference_markdown(difference())
 
 
 def test_findings_that_came_went_and_stayed_are_shown() -> None:
@@ -70,8 +70,8 @@ def test_findings_that_came_went_and_stayed_are_shown() -> None:
     changes = FindingChanges(came=(finding("a.hot"),), went=(finding("b.slow"),))
     found = msgspec.structs.replace(difference(), findings=changes)
     text = shown(found)
-    assert text.index("No fact changed that lasts.") < text.index("Findings that came") < text.index("a.hot")
-    assert text.index("Findings that went") < text.index("b.slow")
+    assert text.index("No fact that lasts differs.") < text.index("Findings only here") < text.index("a.hot")
+    assert text.index("Findings only there") < text.index("b.slow")
     assert "stayed" not in text
     markdown = difference_markdown(found)
-    assert "### Findings that came\n\n- **error** `gpu:1` `a.hot`: says of a.hot\n" in markdown
+    assert "### Findings only here\n\n- **error** `gpu:1` `a.hot`: says of a.hot\n" in markdown

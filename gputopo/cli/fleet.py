@@ -1,0 +1,80 @@
+"""`gputopo inspect --fleet`: recordings or captures of several hosts compared with one another."""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gputopo.cli.printing import emit, show
+from gputopo.cli.source import machine_from
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from gputopo.findings import Severity
+    from gputopo.fleet.inspection import Fleet
+    from gputopo.values.machine import Machine
+
+_ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
+
+
+def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int:
+    """Compare the hosts of several files and print the odd ones. Raises InputError if no file can be read."""
+    if len(sources) < 2:
+        raise UsageError(
+            "--fleet compares hosts, and needs a file of each of two or more",
+            "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
+        )
+    from gputopo import findings
+    from gputopo.fleet.inspection import inspect_fleet
+
+    found = inspect_fleet(_readings(sources))
+    _print(found, shape)
+    return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
+
+
+def host_names(sources: Sequence[str]) -> list[str]:
+    """Return a name for each file: its own without endings; with its folders where several have the same."""
+    names = ["stdin" if source == "-" else _ENDINGS.sub("", PurePath(source).name) for source in sources]
+    found: list[str] = []
+    for source, name in zip(sources, names, strict=True):
+        unique = name if names.count(name) == 1 else _ENDINGS.sub("", str(PurePath(source)))
+        number = sum(one == unique or one.startswith(f"{unique} (") for one in found) + 1
+        found.append(f"{unique} ({number})" if number > 1 else unique)
+    return found
+
+
+def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
+    """Return the machine of each file, or why it cannot be read, by host: as recorded, else by the file."""
+    from gputopo.topology.peer_access import with_reasons
+
+    readings: list[Machine | GputopoError] = []
+    for source in sources:
+        try:
+            readings.append(with_reasons(machine_from([source])))
+        except GputopoError as error:
+            readings.append(error)
+    failed = [one for one in readings if isinstance(one, GputopoError)]
+    if len(failed) == len(readings):
+        raise InputError(f"none of {len(failed)} files can be read: {failed[0].what}", failed[0].hint)
+    given = [None if isinstance(one, GputopoError) else one.host.name for one in readings]
+    names = [
+        recorded if recorded is not None and given.count(recorded) == 1 else name
+        for recorded, name in zip(given, host_names(sources), strict=True)
+    ]
+    return dict(zip(names, readings, strict=True))
+
+
+def _print(found: "Fleet", shape: str) -> None:
+    if shape == "json":
+        from gputopo.values import schema
+
+        emit(schema.encode_pretty(found))
+        return
+    from gputopo.report.fleet import fleet_markdown, fleet_view
+
+    if shape == "markdown":
+        emit(fleet_markdown(found))
+    else:
+        from gputopo.cli.terminal import for_this_stdout
+
+        show(lambda width: for_this_stdout(fleet_view(found, width)))

@@ -1,0 +1,41 @@
+"""The rules of a fleet: hosts that differ from the majority of like hosts, or cannot be compared."""
+
+from gputopo.findings.rule import Rule
+
+NO_ANSWER = Rule(
+    "fleet.no_answer",
+    title="host without a reading",
+    remedy="Run gputopo inspect --record FILE on this host again. If it does not answer, look at its console "
+    "or management controller.",
+    severities=("error",),
+)
+GPU_COUNT = Rule(
+    "fleet.gpu_count",
+    title="host with fewer or more GPUs than like hosts",
+    remedy="See sudo dmesg | grep -i -e xid -e pcie on this host, and whether lspci lists the GPU. "
+    "Power-cycle the host; if the GPU stays away, reseat or replace it.",
+    severities=("error",),
+)
+NIC_COUNT = Rule(
+    "fleet.nic_count",
+    title="host with fewer or more network cards than like hosts",
+    remedy="See whether lspci lists the card on this host, and reseat it.",
+)
+DIFFERS = Rule(
+    "fleet.differs",
+    title="host with facts that differ from those of like hosts",
+    remedy="Compare the host with a like one (gputopo inspect --from HOST --diff OTHER), and bring it to the "
+    "same state, or replace what is defective.",
+)
+SPLIT = Rule(
+    "fleet.split",
+    title="like hosts of which no majority agrees",
+    remedy="Decide which value is right: with two hosts, or as many of each kind, neither is the odd one.",
+)
+NOT_READ = Rule(
+    "fleet.not_read",
+    title="facts that one host does not show and like hosts do",
+    remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
+    severities=("info",),
+)
+RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ)

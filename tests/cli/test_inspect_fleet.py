@@ -1,0 +1,106 @@
+"""`inspect --fleet` on recordings of several hosts, as files of a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.cli.fleet import host_names
+from gputopo.fleet.inspection import Fleet
+from gputopo.values import schema
+from gputopo.values.machine import Machine
+from tests.cli.conftest import Call
+from tests.findings import boxes
+from tests.kit.machines import machine_of
+
+Change = boxes.Change
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> list[Path]:
+    """Files of six hosts: n2's GPU 1 has a lower power limit, n4's file is cut off."""
+    odd = boxes.gpu(1, power_w={"limit": 250.0, "enforced_limit": 250.0})
+    for number in range(6):
+        machine = machine_of("four")
+        schema.write(tmp_path / f"n{number}.json", odd(machine) if number == 2 else machine)
+    cut = tmp_path / "n4.json"
+    cut.write_bytes(cut.read_bytes()[:999])
+    return sorted(tmp_path.iterdir())
+
+
+def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts: list[Path]) -> None:
+    done = call("inspect", "--from", *hosts, "--fleet")
+    assert (done.code, done.err) == (0, "")
+    lines = " ".join(done.out.split())
+    assert "4 x Test-100 5 hosts: n0, n1, n2, n3, n5" in lines
+    assert "host n2: GPU 1: power limit 250 W (400 W on its 4 peers)" in lines
+    assert "host n4: no reading: " in lines
+    assert "Odd ones n2 " in lines
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[Path]) -> None:
+    found = schema.decode(call("inspect", "--from", *hosts, "--fleet", "--json").out, Fleet, origin="stdout")
+    assert (found.odd, found.unread) == (("n2",), ("n4",))
+    markdown = call("inspect", "--from", *hosts, "--fleet", "--format", "markdown").out
+    assert markdown.startswith("### Hosts")
+    assert "host n2: GPU 1: power limit 250 W" in markdown
+
+
+@pytest.mark.parametrize(("fail_on", "number", "code"), [("error", 3, 0), ("warning", 3, 1), ("error", 6, 1)])
+def test_fail_on_counts_what_differs(
+    call: Call, hosts: list[Path], fail_on: str, number: int, code: int
+) -> None:
+    assert call("inspect", "--from", *hosts[:number], "--fleet", "--fail-on", fail_on).code == code
+
+
+def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) -> None:
+    done = call("inspect", "--from", "7gforce", "--from", "dgx1-p100", "--fleet")
+    assert done.code == 0
+    assert "Odd ones" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--fleet",), "--fleet compares hosts, and needs a file of each of two or more"),
+        (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
+        (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
+        (("--fleet", "--watch"), "--fleet and --watch do not go together"),
+        (("--fleet", "--record", "x"), "--fleet and --record do not go together"),
+        (("--fleet", "--diff", "7gforce"), "--fleet and --diff do not go together"),
+        (("--fleet", "--identities"), "--fleet and --identities do not go together"),
+        (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_two_lines(
+    call: Call, options: tuple[str, ...], what: str
+) -> None:
+    done = call("inspect", *options)
+    assert (done.code, done.out) == (2, "")
+    assert what in done.err.splitlines()[0]
+    assert len(done.err.splitlines()) == 2
+
+
+def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, tmp_path: Path) -> None:
+    def named(name: str) -> Machine:
+        return boxes.host(name=name)(machine_of("four"))
+
+    for number in range(3):
+        schema.write(tmp_path / f"{number}.json", named(f"rack1-{number}"))
+    found = call("inspect", "--from", *sorted(tmp_path.iterdir()), "--fleet", "--json").out
+    assert schema.decode(found, Fleet, origin="stdout").kinds[0].hosts == ("rack1-0", "rack1-1", "rack1-2")
+    assert "rack1-0" not in call("inspect", "--from", tmp_path / "0.json", "--json").out
+    assert "rack1-0" in call("inspect", "--from", tmp_path / "0.json", "--json", "--identities").out
+
+
+@pytest.mark.parametrize(
+    ("sources", "names"),
+    [
+        (["a/n1.json", "b/n2.tar.gz", "-"], ["n1", "n2", "stdin"]),
+        (["node1.cluster.json", "c/7gforce"], ["node1.cluster", "7gforce"]),
+        (["a/m.json", "b/m.json"], ["a/m", "b/m"]),
+        (["m.json", "m.json"], ["m", "m (2)"]),
+    ],
+)
+def test_hosts_are_named_by_their_files(sources: list[str], names: list[str]) -> None:
+    assert host_names(sources) == names
