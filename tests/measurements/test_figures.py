@@ -137,6 +137,14 @@ def test_what_did_not_run_is_named_by_what_the_cells_share() -> None:
     assert says([run(90), *cells[:1]], "cells.not_run") == ["1 cell not run (vgg16): too slow."]
 
 
+def test_of_many_runs_under_other_conditions_the_rest_is_counted() -> None:
+    runs = [run(90, batch_per_gpu=batch, conditions=["a power cap"]) for batch in range(8, 16)]
+    found = says(runs, "conditions.other")
+    assert len(found) == 5
+    assert found[0] == "resnet50, batch 8, 1 GPU: a power cap."
+    assert found[-1].endswith(": a power cap. Other conditions in 3 more rows: --json has them.")
+
+
 def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     now = cells_of([run(90)])
     (same,) = against_earlier(now, cells_of([run(100)]))

@@ -51,10 +51,13 @@ def _outside(figures: Figures) -> Iterator[Observation]:
 def _conditions(figures: Figures) -> Iterator[Observation]:
     names = varying(figures.cells)
     some = [cell for cell in figures.cells if cell.of.conditions]
-    for cell in some[:_SHOWN]:
+    more = len(some) - _SHOWN
+    rest = f" Other conditions in {more} more {'row' if more == 1 else 'rows'}: --json has them."
+    for place, cell in enumerate(some[:_SHOWN], 1):
+        says = f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {listed(cell.of.conditions)}"
         yield Observation(
             id="conditions.other",
-            says=f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {listed(cell.of.conditions)}",
+            says=f"{says.removesuffix('.')}.{rest if more > 0 and place == _SHOWN else ''}",
             evidence={"runs": len(some)},
             cells=(cell.number,),
         )
