@@ -103,29 +103,25 @@ def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[st
     )
 
 
-def with_alone(result: Result, screen: Screen, folder: str) -> Result:
-    """Return the result with the speed of each GPU alone by a screen, if that was of the same job.
+def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
+    """Return the images/sec of each GPU alone by a screen on this machine, if that was of this job."""
+    mine = result.spec.get("model"), result.batch_size, result.backend
+    if (screen.model, screen.batch_size, screen.backend) != mine:
+        return {}
+    return {device.number: device.alone for device in screen.devices if device.alone}
 
-    `folder`: of the screen. Whether it was on the same machine is the caller's to know.
-    """
-    same = (screen.model, screen.batch_size, screen.backend) == (
-        result.spec.get("model"),
-        result.batch_size,
-        result.backend,
-    )
-    alone = {device.number: device.alone for device in screen.devices}
-    known = [
-        row for row in result.devices if same and alone.get(-1 if row.device.gpu is None else row.device.gpu)
-    ]
-    if not known or result.backend != "gpu":
+
+def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> Result:
+    """Return the result with the images/sec of its GPUs alone, by index. `measured_in`: folders."""
+    if result.backend != "gpu" or not any(row.device.gpu in alone for row in result.devices):
         return result
     return msgspec.structs.replace(
         result,
-        alone=folder,
+        alone=measured_in,
         devices=tuple(
-            msgspec.structs.replace(row, alone_images_per_sec=alone[row.device.gpu or 0])
-            if row in known
-            else row
+            msgspec.structs.replace(
+                row, alone_images_per_sec=None if row.device.gpu is None else alone.get(row.device.gpu)
+            )
             for row in result.devices
         ),
     )

@@ -302,18 +302,28 @@ def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
 
 
 def _with_alone(result: "Result", target: "Target") -> "Result":
-    """Add the speeds of the GPUs alone by the latest screen of this job on this machine."""
+    """Add the speeds of the GPUs alone: by the latest screen of this job here, else by its runs here."""
     from gputopo.launch.supervise.run_folder import latest_screens
-    from gputopo.runs.device_results import with_alone
-    from gputopo.runs.history import fingerprint
+    from gputopo.runs.device_results import alone_of_screen, with_alone
+    from gputopo.runs.history import fingerprint, history_file, results
+    from gputopo.runs.predicted.known import alone_of_run
 
     here = None if result.backend != "gpu" or target.machine is None else fingerprint(target.machine)
     if here is None:
         return result
     for path, screen in latest_screens(runs.runs_home(os.environ)):
-        if screen.fingerprint == here and (found := with_alone(result, screen, str(path))) != result:
-            return found
-    return result
+        if screen.fingerprint == here and (found := alone_of_screen(result, screen)):
+            return with_alone(result, found, str(path))
+    alone: dict[int, float] = {}
+    folders: dict[int, str] = {}
+    if len(result.devices) > 1:
+        with contextlib.suppress(GputopoError):  # a history that cannot be read: see `remember`
+            for one in results.stored(history_file(os.environ), machine=here, model=result.spec.get("model")):
+                found = alone_of_run(result, one.result)
+                alone |= found  # the latest run counts
+                folders |= dict.fromkeys(found, one.folder)
+    used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
+    return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
 
 
 def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -> int:

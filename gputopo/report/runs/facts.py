@@ -71,7 +71,7 @@ def _speed(result: Result) -> Iterator[Fact]:
         where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
         yield Fact("batch", f"{sum(batches)} images: {each} {where}")
     if result.alone is not None:
-        yield Fact("alone", f"images/sec of each GPU alone are of the screen in {result.alone}")
+        yield Fact("alone", f"images/sec of each GPU alone were measured in {result.alone}")
     yield from _missing(result)
 
 

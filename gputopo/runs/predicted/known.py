@@ -45,6 +45,9 @@ _SAME = (
     "rehearsal_of",
 )
 
+# What decides how fast one GPU is alone.
+_SAME_ALONE = ("model", "task", "method", "strategy", "precision", "data", "data_format")
+
 
 class Past(NamedTuple):
     """An earlier run on this machine. `name`: of its folder."""
@@ -82,6 +85,17 @@ def known_before(
         sharing=_sharing(devices, machine),
         memory_mib={gpu.index: total for gpu in machine.gpus if (total := gpu.memory_mib.total) is not None},
     )
+
+
+def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
+    """Return the images/sec of a GPU alone by a run on this machine, if that was of this job on one."""
+    if any(earlier.spec.get(name) != result.spec.get(name) for name in _SAME_ALONE):
+        return {}
+    return {
+        figure.gpu_index: figure.images_per_sec
+        for figure in past_speeds([earlier])
+        if figure.gpu_index is not None and figure.batch == result.batch_size
+    }
 
 
 def _of_earlier_runs(spec: Mapping[str, Any], past: Sequence[Past]) -> Expected | None:

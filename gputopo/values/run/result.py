@@ -26,7 +26,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
     computed. In synchronous training all devices end a step together, so only their paces differ.
     `other_ms` is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
-    `alone_images_per_sec`: of the device alone, by the latest screen of the same job; see `Result.alone`.
+    `alone_images_per_sec`: of the device alone, by a screen or runs of the same job; see `Result.alone`.
     `verdict`: whether it is slow, even with its peers, or the run cannot tell. `graphics_percent` and
     `memory_percent` compare the clocks under load with the card's maximum. `missing`: why what is sampled of
     a GPU is not known, by field.
@@ -115,7 +115,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
     the warm-up as the step times show it (`gputopo.runs.steadiness`), None where `steady` has the reason.
     Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
-    `wall_s` is of the whole run. `alone`: folder of the screen that has the speeds of the devices alone.
+    `wall_s` is of the whole run. `alone`: folders of the screen or runs that measured the devices alone.
     `checkpoints`: those that are there. `input`: how the examples came, as the
     input reports; `input_waited_share`: share of the counted steps' time, 0 to 1, in which all devices waited
     for examples. `input_verdict`: from this run and an earlier one; `prediction`: from this run and its plan,

@@ -46,6 +46,19 @@ def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
     assert (stored.result, stored.folder) == (result, str(folder))
 
 
+def test_the_speed_of_a_gpu_alone_is_that_of_its_latest_run_in_the_history(
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+) -> None:
+    on_scenario("four")
+    worker("works")
+    job = ("run", "--model", "alexnet", "--batch-size", "4")
+    assert call(*job, "--gpus", "1", "--output", tmp_path / "alone").code == 0
+    both = call(*job, "--gpus", "0,1", "--json")
+    result = schema.decode(both.out, Result, origin="stdout")
+    assert [row.alone_images_per_sec for row in result.devices] == [None, pytest.approx(40)]
+    assert result.alone == str(tmp_path / "alone")
+
+
 def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
     call: Call, without_gpu: None, worker: Callable[[str], None], own_home: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from gputopo.report import units
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_report, title, verdict_lines
-from gputopo.runs.device_results import with_alone
+from gputopo.runs.device_results import alone_of_screen, with_alone
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Device,
@@ -235,12 +235,13 @@ def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
         quick=False,
         complete=True,
     )
-    found = with_alone(result, screen, "/runs/1")
+    found = with_alone(result, alone_of_screen(result, screen), "/runs/1")
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
     assert re.search(r"^/GPU:0 .* 90.0 ", text, re.MULTILINE)
-    assert "images/sec of each GPU alone are of the screen in /runs/1" in text
-    assert with_alone(result, msgspec.structs.replace(screen, batch_size=9), "/runs/1") == result
+    assert "images/sec of each GPU alone were measured in /runs/1" in text
+    assert alone_of_screen(result, msgspec.structs.replace(screen, batch_size=9)) == {}
+    assert with_alone(result, {}, "") == result
 
 
 def test_a_loss_that_is_not_a_number_is_written_out() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.runs.predicted.known import Past, known_before
+from gputopo.runs.predicted.known import Past, alone_of_run, known_before
 from gputopo.values.run.candidate import Candidate
 from gputopo.values.run.plan import Plan, Prediction
 from gputopo.values.run.result import Result
@@ -115,3 +115,13 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source
     assert found[1].images_per_sec > found[1].low
+
+
+def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
+    both, one = run(MACHINE, "vgg16"), run(MACHINE, "vgg16", gpus=(3,))
+    both = msgspec.structs.replace(both, batch_size=BATCH)
+    assert one.throughput is not None
+    assert alone_of_run(both, one) == {3: one.throughput.mean}
+    assert alone_of_run(both, both) == {}  # of two GPUs
+    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NHWC"})) == {}
+    assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}
