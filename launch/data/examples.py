@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from gputopo.launch.data.example_fields import LABEL, PICTURE
+
 Tensor = Any
-PICTURE, LABEL = "image/encoded", "image/class/label"
 NO_LABEL = -1  # of a record without the field
 _BOXES = "image/object/bbox/"
 _SIDES = tuple(f"{_BOXES}{side}" for side in ("ymin", "xmin", "ymax", "xmax"))

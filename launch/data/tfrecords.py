@@ -73,17 +73,17 @@ def wrong_record(path: Path, number: int) -> str:
     return "it is empty" if length == 0 else "it could not be read, and its checksum is right"
 
 
-def wrong_checksum(path: Path) -> str | None:
-    """Describe what is wrong with the bytes of the first record, whose length is right; None: nothing.
+def first_record(path: Path) -> tuple[bytes, bool] | None:
+    """Return the first record of a file, whose length is right, and whether its checksum is.
 
-    Long ones are left to TensorFlow. Raises OSError.
+    None for a long one, which is left to TensorFlow. Raises OSError.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER_BYTES)[:8], "little")
         if length > _CHECKED_BYTES:
             return None
         data, footer = file.read(length), file.read(FOOTER_BYTES)
-    return None if masked_crc(data) == int.from_bytes(footer, "little") else WRONG_CHECKSUM
+    return data, masked_crc(data) == int.from_bytes(footer, "little")
 
 
 def masked_crc(data: bytes) -> int:

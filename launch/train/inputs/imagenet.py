@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.data.example_fields import LABELS
 from gputopo.launch.data.examples import parsed, wrong_fields, wrong_picture
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.inputs import reading
@@ -19,7 +20,6 @@ from gputopo.launch.train.inputs.preprocessing import Recipe, decode, decoded_pi
 Dataset = Any
 Tensor = Any
 Labels = np.ndarray[Any, Any]
-LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
 # tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20

@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from gputopo.launch.data import folder
+from gputopo.launch.data.example_fields import wrong_label
 from gputopo.launch.data.make import Request, make
 from gputopo.launch.data.tfrecords import walk, wrong_record
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
@@ -51,6 +52,8 @@ def wrong(root: Path) -> Any:
     undecodable = folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")
     return {
         "fields": {kind: wrong_fields(record) for kind, record in folders.schemas().items()},
+        "labels": {kind: wrong_label(record) for kind, record in folders.schemas().items()},
+        "numbers": [wrong_label(folders.record(label)) for label in (1, 1000, 1001, -7)],
         "pictures": [wrong_picture(undecodable), wrong_picture(folders.record(None))],
     }
 

@@ -57,3 +57,12 @@ def test_of_a_record_with_all_fields_the_label_is_known(found: dict[str, Any], k
 
 def test_what_keeps_a_picture_from_being_made_is_reported(found: dict[str, Any]) -> None:
     assert found["wrong"]["pictures"] == ["it holds no picture that can be decoded", "it has no label"]
+
+
+def test_labels_of_tensorflows_messages_are_found_without_it(found: dict[str, Any]) -> None:
+    labels = found["wrong"]["labels"]
+    assert {kind: said for kind, said in labels.items() if said is not None} == {
+        "no label": "it has no label"
+    }
+    wrong = "its label {} is none of 1 to 1000"
+    assert found["wrong"]["numbers"] == [None, None, wrong.format(1001), wrong.format(-7)]

@@ -7,7 +7,7 @@ import pytest
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data.folder import check, count, find, require_made_for, require_sound
 from gputopo.values.errors import InputError, UsageError
-from tests.launch.data.records import framed
+from tests.launch.data.records import example, framed
 
 
 def shard(folder: Path, name: str, *records: bytes) -> Path:
@@ -193,6 +193,10 @@ def test_a_bad_record_that_shows_without_tensorflow_is_an_error_before_it_loads(
     ) as bad:
         require_sound(find(tmp_path), "train")
     assert "--bad-records skip" in bad.value.hint
+    for labels, why in (([1001], "its label 1001 is none of 1 to 1000"), (None, "it has no label")):
+        shard(tmp_path, "train-00000-of-00002", example(b"picture", labels))
+        with pytest.raises(InputError, match=f"train-00000-of-00002, record 0: {why}"):
+            require_sound(find(tmp_path), "train")
     second.write_bytes(b"")
     with pytest.raises(InputError, match="train-00001-of-00002, record 0: the file is empty"):
         require_sound(find(tmp_path), "train")
