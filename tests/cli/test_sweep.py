@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from io import StringIO
@@ -106,6 +107,30 @@ def test_records_that_are_given_are_read_instead_of_drawn_ones(
     spec = schema.decode((tmp_path / "out" / cell.folder / "spec.json").read_bytes(), RunSpec, origin="")
     assert (cell.state, spec.data.folder) == ("done", str(records))
     assert not (tmp_path / "out" / "data").exists()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_images_that_a_killed_sweep_went_on_drawing_are_used(
+    call: Call,
+    without_gpu: None,
+    worker: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    is_there: bool,
+) -> None:
+    def fails(words: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        if is_there:
+            Path(words[5]).mkdir(parents=True)
+            (Path(words[5]) / "data_batch_1.bin").write_bytes(b"an image")
+        return subprocess.CompletedProcess(words, 3, "", "gputopo: Directory not empty\n  another folder\n")
+
+    worker("works")
+    monkeypatch.setattr(subprocess, "run", fails)
+    file = tmp_path / "real.toml"
+    file.write_text('[matrix]\nmodel = "resnet20"\ndata_dir = "made:cifar10"\n')
+    done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
+    assert done.code == (0 if is_there else 3), done.err
+    assert ("cannot be made: Directory not empty\n" in done.err) is not is_there
 
 
 def test_a_stopped_sweep_goes_on(

@@ -264,8 +264,9 @@ def _make_data(found: "Sweep", folder: Path) -> None:
         note(f"drawing a small data folder: {place}")
         command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            why = done.stderr.strip().splitlines()
+        # It is there whole or not at all: that of a sweep which was killed may have gone on beside this one.
+        if done.returncode and not place.exists():
+            why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(
                 f"the data of the sweep cannot be made: {why[0] if why else done.returncode}",
                 f"make it: gputopo make-data {place} --data-name {name}; then go on with --resume {folder}",
