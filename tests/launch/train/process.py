@@ -1,17 +1,20 @@
 """Run the training core in its own process: `python -m tests.launch.train.process CASES_FILE OUT_FOLDER`.
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
-of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size. For each case
-OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every place, the last moving
-statistics, the images and labels of the joint batch, and the placements found; a case that fails writes
-name.error instead.
+of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size; `lost`: a tower
+whose gradients the reduction `copy` leaves out. With `all`, the spec of a run on several hosts whose servers
+stand, each case has `on`: the number of hosts, and of devices on each. For each case OUT_FOLDER/name.npz
+holds the losses of all steps, the first and last weights of every place, the last moving statistics, the
+images and labels of the joint batch, and the placements found; a case that fails writes name.error instead.
 """
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -20,6 +23,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event, PlacementChecked, Step
 from tests.launch.train.cutting import cut_as_on_gpus
+from tests.launch.train.hosts import devices_of
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.slope_model import SlopeModel
 from tests.launch.train.small_model import SmallModel
@@ -31,21 +35,46 @@ def main(cases_file: str, out: str) -> None:
     reported = json.loads(Path(cases_file).read_text())
     from gputopo.launch.train.placement import devices
 
-    cut = {name for name, fields in reported["cases"].items() if fields.pop("in_parts", False)}
-    specs = {name: _spec(reported["towers"], fields) for name, fields in reported["cases"].items()}
-    devices.set_up(next(iter(specs.values())))
-    for name, spec in specs.items():
-        try:
-            with cut_as_on_gpus(min_chunk=1) if name in cut else nullcontext():
-                np.savez(Path(out) / f"{name}.npz", **_run(spec))
-        except GputopoError as error:
-            (Path(out) / f"{name}.error").write_text(error.what)
+    faults = {name: _around(fields) for name, fields in reported["cases"].items()}
+    whole = msgspec.convert(reported["all"], RunSpec) if "all" in reported else None
+    specs = {name: _spec(reported, whole, fields) for name, fields in reported["cases"].items()}
+    every = whole or next(iter(specs.values()))
+    devices.set_up(every)
+    with devices.joined(every):
+        for name, spec in specs.items():
+            try:
+                with faults[name]:
+                    np.savez(Path(out) / f"{name}.npz", **_run(spec))
+            except GputopoError as error:
+                (Path(out) / f"{name}.error").write_text(error.what)
 
 
-def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
+def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Take what is no field of a spec out of a case, and return the context to run it in."""
+    if fields.pop("in_parts", False):
+        return cut_as_on_gpus(min_chunk=1)
+    lost = fields.pop("lost", None)
+    if lost is None:
+        return nullcontext()
+    from gputopo.launch.train.reductions import methods
+
+    def losing(devices: Sequence[str]) -> Any:
+        whole = copy(devices)
+        return lambda gradients: whole([[*row[:lost], 0 * row[lost], *row[lost + 1 :]] for row in gradients])
+
+    copy = methods.ALGORITHMS["copy"]
+    return patch.dict(methods.ALGORITHMS, copy=losing)
+
+
+def _spec(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any]) -> RunSpec:
     types = {field.name: field.type for field in msgspec.structs.fields(RunSpec)}
+    if whole is None:
+        count = reported["towers"]
+        devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
+    else:
+        fields["servers"] = reported["all"]["servers"]
+        devices = devices_of(*fields.pop("on"))
     given = {name: msgspec.convert(value, types[name]) for name, value in fields.items()}
-    devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(towers))
     return RunSpec(**{"model": "small", "devices": devices, "backend": "cpu", **given})
 
 

@@ -26,9 +26,9 @@ SYNCHRONOUS = ("ps_cpu", "ps_last", "replicated")
 SUMMED = ("ps_cpu", "replicated")
 
 
-def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def run_cases(folder: Path, towers: int, cases: dict[str, dict[str, Any]], **several: Any) -> dict[str, Any]:
     file = folder / "cases.json"
-    file.write_text(json.dumps({"towers": towers, "cases": cases}))
+    file.write_text(json.dumps({"towers": towers, "cases": cases, **several}))
     done = run_program("-m", "tests.launch.train.process", str(file), str(folder))
     assert done.returncode == 0, done.stderr[-2000:]
     errors = {path.stem: path.read_text() for path in folder.glob("*.error")}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
+from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.values.errors import HardwareError
@@ -27,8 +28,9 @@ def spec(*devices: str) -> RunSpec:
     )
 
 
-def on(device: str) -> str:
-    return f"/job:localhost/replica:0/task:0/device:{device}"
+def on(device: str, task: int | None = None) -> str:
+    job = "localhost/replica:0/task:0" if task is None else f"worker/replica:0/task:{task}"
+    return f"/job:{job}/device:{device}"
 
 
 def test_an_op_counts_for_the_tower_whose_scope_it_was_built_in_wherever_it_stands() -> None:
@@ -50,6 +52,17 @@ def test_an_op_on_another_device_than_its_tower_is_an_error_that_names_both() ->
     counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 58, (1, "/CPU:0"): 2})
     with pytest.raises(HardwareError, match=r"2 ops of tower 1 were placed on /CPU:0, not on /GPU:1"):
         checking.check_ops(counts, spec("/GPU:0", "/GPU:1"))
+
+
+def test_an_op_on_the_same_device_of_another_host_is_an_error_that_names_both() -> None:
+    devices = [device_name("GPU", 0, rank) for rank in range(2)]
+    nodes = [Node(f"tower_{tower}/MatMul", "MatMul", on("GPU:0", task=0)) for tower in range(2)]
+    with pytest.raises(
+        HardwareError, match=f"1 ops of tower 1 were placed on {devices[0]}, not on {devices[1]}"
+    ):
+        checking.check_ops(checking.count_tower_ops(nodes), spec(*devices))
+    with pytest.raises(HardwareError, match=f"is on {devices[0]}, not on {devices[1]}"):
+        checking.check_variables([([Variable(on("GPU:0", task=0), Shape(1))], [devices[1]])])
 
 
 def test_a_device_without_any_op_is_an_error() -> None:

@@ -1,0 +1,74 @@
+"""Runs of several hosts on this one: their TensorFlow servers, each a process with a loopback port."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.values import schema
+from gputopo.values.run.events import Device, PhaseBegun, decode_line
+from tests.kit.forks import ROOT
+from tests.launch.forks import server
+from tests.launch.train.worker_process import environment
+
+
+def devices_of(hosts: int, each: int) -> tuple[Device, ...]:
+    """Return the devices of a run: so many CPU devices on each host."""
+    places = [(rank, number) for rank in range(hosts) for number in range(each)]
+    return tuple(
+        Device(tower=tower, device=device_name("CPU", number, rank), rank=rank, host=f"n{rank}")
+        for tower, (rank, number) in enumerate(places)
+    )
+
+
+def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
+    """Return a spec of the cheapest model on hosts whose addresses are free ports of this one."""
+    with ExitStack() as held:
+        ports = []
+        for _ in range(hosts):
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(one.getsockname()[1])
+    servers = tuple(
+        Server(host=f"n{rank}", address=f"127.0.0.1:{port}", cores=2) for rank, port in enumerate(ports)
+    )
+    given: dict[str, Any] = {"model": "trivial", "backend": "cpu", "batch_size": 2, "num_batches": 3}
+    given |= {"num_warmup_batches": 1, "ps_device": device_name("CPU", 0, 0)}
+    return RunSpec(**{**given, "devices": devices_of(hosts, each), "servers": servers, **fields})
+
+
+@contextmanager
+def serving(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
+    """Start the servers of all hosts but rank 0's, wait until they serve, return the processes by rank."""
+    file = folder / "all.json"
+    schema.write(file, spec)
+    with ExitStack() as ending:
+        started = {}
+        for rank in range(1, len(spec.servers)):
+            arguments = ("-m", "gputopo.launch.train.server", str(file), str(rank), "1")
+            started[rank] = ending.enter_context(_started(arguments))
+        for _, printed in started.values():
+            event = decode_line(printed.readline())
+            assert isinstance(event, PhaseBegun), event
+        yield {rank: pid for rank, (pid, _) in started.items()}
+
+
+@contextmanager
+def _started(arguments: Sequence[str]) -> Iterator[tuple[int, IO[str]]]:
+    """Start a program; return its process and what it prints."""
+    forks = server()
+    if forks is not None:
+        with forks.started(arguments, environment()) as (program, printed):
+            yield program.pid, printed
+        return
+    with subprocess.Popen(
+        [sys.executable, *arguments], env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.pid, process.stdout
+        process.kill()

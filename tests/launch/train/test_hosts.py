@@ -1,0 +1,224 @@
+"""Towers on several hosts train as computed by hand in float64, and like those of a single host.
+
+The hosts are this one: rank 0's process, which trains, and a TensorFlow server on loopback for each other.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gputopo.launch.spec.device_names import device_name
+from tests.launch.train import slope_model
+from tests.launch.train.hosts import devices_of, serving, spec_of
+from tests.launch.train.normed_model import SHAPES, train
+from tests.launch.train.optimizer_oracle import train as train_small
+from tests.launch.train.small_model import SHAPES as SMALL_SHAPES
+from tests.launch.train.test_exchange import BYTES, INDEPENDENT, SERVER, asynchronous, slices, weights
+from tests.launch.train.test_training import run_cases
+
+pytestmark = pytest.mark.tensorflow
+
+JOINT_BATCH = 12
+STEPS = 4  # one of warm-up, three counted
+RATE, MOMENTUM = 0.05, 0.9
+# float32 keeps about 7 digits; sums over some hundred terms, a norm and four steps may lose three of them.
+TOLERANCE = 1e-4
+TOLERANCE_FP16 = 5e-3  # of gradients rounded to 11 bits
+
+ON_FIRST = {**SERVER, "ps_device": device_name("CPU", 0, 0)}
+ON_SECOND = {**SERVER, "ps_device": device_name("CPU", 0, 1)}
+MODES: dict[str, dict[str, Any]] = {
+    "server": ON_FIRST,
+    "server on another host": ON_SECOND,
+    "server spread": {**SERVER, "exchange": {"ps_spread": True}},
+    "spread in parts": {**SERVER, "exchange": {"ps_spread": True}, "in_parts": True},
+    "staged": {**ON_FIRST, "exchange": {"staged": True}},
+    "spread and staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
+    "relaxed": {"exchange": {"relaxed": True}},
+    "copy": {"all_reduce": "copy"},
+    "copy in parts": {"all_reduce": "copy", "in_parts": True},
+    "ring": {"all_reduce": "ring"},
+    "pscpu": {"all_reduce": "pscpu"},
+    "psgpu": {"all_reduce": "psgpu#2"},
+    "by hosts": {"all_reduce": "hierarchical"},
+    "repacked in fp16": {"all_reduce": "copy", "exchange": {"repacking": 3, "transfer": "fp16"}},
+}
+DELAYED = ("staged", "spread and staged", "relaxed")
+REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" not in fields)
+# What differs in the number of hosts or of their devices; all modes are on 2 x 2.
+LAYOUTS = {
+    (2, 2): tuple(MODES),
+    (2, 1): ("server", "server on another host", "staged", "relaxed", "copy", "ring", "by hosts"),
+    (3, 1): ("server on another host", "server spread", "copy in parts", "ring", "psgpu", "by hosts"),
+}
+ALONE = ("server", "staged", "relaxed", "copy", "ring", "by hosts")  # on 1 x 2 as well
+OPTIMIZED: dict[str, dict[str, Any]] = {
+    "adam": {**ON_SECOND, "optimization": {"optimizer": "adam"}, "learning_rate": 0.02},
+    "clip by norm": {"optimization": {"gradient_clip_norm": 0.1, "optimizer": "momentum"}},
+    "automatic scale": {
+        "all_reduce": "copy",
+        "optimization": {"optimizer": "adam"},
+        "learning_rate": 0.02,
+        "precision": {"auto_loss_scale": True, "loss_scale": 64.0},
+    },
+}
+
+
+def case(hosts: int, each: int, **fields: Any) -> dict[str, Any]:
+    common = {
+        "model": "norm",
+        "batch_size": JOINT_BATCH // (hosts * each),
+        "num_batches": STEPS - 1,
+        "num_warmup_batches": 1,
+        "learning_rate": RATE,
+        "variable_update": "replicated",
+        "on": [hosts, each],
+    }
+    if fields.get("all_reduce") == "hierarchical":
+        groups = [[rank * each + number for number in range(each)] for rank in range(hosts)]
+        fields["exchange"] = {"groups": groups}
+    return {**common, **fields}
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    momentum = {"optimization": {"optimizer": "momentum", "momentum": MOMENTUM}}
+    found = {
+        f"{name}-{hosts}x{each}": case(hosts, each, **momentum, **MODES[name])
+        for (hosts, each), names in LAYOUTS.items()
+        for name in names
+    }
+    found["independent"] = case(2, 2, **momentum, **INDEPENDENT)
+    slope = asynchronous("slope")
+    found["slope"] = case(2, 2, **{**slope, "exchange": {"asynchronous": True, "ps_spread": True}})
+    found |= {name: case(2, 2, model="small", **fields) for name, fields in OPTIMIZED.items()}
+    found["nowhere"] = case(2, 1, **SERVER, ps_device=device_name("CPU", 2, 1))
+    found["lost"] = case(3, 1, all_reduce="copy", lost=2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("hosts")
+    every = spec_of(3, 2)
+    with serving(folder, every):
+        return run_cases(folder, 6, cases(), all=msgspec.to_builtins(every))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The modes with two devices on a single host, in a process without servers."""
+    given = {}
+    for name in ALONE:
+        given[name] = {**cases()[f"{name}-2x1"]}
+        del given[name]["on"]
+        if "ps_device" in given[name]:
+            given[name]["ps_device"] = "/CPU:0"
+    return run_cases(tmp_path_factory.mktemp("alone"), 2, given)
+
+
+def first_of(found: dict[str, Any]) -> list[Any]:
+    return [found[f"first{number}"] for number in range(len(SHAPES))]
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "each"), [(name, *layout) for layout, names in LAYOUTS.items() for name in names]
+)
+def test_every_synchronous_mode_trains_as_computed_by_hand(
+    ran: dict[str, Any], name: str, hosts: int, each: int
+) -> None:
+    found, towers = ran[f"{name}-{hosts}x{each}"], hosts * each
+    losses, last, statistics = train(
+        first_of(found),
+        slices(found, towers),
+        steps=STEPS,
+        rate=RATE,
+        momentum=MOMENTUM,
+        share=1 / towers,
+        delay=int(name in DELAYED),
+    )
+    tolerance = TOLERANCE_FP16 if "fp16" in name else TOLERANCE
+    assert found["losses"] == pytest.approx(losses, rel=tolerance)
+    for place in range(towers if name in REPLICATED else 1):
+        for got, expected, same in zip(weights(found, place), last, weights(found, 0), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+            np.testing.assert_array_equal(got, same, err_msg="replicas stay equal to the last bit")
+    for number, expected in enumerate(statistics):
+        np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
+    assert np.ptp(found["losses"]) > 100 * tolerance or "fp16" in name, "it learns"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_two_hosts_of_one_device_train_as_one_host_of_two_to_the_last_bit(
+    ran: dict[str, Any], alone: dict[str, Any], name: str
+) -> None:
+    several, single = ran[f"{name}-2x1"], alone[name]
+    np.testing.assert_array_equal(several["losses"], single["losses"])
+    for place in range(2 if name in REPLICATED else 1):
+        for got, expected in zip(weights(several, place), weights(single, place), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_independent_towers_train_on_their_own_rows(ran: dict[str, Any]) -> None:
+    found = ran["independent"]
+    for tower, own in enumerate(slices(found, 4)):
+        _, last, _ = train(first_of(found), [own], steps=STEPS, rate=RATE, momentum=MOMENTUM, share=1.0)
+        for got, expected in zip(weights(found, tower), last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_no_asynchronous_update_is_lost(ran: dict[str, Any]) -> None:
+    found = ran["slope"]
+    total = sum(0.25 * slope_model.gradient(images, labels) for images, labels in slices(found, 4))
+    expected = found["first0"] - RATE * STEPS * total
+    np.testing.assert_allclose(found["last0_0"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZED)
+def test_optimizers_clipping_and_an_automatic_scale_are_those_of_a_single_host(
+    ran: dict[str, Any], name: str
+) -> None:
+    found, fields = ran[name], OPTIMIZED[name]
+    losses, last = train_small(
+        [found[f"first{number}"] for number in range(len(SMALL_SHAPES))],
+        found["images"],
+        found["labels"],
+        steps=STEPS,
+        rate=fields.get("learning_rate", RATE),
+        **fields["optimization"],
+    )
+    assert found["losses"] == pytest.approx(losses, rel=TOLERANCE)
+    for place in range(1 if "variable_update" in fields else 4):
+        for number, expected in enumerate(last):
+            np.testing.assert_allclose(found[f"last{place}_{number}"], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_variables_and_ops_are_counted_on_the_devices_of_every_host(ran: dict[str, Any]) -> None:
+    towers = [device.device for device in devices_of(2, 2)]
+    on = {name: json.loads(str(found["variables_on"])) for name, found in ran.items() if "x" in name[-3:]}
+    assert on["server-2x2"] == {ON_FIRST["ps_device"]: BYTES}
+    assert on["server on another host-2x2"] == {ON_SECOND["ps_device"]: BYTES}
+    assert on["ring-2x2"] == dict.fromkeys(towers, BYTES)
+    assert sum(on["server spread-2x2"].values()) == BYTES
+    assert len(on["server spread-2x2"]) == len(towers)
+    ops = json.loads(str(ran["ring-2x2"]["ops_on"]))
+    assert set(ops) == set(towers)
+    assert len(set(ops.values())) == 1, "every tower has the same ops"
+
+
+def test_marks_of_every_host_are_in_order_and_of_one_clock(ran: dict[str, Any]) -> None:
+    for name, found in ran.items():
+        if not isinstance(found, str):
+            assert (found["marks"] >= 0).all(), name
+            assert (found["marks"][:, :, 2] > 0).all(), f"{name}: computing takes time"
+
+
+def test_a_device_that_no_host_has_is_refused_before_training(ran: dict[str, Any]) -> None:
+    assert device_name("CPU", 2, 1) in ran["nowhere"]
+
+
+def test_a_reduction_that_loses_a_tower_of_another_host_is_found_before_training(ran: dict[str, Any]) -> None:
+    assert "the reduction 'copy' is wrong" in ran["lost"]
+    assert "adds up to 11, not 111" in ran["lost"]
