@@ -18,7 +18,7 @@ _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.
 
 
 def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int:
-    """Compare the hosts of several files and print the odd ones. Raises InputError if no file can be read."""
+    """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
     if len(sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
@@ -35,12 +35,10 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
 def host_names(sources: Sequence[str]) -> list[str]:
     """Return a name for each file: its own without endings; with its folders where several have the same."""
     names = ["stdin" if source == "-" else _ENDINGS.sub("", PurePath(source).name) for source in sources]
-    found: list[str] = []
-    for source, name in zip(sources, names, strict=True):
-        unique = name if names.count(name) == 1 else _ENDINGS.sub("", str(PurePath(source)))
-        number = sum(one == unique or one.startswith(f"{unique} (") for one in found) + 1
-        found.append(f"{unique} ({number})" if number > 1 else unique)
-    return found
+    return [
+        name if names.count(name) == 1 else _ENDINGS.sub("", str(PurePath(source)))
+        for source, name in zip(sources, names, strict=True)
+    ]
 
 
 def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
@@ -61,7 +59,15 @@ def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
         recorded if recorded is not None and given.count(recorded) == 1 else name
         for recorded, name in zip(given, host_names(sources), strict=True)
     ]
-    return dict(zip(names, readings, strict=True))
+    found: dict[str, Machine | GputopoError] = {}
+    for name, reading in zip(names, readings, strict=True):
+        number = next(n for n in range(1, len(names) + 1) if _numbered(name, n) not in found)
+        found[_numbered(name, number)] = reading
+    return found
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name} ({number})"
 
 
 def _print(found: "Fleet", shape: str) -> None:

@@ -30,7 +30,7 @@ DIFFERS = Rule(
 SPLIT = Rule(
     "fleet.split",
     title="like hosts of which no majority agrees",
-    remedy="Decide which value is right: with two hosts, or as many of each kind, neither is the odd one.",
+    remedy="Decide which value is right: with two hosts, or as many with either, none is an outlier.",
 )
 NOT_READ = Rule(
     "fleet.not_read",

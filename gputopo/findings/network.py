@@ -140,7 +140,7 @@ def links_down(machine: Machine) -> Iterator[Finding]:
             if not beside and not rdma:
                 continue
             severity: Severity = "warning" if beside and rdma else "info"
-            why = "the interface is disabled" if one.port.enabled is False else one.port.phys_state
+            why = "the interface is disabled" if one.port.enabled is False else _why_down(one.port)
             says = f"{one.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
@@ -349,6 +349,12 @@ def _alike(machine: Machine) -> list[list[_Port]]:
             kind = (type_ or f"card {nic.index}", port.link_layer)
             groups.setdefault(kind, []).append(_Port(nic, port, kind))
     return list(groups.values())
+
+
+def _why_down(port: NicPort) -> str | None:
+    """Return the state that a port without a link is in; one with INIT waits for the subnet manager."""
+    waits = port.phys_state == "LinkUp" and port.state is not None
+    return f"state {port.state}, waits for the subnet manager" if waits else port.phys_state
 
 
 def _is_large(name: str, count: int) -> bool:

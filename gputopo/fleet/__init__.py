@@ -1,1 +1,1 @@
-"""Several hosts compared: kinds of like hosts, and the odd ones among each kind."""
+"""Several hosts compared: kinds of like hosts, and the outliers of each kind."""

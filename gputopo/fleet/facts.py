@@ -19,6 +19,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset(
         {
+            "cpu_affinity",  # cut by the CPUs of the job in which it was read
             "cuda_index",
             "pci_address",
             "remapped_rows.correctable",

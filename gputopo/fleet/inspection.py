@@ -1,4 +1,4 @@
-"""The hosts of a fleet inspected together: the odd ones among like hosts, each with what differs."""
+"""The hosts of a fleet inspected together: the outliers among like hosts, each with what differs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -37,14 +37,14 @@ class FleetKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.fleet/1"):
-    """Several hosts compared. `odd`: the hosts that differ from the majority of their kind, of three or more.
+    """Several hosts compared. `outliers`: those that differ from the majority of a kind of three or more.
 
     `findings`: what differs, and the findings of single hosts. `shared`: those of most hosts of a kind.
     """
 
     kinds: tuple[FleetKind, ...] = ()
     unread: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
+    outliers: tuple[str, ...] = ()
     findings: tuple[HostFinding, ...] = ()
     shared: tuple[HostFinding, ...] = ()
 
@@ -73,7 +73,7 @@ def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:
     return Fleet(
         kinds=tuple(one.summary() for one in compared),
         unread=tuple(finding.hosts[0] for finding in unread),
-        odd=tuple(name for name in readings if name in odd & judged),
+        outliers=tuple(name for name in readings if name in odd & judged),
         findings=_worst_first([*unread, *own]),
         shared=_worst_first(finding for one in compared for finding in one.shared()),
     )

@@ -29,7 +29,7 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
 
     A host belongs to the kind of its most frequent GPU model. Where it has fewer GPUs than the other hosts
     of that model, it is one of them with GPUs missing if more than half are there or no other host has as
-    few, and its GPUs are where theirs are. Two hosts or more with another CPU are a kind, one is an odd one.
+    few, and its GPUs are where theirs are. Two hosts or more with another CPU are a kind of their own.
     """
     models = _models([gpu for host in hosts for gpu in host.machine.gpus])
     by_model: dict[str | None, list[HostReading]] = {}

@@ -1,4 +1,4 @@
-"""Several hosts compared: their kinds, what differs on the odd ones, and what most of them share."""
+"""Several hosts compared: their kinds, what differs on outliers, and what most of them share."""
 
 from collections.abc import Sequence
 
@@ -35,23 +35,16 @@ def fleet_markdown(fleet: Fleet) -> str:
 
 
 def _rows(fleet: Fleet) -> list[tuple[str, str]]:
-    """Return the kinds with their hosts, the hosts without a reading, and the odd ones."""
-    rows = [
-        (
-            plain(kind.name),
-            f"{counted(len(kind.hosts), 'host')}: {_names(kind.hosts)}"
-            + (
-                f"; {counted(kind.compared, 'fact')} compared"
-                if len(kind.hosts) > 1
-                else "; nothing to compare"
-            ),
-        )
-        for kind in fleet.kinds
-    ]
+    """Return the kinds with their hosts, the hosts without a reading, and the outliers."""
+    rows = []
+    for kind in fleet.kinds:
+        facts = counted(kind.compared, "fact") if len(kind.hosts) > 1 else "no facts"
+        words = plain(f"{kind.name}: {_names(kind.hosts)}; {facts} compared")
+        rows.append((counted(len(kind.hosts), "host"), words))
     if fleet.unread:
         rows.append(("Not read", _names(fleet.unread)))
-    if fleet.odd:
-        rows.append(("Odd ones", _names(fleet.odd)))
+    if fleet.outliers:
+        rows.append(("Outliers", _names(fleet.outliers)))
     return rows
 
 

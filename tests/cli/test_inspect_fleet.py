@@ -31,16 +31,16 @@ def test_the_odd_host_and_the_one_without_a_reading_are_named(call: Call, hosts:
     done = call("inspect", "--from", *hosts, "--fleet")
     assert (done.code, done.err) == (0, "")
     lines = " ".join(done.out.split())
-    assert "4 x Test-100 5 hosts: n0, n1, n2, n3, n5" in lines
+    assert "5 hosts 4 x Test-100: n0, n1, n2, n3, n5;" in lines
     assert "host n2: GPU 1: power limit 250 W (400 W on its 4 peers)" in lines
     assert "host n4: no reading: " in lines
-    assert "Odd ones n2 " in lines
+    assert "Outliers n2 " in lines
     assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_the_document_and_markdown_name_the_same_hosts(call: Call, hosts: list[Path]) -> None:
     found = schema.decode(call("inspect", "--from", *hosts, "--fleet", "--json").out, Fleet, origin="stdout")
-    assert (found.odd, found.unread) == (("n2",), ("n4",))
+    assert (found.outliers, found.unread) == (("n2",), ("n4",))
     markdown = call("inspect", "--from", *hosts, "--fleet", "--format", "markdown").out
     assert markdown.startswith("### Hosts")
     assert "host n2: GPU 1: power limit 250 W" in markdown
@@ -56,7 +56,7 @@ def test_fail_on_counts_what_differs(
 def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) -> None:
     done = call("inspect", "--from", "7gforce", "--from", "dgx1-p100", "--fleet")
     assert done.code == 0
-    assert "Odd ones" not in done.out
+    assert "Outliers" not in done.out
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,23 @@ def test_a_recorded_host_name_is_used_and_only_recorded_when_asked(call: Call, t
     assert "rack1-0" in call("inspect", "--from", tmp_path / "0.json", "--json", "--identities").out
 
 
+def test_no_host_is_lost_where_names_are_the_same(call: Call, tmp_path: Path) -> None:
+    machine = machine_of("four")
+    schema.write(tmp_path / "n1.json", machine)
+    schema.write(tmp_path / "x.json", boxes.host(name="n1")(machine))
+    files = [tmp_path / "n1.json", tmp_path / "x.json", tmp_path / "n1.json"]
+    found = call("inspect", "--from", *files, "--fleet", "--json").out
+    (kind,) = schema.decode(found, Fleet, origin="stdout").kinds
+    assert len(kind.hosts) == 3
+
+
 @pytest.mark.parametrize(
     ("sources", "names"),
     [
         (["a/n1.json", "b/n2.tar.gz", "-"], ["n1", "n2", "stdin"]),
         (["node1.cluster.json", "c/7gforce"], ["node1.cluster", "7gforce"]),
         (["a/m.json", "b/m.json"], ["a/m", "b/m"]),
-        (["m.json", "m.json"], ["m", "m (2)"]),
+        (["m.json", "m.json"], ["m", "m"]),
     ],
 )
 def test_hosts_are_named_by_their_files(sources: list[str], names: list[str]) -> None:

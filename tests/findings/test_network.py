@@ -39,6 +39,11 @@ def test_cards_that_are_alike_and_up_have_no_findings(count: int) -> None:
     ("facts", "id", "says"),
     [
         (DOWN, "nic.link_down", "mlx5_1: link down (Polling); up on 3 like ports"),
+        (
+            {**DOWN, "state": "INIT", "phys_state": "LinkUp"},
+            "nic.link_down",
+            "mlx5_1: link down (state INIT, waits for the subnet manager); up on 3 like ports",
+        ),
         ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 like ports"),
         ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 like ports"),
         (

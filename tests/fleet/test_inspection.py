@@ -49,29 +49,24 @@ def of(found: Fleet, id: str) -> list[HostFinding]:
 @pytest.mark.parametrize("count", [2, 5])
 def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int) -> None:
     found = fleet_of(machine_of(scenario), count, {})
-    assert (found.findings, found.odd, found.unread) == ((), (), ())
+    assert (found.findings, found.outliers, found.unread) == ((), (), ())
     assert [len(kind.hosts) for kind in found.kinds] == [count]
 
 
 @pytest.mark.parametrize("fault", SEEN)
-@pytest.mark.parametrize(("count", "odd"), [(3, [1]), (6, [0, 4])])
-def test_each_fault_names_its_hosts_and_no_other(fault: str, count: int, odd: list[int]) -> None:
-    machine = machine_of(home(fault))
-    found = fleet_of(machine, count, dict.fromkeys(odd, with_fault(home(fault), fault)))
-    names = {f"n{number}" for number in odd}
-    assert accused(found) == names
-    # What cannot be read on a host makes it none that differs.
-    assert set(found.odd) == (set() if fault == "no_privileges" else names)
-    assert len(found.kinds) == 1
-
-
-@pytest.mark.parametrize("fault", [name for name in SEEN if FAULTS[name].of_gpu])
-def test_a_fault_of_one_gpu_is_found_on_that_gpu(fault: str) -> None:
-    found = fleet_of(machine_of(home(fault)), 6, {3: with_fault(home(fault), fault)})
-    gpus = {gpu for finding in found.findings for gpu in finding.subject.gpus}
-    assert GPU in gpus
-    if fault != "nvlink_down":  # whose other end differs too
-        assert {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus} <= {GPU}
+def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
+    machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
+    for count, odd in ((3, [1]), (6, [0, 4])):
+        found = fleet_of(machine, count, dict.fromkeys(odd, broken_one))
+        names = {f"n{number}" for number in odd}
+        assert accused(found) == names
+        # A host of which less can be read does not differ for that.
+        assert set(found.outliers) == (set() if fault == "no_privileges" else names)
+        assert len(found.kinds) == 1
+    if FAULTS[fault].of_gpu:
+        assert GPU in {gpu for finding in found.findings for gpu in finding.subject.gpus}
+        if fault != "nvlink_down":  # whose other end differs too
+            assert {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus} <= {GPU}
 
 
 @pytest.mark.parametrize("fault", sorted(NO_FAULTS))
@@ -92,7 +87,7 @@ def test_hosts_with_faults_of_their_own_are_named_in_any_fleet(
     if count > 2 * len(odd):
         assert accused(found) == names
     if count > 4:
-        assert set(found.odd) == names
+        assert set(found.outliers) == names
 
 
 def without_gpu(machine: Machine, index: int) -> Machine:
@@ -160,7 +155,7 @@ def test_other_bus_numbers_accuse_nobody_and_hide_no_fault(scenario: str) -> Non
     machine = machine_of(scenario)
     assert fleet_of(machine, 4, {2: shifted(machine)}).findings == ()
     found = fleet_of(machine, 4, {2: shifted(with_fault(scenario, "x1_riser"))})
-    assert set(found.odd) == {"n2"}
+    assert set(found.outliers) == {"n2"}
     gpus = {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus}
     assert gpus == {GPU}
 
@@ -170,7 +165,7 @@ def test_two_hosts_that_differ_are_both_named_and_none_is_odd() -> None:
     other = boxes.driver(version="535.1", kernel_module_version="535.1")(machine)
     found = inspect_fleet({"a": machine, "b": other})
     (one,) = found.findings
-    assert (one.id, one.hosts, found.odd) == ("fleet.split", ("a", "b"), ())
+    assert (one.id, one.hosts, found.outliers) == ("fleet.split", ("a", "b"), ())
     assert one.says == "hosts differ: driver: version 550.163.01 on a; 535.1 on b"
 
 
@@ -235,7 +230,7 @@ def test_kinds_of_hosts_are_apart_and_named() -> None:
         "4 x Test-100": ("n1", "n4"),
         "8 x GeForce RTX 2080 Ti": ("n3",),
     }
-    assert found.odd == ()
+    assert found.outliers == ()
 
 
 def test_half_as_many_gpus_on_several_hosts_are_a_kind_and_not_missing() -> None:

@@ -1,0 +1,45 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.fleet.inspection import Fleet, FleetKind, inspect_fleet
+from gputopo.report.fleet import fleet_markdown, fleet_view
+from gputopo.report.layout import text_of
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.invented_machines import machines
+from tests.kit.machines import machine_of
+
+
+@settings(max_examples=25)
+@given(st.lists(machines(), min_size=1, max_size=4), st.integers(40, 120))
+def test_any_hosts_can_be_compared_and_the_result_be_shown(hosts: list[Machine], width: int) -> None:
+    found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(hosts)})
+    assert sum(len(kind.hosts) for kind in found.kinds) == len(hosts)
+    assert max(map(len, text_of(fleet_view(found, width)).splitlines())) <= width
+    assert fleet_markdown(found).startswith("### Hosts")
+    assert schema.encode(found)
+
+
+@given(machines(), st.integers(2, 4))
+def test_copies_of_any_host_do_not_differ(machine: Machine, count: int) -> None:
+    found = inspect_fleet({f"n{number}": machine for number in range(count)})
+    assert found.outliers == ()
+    assert not [one.says for one in found.findings if one.id.startswith("fleet.")]
+
+
+def test_many_hosts_are_counted_and_those_without_a_reading_are_named() -> None:
+    names = tuple(f"n{number:02}" for number in range(64))
+    kinds = (FleetKind(name="8 x GPU", hosts=names, compared=1234),)
+    text = " ".join(text_of(fleet_view(Fleet(kinds=kinds, unread=("n77",), outliers=("n03",)), 80)).split())
+    assert "64 hosts 8 x GPU: n00, n01, n02, n03, n04, n05, n06, n07 and 56 more; 1234 facts compared" in text
+    assert "Not read n77" in text
+    assert "Outliers n03" in text
+    assert "None: no host differs from the others of its kind." in text
+
+
+def test_a_host_name_from_outside_is_shown_without_control_characters() -> None:
+    machine = machine_of("four")
+    found = inspect_fleet({"a\x1b[31m": machine, "b|c": InputError("x", "y"), "d": machine})
+    assert "\x1b" not in text_of(fleet_view(found, 80))
+    assert "\x1b" not in fleet_markdown(found)
