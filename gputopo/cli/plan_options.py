@@ -42,12 +42,12 @@ def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
 
 
 def parse_ps(flag: str, text: str) -> str:
-    """Read `--ps` as `auto`, `cpu`, `gpu:spread` or `gpu:N`. Raises UsageError."""
+    """Read `--ps` as `auto`, `cpu`, `gpu:spread`, `gpu:N` or `host:N`. Raises UsageError."""
     from gputopo.planner.request import SPREAD
 
-    found = re.fullmatch(r"gpu:([0-9]{1,4})", text)
+    found = re.fullmatch(r"(gpu|host):([0-9]{1,4})", text)
     if found:
-        return f"gpu:{int(found[1])}"
+        return f"{found[1]}:{int(found[2])}"
     loose = re.fullmatch(r"/?(?:device:)?gpu[:=_ ]?([0-9]{1,4})", text.lower())
     if loose:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
@@ -55,7 +55,7 @@ def parse_ps(flag: str, text: str) -> str:
         raise UsageError(
             f"{flag} cannot be {shown(text)}", "name the GPU by its index, such as gpu:0, or use gpu:spread"
         )
-    return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD))
+    return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD, "host:N"))
 
 
 def parse_variable_update(flag: str, text: str) -> str:
@@ -187,7 +187,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--ps",
             "Device of the variables with parameter_server",
-            value="auto|cpu|gpu:N|gpu:spread",
+            value="auto|cpu|gpu:N|gpu:spread|host:N",
             read=parse_ps,
         ),
     ] = "auto"

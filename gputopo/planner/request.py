@@ -22,6 +22,7 @@ from gputopo.values.samples import at_samples
 from gputopo.workload.workloads import Workload
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
+HOST_PS = "host:"  # host:2: on the CPU of the host of rank 2, past one host
 SPREAD = "gpu:spread"
 
 
@@ -71,6 +72,10 @@ def ps_gpu(request: Request) -> int | None:
     """Return N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for anything else."""
     if request.ps in ("auto", "cpu", SPREAD):
         return None
+    if request.ps.startswith(HOST_PS):
+        raise UsageError(
+            f"--ps {request.ps} names one of several hosts, and this is a plan for one", "use --ps cpu"
+        )
     found = re.fullmatch(r"gpu:([0-9]{1,4})", request.ps)
     if found is None:
         raise UsageError(

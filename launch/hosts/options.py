@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, read_hostfile, read_hosts
+from gputopo.launch.hosts.patience import JOIN_S
 from gputopo.values.errors import InputError
 from gputopo.values.option import Option, shown
 
@@ -50,6 +51,16 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             max=MAX_HOSTS,
         ),
     ] = None
+    join_timeout: Annotated[
+        float, Option("--join-timeout", "Seconds to wait until all hosts have joined", above=0)
+    ] = JOIN_S
+    allow_public_address: Annotated[
+        bool,
+        Option(
+            "--allow-public-address",
+            "Let the hosts meet at a public address: whoever connects there can run what they like",
+        ),
+    ] = False
     node_rank: Annotated[
         int | None,
         Option(

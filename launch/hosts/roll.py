@@ -9,11 +9,11 @@ import msgspec
 import gputopo
 from gputopo.launch.hosts.messages import GuestEvent, Joining, Refused, Reply, Start
 from gputopo.launch.hosts.patience import Patience, Silence
+from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import listed, shown
 from gputopo.values.run.events import RankFailed, Sample
 
-UNREACHABLE = "unreachable"
 MAX_STRANGERS = 8  # refused ones outside of the training that are remembered for the message. Ours.
 _NAME = re.compile(r"[\w.:%-]{1,255}")  # a host name or an address: what a terminal can show
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host. Ours.

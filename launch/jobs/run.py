@@ -19,7 +19,7 @@ from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
-from gputopo.launch.supervise.sampling import Sampler, sampled
+from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
@@ -59,6 +59,7 @@ def supervise(
     finds_batch: bool = True,
     restarts: int = 0,
     known: Known | None = None,
+    others: EventSource | None = None,
 ) -> Outcome:
     """Run one worker to its end and return what happened; leaves no process of its group behind.
 
@@ -66,6 +67,7 @@ def supervise(
     worker's command line from the path of the spec and the file descriptor for its events. `finds_batch`:
     smaller batches are tried after out of memory. `restarts`: how often another worker goes on from the
     latest checkpoint where one failed by chance after a step (see `restarting`). `known`: before the run.
+    `others`: events of the other hosts of the run; a failure among them ends it.
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
     try:
@@ -89,7 +91,7 @@ def supervise(
         workers(environment, limits=limits, count_oom_kills=count_oom_kills) as running,
         sampled(sampler) as samples,
     ):
-        sources = () if samples is None else (samples,)
+        sources = tuple(one for one in (others, samples) if one is not None)
         record.begin(spec, known or Known())
         if not record.unwritable:
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, sources)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
+from gputopo.launch.spec.device_names import device_name, rank_of
 from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
@@ -13,7 +14,7 @@ from gputopo.launch.spec.rules.checks import check
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
-from gputopo.planner.request import SPREAD
+from gputopo.planner.request import HOST_PS, SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -70,16 +71,17 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     that is not there, or options that do not go together.
     """
     backend, machine, choice = target.backend, target.machine, target.plan.choice
-    count = len(choice.gpus) or target.cpu_devices
+    count = sum(one.counted for one in (target, *target.others))
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
     model = model_for(model, requested.data.name)
     spec = msgspec.structs.replace(
         requested,
         model=model,
-        devices=tuple(tower_device(tower, choice, machine, backend) for tower in range(count)),
+        devices=_devices(target),
+        servers=target.servers,
         variable_update=choice.variable_update,
-        ps_device=ps_device(choice, backend),
+        ps_device=_server_device(target),
         all_reduce=_all_reduce(target, requested, count),
         data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
         exchange=_exchange(target, requested.exchange),
@@ -111,7 +113,9 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         on = f"{count} CPU device{'s' if count > 1 else ''}"
         where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
     elif target.backend == "cpu":
-        where = f"{target.why_cpu}: {does} on {counted_devices(count)}."
+        where = f"{target.why_cpu}: {does} on {counted_devices(count)}{_of_hosts(target)}."
+    elif target.others:
+        where = f"{does.capitalize()} on {count} GPUs of {_counted_hosts(target)}."
     else:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
@@ -201,7 +205,9 @@ def _all_reduce(target: Target, requested: RunSpec, count: int) -> str | None:
 
 def _exchange(target: Target, exchange: Exchange) -> Exchange:
     choice, groups = target.plan.choice, exchange.groups
-    if choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
+    if choice.all_reduce == "hierarchical" and target.others and not groups:
+        groups = _groups_of_hosts(target)
+    elif choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
         groups = reduction_groups(target.machine, choice.gpus)
     return msgspec.structs.replace(exchange, ps_spread=choice.ps_device == SPREAD, groups=groups)
 
@@ -222,7 +228,7 @@ def driver_versions(target: Target) -> dict[str, str]:
 
 
 def _check_drills(spec: RunSpec) -> None:
-    on_cpu = spec.backend == "cpu"
+    on_cpu = spec.backend == "cpu" or bool(spec.servers)  # several hosts have a GPU 0 each
     known = [one.tower if on_cpu or one.gpu is None else one.gpu for one in spec.devices]
     stray = next((one for one in spec.drills if one.device is not None and one.device not in known), None)
     if stray is not None:
@@ -284,6 +290,69 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
             "give --ps one of these, or add the GPU to --gpus",
         )
     return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
+
+
+def _devices(target: Target) -> tuple[Device, ...]:
+    """Return the towers of all hosts, those of rank 0 first."""
+    found: list[Device] = []
+    kind = "GPU" if target.backend == "gpu" else "CPU"
+    holder = rank_of(_server_device(target) or "")
+    for rank, one in enumerate((target, *target.others)):
+        choice = one.plan.choice
+        if target.others:  # distances to the variables, as this host sees them
+            seen = target.plan.choice.ps_device if holder == rank else None
+            seen = "cpu" if seen is not None and seen.startswith(HOST_PS) else seen
+            choice = msgspec.structs.replace(choice, ps_device=seen)
+        for number in range(one.counted):
+            device = tower_device(number, choice, one.machine, target.backend)
+            if target.others:
+                device = msgspec.structs.replace(
+                    device,
+                    tower=len(found),
+                    device=device_name(kind, number, rank),
+                    rank=rank,
+                    host=target.servers[rank].host,
+                    hop_to_variables=device.hop_to_variables if holder in (None, rank) else "network",
+                )
+            found.append(device)
+    return tuple(found)
+
+
+def _server_device(target: Target) -> str | None:
+    """Return TensorFlow's device of all variables: on rank 0, or the CPU of the host that `host:N` names."""
+    choice = target.plan.choice
+    if not target.others:
+        return ps_device(choice, target.backend)
+    if choice.ps_device is not None and choice.ps_device.startswith(HOST_PS):
+        rank = int(choice.ps_device.removeprefix(HOST_PS))
+        if rank > len(target.others):
+            raise UsageError(
+                f"--ps {choice.ps_device} is not among the {_counted_hosts(target)} that train",
+                f"give host:0 to host:{len(target.others)}",
+            )
+        return device_name("CPU", 0, rank)
+    own = ps_device(choice, target.backend)
+    if own is None:
+        return None
+    kind, _, number = own.removeprefix("/").partition(":")
+    return device_name(kind, int(number), 0)
+
+
+def _groups_of_hosts(target: Target) -> tuple[tuple[int, ...], ...]:
+    """Return the towers of each host."""
+    groups: list[tuple[int, ...]] = []
+    for one in (target, *target.others):
+        first = sum(map(len, groups))
+        groups.append(tuple(range(first, first + one.counted)))
+    return tuple(groups)
+
+
+def _counted_hosts(target: Target) -> str:
+    return f"{len(target.others) + 1} hosts"
+
+
+def _of_hosts(target: Target) -> str:
+    return f" of {_counted_hosts(target)}" if target.others else ""
 
 
 def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:

@@ -16,10 +16,10 @@ from statistics import fmean
 from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
-from gputopo.launch.spec.run_spec import Backend
+from gputopo.launch.spec.run_spec import Backend, Server
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import CPU_DEVICES, cpu_plan
-from gputopo.planner.request import check_predicting
+from gputopo.planner.request import check_predicting, ps_gpu
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.one_gpu.speeds import given_speeds
 from gputopo.values.errors import HardwareError, UsageError
@@ -41,7 +41,8 @@ class Target:
     `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs. `rehearsal_of`:
     name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
     process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the
-    machine that it runs on, None where only the captured one is known.
+    machine that it runs on, None where only the captured one is known. `others`: the other hosts of a run, by
+    rank from 1; `servers`: of all hosts; both empty on a single one.
     """
 
     backend: Backend
@@ -53,6 +54,13 @@ class Target:
     usable: Usable | None = None
     affinity: bool = True
     box: Machine | None = None
+    others: "tuple[Target, ...]" = ()
+    servers: tuple[Server, ...] = ()
+
+    @property
+    def counted(self) -> int:
+        """Number of devices of this host."""
+        return len(self.plan.choice.gpus) or self.cpu_devices
 
     @property
     def host_place(self) -> HostPlace:
@@ -135,6 +143,7 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
             f"{why}, and --require-gpu asks for one",
             "run it on a machine with GPUs; gputopo inspect lists them",
         )
+    ps_gpu(request)
     for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
         if given:
             raise UsageError(

@@ -25,6 +25,7 @@ from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import GpuSample, RankFailed, Sample
 
+UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
 # this share of the host's memory asked for more: the next tensor is seldom larger than all before. Ours.

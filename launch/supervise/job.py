@@ -13,7 +13,7 @@ from gputopo.launch.supervise.child import Command, adopting
 from gputopo.launch.supervise.oom import oom_kills
 from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import EventQueue
+from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.signals import caught
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
@@ -40,7 +40,7 @@ class Workers:
         self.stopped: RankFailed | None = None
 
     def run(
-        self, spec: RunSpec, command: Command, record: Record, log: Path, sources: Sequence[EventQueue] = ()
+        self, spec: RunSpec, command: Command, record: Record, log: Path, sources: Sequence[EventSource] = ()
     ) -> None:
         """Run one worker to its end: its events and the sources' go to the record, its output to the log."""
         with contextlib.closing(WorkerOutput(log)) as output:

@@ -19,6 +19,17 @@ class Sampler(Protocol):
         """Read all now; a notice reports what can no longer be read."""
 
 
+class EventSource(Protocol):
+    """Events besides a worker's own."""
+
+    @property
+    def ready(self) -> int:
+        """A file descriptor that is readable when there are some."""
+
+    def take(self) -> Iterator[Event]:
+        """Take those that are there, oldest first."""
+
+
 class EventQueue:
     """Events of other threads for the launcher's; `ready` is a pipe that is readable when there are some."""
 

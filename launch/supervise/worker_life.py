@@ -8,6 +8,7 @@ it makes progress, unless a second Ctrl-C comes. However the worker ended, its g
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import time
@@ -24,11 +25,13 @@ from gputopo.launch.supervise.child import Child, Command
 from gputopo.launch.supervise.lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import EventQueue
+from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, process_words
 from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Sample, Silent
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
+# For which the reason of a host that is gone is waited for: hosts report each second. Ours.
+REASON_S = 3.0
 CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time. Ours.
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
@@ -83,11 +86,12 @@ class WorkerLife:
         self._hung: str | None = None
         self._sample: Sample | None = None  # the latest
         self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
+        self._unreachable: RankFailed | None = None  # of another host, by the worker
         self._child: Child
         self._selector: selectors.DefaultSelector
 
     def watch(
-        self, command: Command, environment: Mapping[str, str], signals: int, sources: Sequence[EventQueue]
+        self, command: Command, environment: Mapping[str, str], signals: int, sources: Sequence[EventSource]
     ) -> None:
         """Run the worker to its end; record the cause, if it was not the end of its work.
 
@@ -112,7 +116,19 @@ class WorkerLife:
                 self._stage = "over"
                 status = self._child.end(within_s=self._limits.after_kill)
             self._empty_pipes()
+        if self._unreachable is not None:
+            self._await_reason(sources)
+            self._record.add(self._unreachable)
         self._judge(status)
+
+    def _await_reason(self, sources: Sequence[EventSource]) -> None:
+        """Take what the other hosts report for some seconds: why one is gone comes before that it is gone."""
+        until = time.monotonic() + REASON_S
+        while self._record.failure is None and (left := until - time.monotonic()) > 0:
+            if not select.select([source.ready for source in sources], [], [], left)[0]:
+                return
+            for source in sources:
+                self._take_reports(source)
 
     def _loop(self) -> None:
         while self._stage != "over":
@@ -165,6 +181,9 @@ class WorkerLife:
                     event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
                     self._note_lost_state(event)
                     self._expect_end()
+                    if event.kind == failure.UNREACHABLE:
+                        self._unreachable = event
+                        continue
                 self._record.add(event)
         except NotAnEventError as error:
             self._record.add(self._broken(f"the worker wrote a line that is no event: {error}"))
@@ -179,7 +198,7 @@ class WorkerLife:
         elif data is not None:
             self._output.take(data)
 
-    def _take_reports(self, source: EventQueue) -> None:
+    def _take_reports(self, source: EventSource) -> None:
         has_failed = False
         for event in source.take():
             self._record.add(event)

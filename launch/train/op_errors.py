@@ -2,6 +2,8 @@
 
 import re
 
+from gputopo.launch.spec.device_names import JOB, rank_of
+
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
 # Lines before the one with the cause: headings, and the Python lines that made the node.
 _HEADING = re.compile(
@@ -15,6 +17,9 @@ _UNSUPPORTED = re.compile(
 # TensorFlow begins with the names of graph nodes, which mean nothing to a user.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 _OP = re.compile(r"\s*\[Op:\w+\]$")
+# What gRPC adds to the error of a call to another host's server.
+_OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
+_REMOTE = re.compile(rf"remote target (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run's folder"
 
 
@@ -28,6 +33,15 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
         return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
     cause = first_line(text) or kind
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")
+
+
+def unreachable_rank(text: str, kind: str) -> int | None:
+    """Return the rank of the host whose server did not answer a call, None for another error.
+
+    `kind`: class of the error.
+    """
+    found = _REMOTE.search(text) if kind in _OF_THE_NETWORK else None
+    return None if found is None else rank_of(found[1])
 
 
 def disk_reason(error: Exception) -> str:

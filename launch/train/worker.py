@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.models.user_line import line_in
-from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import MORE_SPACE, asked_to_end
+from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.launch.supervise.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
-from gputopo.launch.train.op_errors import cause_and_remedy, first_line
+from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.batches import batch_words
@@ -98,6 +98,9 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     except tf.errors.OpError as error:
         traceback.print_exc()  # into worker.log
+        gone = unreachable_rank(str(error), type(error).__name__) if spec.servers else None
+        if gone is not None:
+            return _host_gone(spec.servers[gone], gone)
         cause, remedy = cause_and_remedy(str(error), type(error).__name__, line_in(str(error)))
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
@@ -109,6 +112,17 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         kind = "placement" if isinstance(error, HardwareError) else "error"
         return _failed(kind, error.what, error.hint, error.exit_code)
     return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
+
+
+def _host_gone(server: Server, rank: int) -> RankFailed:
+    return RankFailed(
+        time_s=time.time(),
+        rank=rank,
+        kind=UNREACHABLE,
+        cause=f"the TensorFlow server of {server.host} (rank {rank}) at {server.address} is gone",
+        remedy="see what gputopo printed on that host, and its server.log",
+        exit_code=ExitCode.HARDWARE,
+    )
 
 
 def _import_remedy(error: Exception) -> str:

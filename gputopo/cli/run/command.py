@@ -11,9 +11,9 @@ from gputopo.cli.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
-from gputopo.cli.run.hosts import refuse_several_hosts
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
+from gputopo.launch.hosts.allocation import Allocation, find
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.values.errors import GputopoError, UsageError
@@ -87,9 +87,9 @@ def run(
         )
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
-    else:
-        refuse_several_hosts(HostOptions(**hosts.fields), os.environ)
     start.require_dry(options.shape, dry_run=options.dry_run)
+    if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
+        return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
         if not options.dry_run:
@@ -124,6 +124,36 @@ def run(
                 chosen, spec, options, asked=asked, training=training.fields, update=implied_update(asked)
             )
         return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
+
+
+def _train_on_hosts(
+    allocation: Allocation,
+    hosts: Given,
+    placement: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    model: str | None,
+    training: Given,
+    sources: tuple[str, ...],
+    options: OutputOptions,
+) -> int:
+    from gputopo.cli.run.hosts import Job, train_on_hosts
+    from gputopo.launch.spec.prepare import spec_of
+    from gputopo.launch.supervise import run_folder as runs
+
+    assert model is not None
+    if sources:
+        raise UsageError(
+            "--from rehearses on one host, and this is a training of several",
+            "leave --from out, or add --num-hosts 1",
+        )
+    runs.check_output(None if options.output is None else Path(options.output))
+    request = request_of(placement, asked, model, training.fields)
+    machine = planned_machine(())
+    if machine.gpus and not options.cpu:
+        with contextlib.suppress(GputopoError):
+            request = with_costs(request)
+    job = Job(request, asked, lambda target: spec_of(target, model, asked, **training.fields))
+    return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
 
 
 def placed(placement: Given) -> dict[str, Any]:

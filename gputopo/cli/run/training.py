@@ -29,6 +29,8 @@ from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
     from gputopo.cli.run.metrics_file import MetricsFile
+    from gputopo.launch.hosts.meeting import Meeting
+    from gputopo.launch.hosts.messages import End
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -128,8 +130,13 @@ class RunDisplay:
                 self._unwritten = unwritten(error)
 
 
-def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
-    """Train to the end, once or repeatedly, print the result as requested, and return the exit code."""
+def train(
+    target: "Target", spec: "RunSpec", options: OutputOptions, *, meeting: "Meeting | None" = None
+) -> int:
+    """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
+
+    `meeting`: with the other hosts of the run, which learn its end.
+    """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
     _require_files(spec)
@@ -140,7 +147,7 @@ def train(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
     try:
-        _train_once(target, spec, _folder(options), display, results, options)
+        _train_once(target, spec, _folder(options), display, results, options, meeting)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -245,6 +252,7 @@ def _train_once(
     display: RunDisplay,
     results: "list[Result]",
     options: OutputOptions,
+    meeting: "Meeting | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
 
@@ -262,14 +270,18 @@ def _train_once(
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.runs.predicted.compare import with_prediction
 
-    known = known_of(target, spec, past_of(target, folder.path))
-    outcome = _supervised(target, spec, folder, display, options, known)
+    # What is known of one host says nothing of several.
+    known = None if target.others else known_of(target, spec, past_of(target, folder.path))
+    outcome = _supervised(target, spec, folder, display, options, known, meeting)
+    if meeting is not None:
+        meeting.end(_end_of(outcome))
 
     with signals.deferred():
         result = with_prediction(_judged(outcome.result, folder), target.plan)
         result = _with_alone(result, target)
         results.append(runs.save_result(folder, result, time_s=time.time()))
-        remember(results[-1], folder.path, target.box)
+        if not target.others:
+            remember(results[-1], folder.path, target.box)
         to_stderr(f"Run folder: {folder.path}\n")
     return outcome.stopped
 
@@ -416,13 +428,15 @@ def _supervised(
     display: RunDisplay,
     options: OutputOptions,
     known: "Known | None",
+    meeting: "Meeting | None" = None,
 ) -> Outcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
 
-    gpus = [device.gpu for device in spec.devices if device.gpu is not None and spec.backend == "gpu"]
+    own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
+    gpus = [device.gpu for device in own if device.gpu is not None]
     with RunWatch(gpus) as sampler, display.one_run() as on_event:
         return supervise(
             spec,
@@ -434,7 +448,18 @@ def _supervised(
             limits=limits,
             restarts=options.restart,
             known=known,
+            others=None if meeting is None else meeting.events,
         )
+
+
+def _end_of(outcome: Outcome) -> "End":
+    """Return what the other hosts are told of the end."""
+    from gputopo.launch.hosts.messages import End
+
+    failed = outcome.result.failure
+    if failed is None:
+        return End(exit_code=outcome.exit_code)
+    return End(exit_code=outcome.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
 def _print(result: "Result", printed: str) -> None:

@@ -1,9 +1,8 @@
-"""`gputopo run` as one of several hosts: it trains on one, and starts nothing where a starter means more."""
-
-import shlex
+"""`gputopo run` as one of several hosts, as far as it goes without training."""
 
 import pytest
 
+from gputopo.launch.jobs.guest import free_port
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
 
@@ -25,32 +24,55 @@ class StartedBy:
                 self._monkeypatch.setenv(name, text)
 
 
-@pytest.mark.parametrize("dry", ["", "--dry-run", "--dry-run --json", "--dry-run --format sbatch"])
 @pytest.mark.parametrize(
     ("environ", "source"),
     [
-        (slurm_step(node=1), "Slurm step 1234.0 has 2 hosts"),
-        (open_mpi_5(0, 3), "Open MPI has 3 hosts"),
-        (ray_train(), "TF_CONFIG has 2 hosts"),
-        (torchrun(), "WORLD_SIZE has 2 hosts"),
+        (slurm_step(node=1), "Slurm step 1234.0"),
+        (open_mpi_5(0, 3), "Open MPI"),
+        (ray_train(), "TF_CONFIG"),
+        (torchrun(), "WORLD_SIZE"),
     ],
 )
-def test_a_training_over_several_hosts_is_refused_before_anything_starts(
-    call: Call, without_gpu: None, started_by: StartedBy, environ: Environ, source: str, dry: str
+def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
+    call: Call, without_gpu: None, started_by: StartedBy, environ: Environ, source: str
 ) -> None:
     started_by(environ)
-    done = call("run", "--model", "alexnet", *shlex.split(dry))
-    assert (done.code, done.out) == (2, "")
-    what, hint = done.err.splitlines()
-    assert f"{source}, and gputopo run trains on one" in what
-    assert "start it on one host, or add --num-hosts 1" in hint
+    for asked in (["--dry-run"], ["--repeats", "2"], ["--autotune", "2"], ["--num-gpus", "auto"]):
+        done = call("run", "--model", "alexnet", *asked)
+        assert (done.code, done.out) == (2, "")
+        what, hint = done.err.splitlines()
+        assert f"{asked[0]} " in what
+        assert "this is a training of several" in what
+        assert "--num-hosts 1" in hint
+    done = call("run", "--model", "alexnet", "--from", "7gforce")
+    assert (done.code, "--from rehearses on one host" in done.err) == (2, True)
+    assert source in call("run", "--model", "alexnet", "--hosts", "n[1-7]").err, "a contradiction"
+
+
+def test_rank_0_names_the_hosts_that_do_not_come(call: Call, without_gpu: None) -> None:
+    hosts = f"localhost:{free_port()},n2,n3"
+    done = call("run", "--model", "trivial", "--hosts", hosts, "--node-rank", "0", "--join-timeout", "0.1")
+    assert (done.code, done.out) == (3, "")
+    assert "2 of 3 hosts did not join within 0.1 s: n2 (rank 1) and n3 (rank 2)" in done.err
+
+
+def test_a_host_whose_rank_0_does_not_come_names_it(call: Call, without_gpu: None) -> None:
+    port = free_port()
+    hosts = f"localhost:{port},localhost"
+    done = call("run", "--model", "trivial", "--hosts", hosts, "--node-rank", "1", "--join-timeout", "0.1")
+    assert (done.code, done.out) == (3, "")
+    assert f"rank 0 at localhost port {port} did not answer within 0.1 s" in done.err
 
 
 @pytest.mark.parametrize(
     ("options", "what", "hint"),
     [
-        ("--hosts n[1-2] --node-rank 0", "--hosts has 2 hosts", "--num-hosts 1"),
-        ("--worker_hosts=a:5000,b:5000 --job_name=worker --task_index=1", "--hosts has 2 hosts", "one host"),
+        ("--hosts n[1-2]", "the rank of this one is not given", "--node-rank N"),
+        (
+            "--worker_hosts=a:5000,b:5000 --job_name=worker",
+            "the rank of this one is not given",
+            "--node-rank N",
+        ),
         ("--hosts n[1-3]", "--hosts has 3 hosts, Slurm step 1234.0 has 2", "unset SLURM_STEP_ID"),
         ("--hosts n[2-1]", "--hosts has [2-1], which counts down", "[1-2]"),
         ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host a line"),

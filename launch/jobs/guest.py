@@ -1,0 +1,96 @@
+"""A host of rank 1 or above: it joins, serves its devices to rank 0's process, and ends with it."""
+
+import contextlib
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from gputopo.launch.hosts.guest import Guest, Telling
+from gputopo.launch.hosts.messages import End, GuestEvent
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.job import workers
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
+from gputopo.launch.supervise.watchdog import Patience
+from gputopo.launch.supervise.worker_life import Limits
+from gputopo.values.run.events import Event, RankFailed
+
+_ENDED = "ended"  # kind of what ends a server when the run is over
+# A server prints nothing while it serves, however long that is.
+_SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf))
+
+
+def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
+    """Return the command of a host's TensorFlow server. -P: see `run.worker_command`."""
+    server = "gputopo.launch.train.server"
+    return (sys.executable, "-P", "-m", server, str(spec_path), str(rank), str(events_fd))
+
+
+def serve(
+    spec: RunSpec,
+    file: Path,
+    rank: int,
+    guest: Guest,
+    *,
+    environment: dict[str, str],
+    log: Path,
+    sampler: Sampler | None,
+    on_event: Callable[[Event], None],
+) -> End:
+    """Run this host's server until rank 0 says that the run is over, and return what it said.
+
+    `file`: with the spec. What the server prints goes to `log`; samples, and why it ended if it did, to rank
+    0. Where this host failed or was stopped, that is returned.
+    """
+    with Telling(guest) as telling:
+
+        def tell(event: Event) -> None:
+            on_event(event)
+            if isinstance(event, GuestEvent) and not (isinstance(event, RankFailed) and event.kind == _ENDED):
+                telling.put(event)
+
+        record = Record(None, tell)
+        with workers(environment, limits=_SERVING) as running, sampled(sampler) as samples:
+            sources: list[EventSource] = [_RunsEnd(telling)]
+            sources += [] if samples is None else [samples]
+            running.run(spec, partial(server_command, file, rank), record, log, sources)
+    if telling.end is not None:
+        return telling.end
+    failed = record.failure
+    assert failed is not None, "a server without a failure serves"
+    return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+
+
+class _RunsEnd:
+    """The end of the run as an event that ends this host's server."""
+
+    def __init__(self, telling: Telling) -> None:
+        self.ready = telling.ready
+        self._telling = telling
+
+    def take(self) -> Iterator[Event]:
+        """Return the end, once it is there."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.ready)
+        if (end := self._telling.end) is not None:
+            why = end.cause or "the run is over"
+            yield RankFailed(time_s=0.0, kind=_ENDED, cause=why, remedy="", exit_code=end.exit_code)
+
+
+def own_address(name: str, port: int) -> str:
+    """Return the address of this host on the network on which another has a name. Raises OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as found:
+        found.connect(address)  # sends nothing: it chooses the route
+        return str(found.getsockname()[0])
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])
