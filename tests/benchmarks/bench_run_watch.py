@@ -1,30 +1,47 @@
 """What the watch of a run costs: python -m tests.benchmarks.bench_run_watch [SECONDS] [ROUNDS].
 
 Processor time: a run's GPUs and host are sampled for SECONDS at the rate of a run, by the child and by the
-launcher, on simulated GPUs; the simulation in Python is part of it, so GPUs with a driver cost less. Then the
-slowdown: a program that multiplies matrices on all cores takes steps while the watch runs and while it does
-not, alternating in slices of half a second; printed is the median of the ratios of neighbouring slices, in
-steps per second of the program's processor time: what other programs take does not count.
+launcher, on simulated GPUs; the simulation in Python is part of it, so GPUs with a driver cost less. Then all
+of `gputopo run -- PROGRAM`: its launcher, and the child that samples, beside a program on eight GPUs that
+reports ten steps a second, without start and end. Then the slowdown: a program that multiplies matrices on
+all cores takes steps while the watch runs and while it does not, alternating in slices of half a second;
+printed is the median of the ratios of neighbouring slices, in steps per second of the program's processor
+time: what other programs take does not count.
 """
 
 import multiprocessing
 import os
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
+import psutil
+
 from gputopo.launch.supervise.sampling import sampled
 from gputopo.probes.run_watch import RunWatch
+from gputopo.runs.live import RECENT_STEPS
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 
 GOAL_PERCENT = 0.5  # of one core
 BOX = SCENARIOS["dgx1"]
 SLICE_S = 0.5
+# Ten steps a second, until it is ended; and when all the steps of a look have come.
+PROGRAM = """
+import time
+from gputopo.launch.throughput import Steps
+with Steps(examples=64) as steps:
+    while True:
+        time.sleep(0.1)
+        steps.done()
+"""
+START_S = 5 + 0.1 * RECENT_STEPS
 
 
 def cpu_percent(gpus: int, seconds: float) -> float:
@@ -50,6 +67,28 @@ def _cpu_of(gpus: int, seconds: float) -> float:
 def _used() -> float:
     found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in found)
+
+
+def launcher_percent(seconds: float) -> tuple[float, float]:
+    """Return the processor time of the launcher of a program, and of its child, in percent of one core.
+
+    It begins when a look at the run has all of its steps.
+    """
+    command = [sys.executable, "-m", "tests.kit.command", BOX.name, "--", "run", "--", sys.executable, "-c"]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "GPUTOPO_HOME": folder}
+        with subprocess.Popen(
+            [*command, PROGRAM], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as run:
+            time.sleep(START_S)
+            launcher = psutil.Process(run.pid)
+            (child,) = (one for one in launcher.children() if one.cmdline() == launcher.cmdline())
+            before = [sum(one.cpu_times()[:2]) for one in (launcher, child)]
+            time.sleep(seconds)
+            after = [sum(one.cpu_times()[:2]) for one in (launcher, child)]
+            run.terminate()
+    own, of_child = (100 * (b - a) / seconds for a, b in zip(before, after, strict=True))
+    return own, of_child
 
 
 def slowdown(rounds: int) -> list[float]:
@@ -101,6 +140,9 @@ def main(seconds: float, rounds: int) -> int:
         percent = cpu_percent(gpus, seconds)
         missed = missed or percent > GOAL_PERCENT
         print(f"{gpus} GPUs: {percent:.2f} % of a core", flush=True)
+    launcher, child = launcher_percent(seconds)
+    missed = missed or launcher + child > GOAL_PERCENT
+    print(f"run -- PROGRAM, 8 GPUs: launcher {launcher:.2f} % of a core, its child {child:.2f} %", flush=True)
     ratios = slowdown(rounds)
     low, _, high = statistics.quantiles(ratios, n=4)
     print(
