@@ -6,6 +6,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from gputopo.cli.printing import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
 from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
@@ -15,16 +16,18 @@ from gputopo.values.run.plan import VariableUpdate
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 AUTOTUNED, MAX_AUTOTUNED = 3, 10  # placements that --autotune measures
-_ON_SEVERAL = (
-    "it trains over several hosts; on one, which gputopo trains on, it is --variable-update replicated"
-)
-_ELSEWHERE = {
-    "distributed_replicated": _ON_SEVERAL,
-    "distributed_all_reduce": _ON_SEVERAL,
-    "collective_all_reduce": f"{_ON_SEVERAL} --all-reduce collective",
-    "horovod": f"{_ON_SEVERAL} --all-reduce nccl, without Horovod; programs that use it run after --",
-    "byteps": "use --variable-update replicated; byteps is no longer maintained",
+_COPIES = "each device has a copy of the variables, on one host and on several"
+# Modes of other programs for several hosts: what they are here, and in which words.
+_SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
+    "distributed_replicated": (
+        "parameter_server",
+        "the master copies are where --ps says, and each device gets its own in every step",
+    ),
+    "distributed_all_reduce": ("replicated", _COPIES),
+    "collective_all_reduce": ("replicated", f"{_COPIES}; --all-reduce collective for TensorFlow's op"),
+    "horovod": ("replicated", f"{_COPIES}; no Horovod is needed, and programs that use it run after --"),
 }
+_ELSEWHERE = {"byteps": "use --variable-update replicated; byteps is no longer maintained"}
 
 
 def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
@@ -58,8 +61,19 @@ def parse_ps(flag: str, text: str) -> str:
     return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD, "host:N"))
 
 
+def update_of(typed: str) -> str:
+    """Return the mode that was typed for `--variable-update`, of another program's name the equivalent."""
+    return _SAME_AS[typed][0] if typed in _SAME_AS else typed
+
+
 def parse_variable_update(flag: str, text: str) -> str:
-    """Read `--variable-update`. Raises UsageError; for modes of other programs with the equivalent."""
+    """Read `--variable-update`; of a mode of another program the equivalent, which a note names.
+
+    Raises UsageError.
+    """
+    if text in _SAME_AS:
+        note(f"{flag} {text} is {update_of(text)} here: {_SAME_AS[text][1]}")
+        return update_of(text)
     if text in _ELSEWHERE:
         raise UsageError(f"gputopo does not have {flag} {text}", _ELSEWHERE[text])
     found: str = require_choice(flag, text, VARIABLE_UPDATES)

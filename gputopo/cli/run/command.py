@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.before import Before, measured_before, warn, with_costs
-from gputopo.cli.plan_options import PlanOptions
+from gputopo.cli.plan_options import PlanOptions, update_of
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
@@ -266,7 +266,7 @@ def _is_predicted(placement: Mapping[str, Any], training: Mapping[str, Any]) -> 
 
 def implied_update(asked: Mapping[str, Any]) -> str:
     """Return the --variable-update that the options need, where it was left to gputopo."""
-    update: str = asked.get("variable_update", "auto")
+    update = update_of(asked.get("variable_update", "auto"))
     if update != "auto":
         return update
     relaxed = str(asked.get("variable_consistency", "")).lower() == "relaxed"

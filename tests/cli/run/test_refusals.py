@@ -1,5 +1,6 @@
 """What `gputopo run` refuses before anything starts: two lines, the right exit code, nothing left behind."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -117,12 +118,22 @@ def test_a_required_gpu_that_is_absent_is_exit_code_3(
     assert not own_home.exists()
 
 
-@pytest.mark.parametrize("mode", ["distributed_replicated", "collective_all_reduce", "horovod"])
-def test_modes_of_several_hosts_are_refused_with_what_to_use(call: Call, mode: str) -> None:
-    done = call("run", "--model", "alexnet", "--variable_update", mode)
-    assert done.code == 2
-    assert mode in done.err.splitlines()[0]
-    assert "--variable-update replicated" in done.err.splitlines()[1]
+@pytest.mark.parametrize(
+    ("mode", "here"),
+    [
+        ("distributed_replicated", "parameter_server"),
+        ("distributed_all_reduce", "replicated"),
+        ("collective_all_reduce", "replicated"),
+        ("horovod", "replicated"),
+    ],
+)
+def test_modes_of_several_hosts_are_what_they_are_here_with_a_word(
+    call: Call, without_gpu: None, mode: str, here: str
+) -> None:
+    done = call("run", "--model", "alexnet", "--variable_update", mode, "--dry-run", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["spec"]["variable_update"] == here
+    assert f"--variable-update {mode} is {here} here" in done.err
 
 
 def test_a_folder_without_records_is_refused_before_tensorflow_starts(
