@@ -97,30 +97,23 @@ def difference(old: Machine, new: Machine) -> Difference:
 def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> FindingChanges:
     """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
     before, after = find(without_identities(old)), find(without_identities(new))
-    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in each_gpu(finding))
-    now = _worst((finding, gpu) for finding in after for gpu in each_gpu(finding))
+    was = _worst((finding, gpus.get(gpu, -1 - gpu)) for finding in before for gpu in _gpus(finding))
+    now = _worst((finding, gpu) for finding in after for gpu in _gpus(finding))
     stayed = [
-        one
-        for one in after
-        if all(_severity(one) <= was.get(finding_key(one, gpu), -1) for gpu in each_gpu(one))
+        one for one in after if all(_severity(one) <= was.get(_key(one, gpu), -1) for gpu in _gpus(one))
     ]
-    gone = [
-        one
-        for one in before
-        if any(finding_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in each_gpu(one))
-    ]
+    gone = [one for one in before if any(_key(one, gpus.get(gpu, -1 - gpu)) not in now for gpu in _gpus(one))]
     return FindingChanges(
         came=tuple(one for one in after if one not in stayed), went=tuple(gone), stayed=tuple(stayed)
     )
 
 
-def each_gpu(finding: Finding) -> tuple[int, ...]:
+def _gpus(finding: Finding) -> tuple[int, ...]:
     """Return the GPUs of a finding, each of which may have it without the others; of other subjects 0."""
     return finding.subject.gpus if finding.subject.kind == "gpus" else (0,)
 
 
-def finding_key(finding: Finding, gpu: int) -> tuple[str, str, int]:
-    """Return what is the same for a finding in two readings: rule, subject and GPU by its number in one."""
+def _key(finding: Finding, gpu: int) -> tuple[str, str, int]:
     of_gpus = finding.subject.kind == "gpus"
     return (finding.id, "gpu", gpu) if of_gpus else (finding.id, finding.subject.text, 0)
 
@@ -133,7 +126,7 @@ def _worst(findings: Iterable[tuple[Finding, int]]) -> dict[tuple[str, str, int]
     """Return the worst severity of each rule on each GPU."""
     found: dict[tuple[str, str, int], int] = {}
     for finding, gpu in findings:
-        key = finding_key(finding, gpu)
+        key = _key(finding, gpu)
         found[key] = max(found.get(key, 0), _severity(finding))
     return found
 

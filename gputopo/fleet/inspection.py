@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gputopo.findings import Finding, find, fleet, worst_first
-from gputopo.findings.difference import each_gpu, finding_key
 from gputopo.findings.majority import majority
-from gputopo.findings.rule import MAX_MESSAGES, Rule
+from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
 from gputopo.fleet.facts import Device, HostFacts, Known, facts_of_host
 from gputopo.fleet.kinds import HostReading, Kind, kinds
 from gputopo.topology.identities import without_identities
@@ -79,6 +78,14 @@ def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:
     )
 
 
+class _Key(NamedTuple):
+    """What a finding has in common with the same one of another host."""
+
+    id: str
+    severity: Severity
+    device: Device
+
+
 class _Odd(NamedTuple):
     """A fact of one host that is another on most like hosts."""
 
@@ -108,7 +115,7 @@ class _Comparison:
             host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
             for host in kind.hosts
         }
-        self.having: dict[tuple[object, ...], int] = {}
+        self.having: dict[_Key, int] = {}
         for each in self.found.values():
             for key in {key for _, keys in each for key in keys}:
                 self.having[key] = self.having.get(key, 0) + 1
@@ -130,15 +137,15 @@ class _Comparison:
         yield from self._not_read()
         for name, each in self.found.items():
             for finding, keys in each:
-                if not all(self._is_common(key) for key in keys):
+                if not self._is_common(keys):
                     yield _named(finding, (name,), f"host {name}: {finding.says}")
 
     def shared(self) -> Iterator[HostFinding]:
         """Yield the findings of most hosts of this kind once, of the first that has each."""
-        seen: set[tuple[object, ...]] = set()
+        seen: set[_Key] = set()
         for each in self.found.values():
             for finding, keys in each:
-                if all(self._is_common(key) for key in keys) and not seen >= set(keys):
+                if self._is_common(keys) and not seen >= set(keys):
                     seen |= set(keys)
                     hosts = tuple(
                         other
@@ -148,8 +155,12 @@ class _Comparison:
                     says = f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}"
                     yield _named(finding, hosts, says)
 
-    def _is_common(self, key: tuple[object, ...]) -> bool:
-        return len(self.hosts) > 1 and 2 * self.having[key] > len(self.hosts)
+    def _is_common(self, keys: Sequence[_Key]) -> bool:
+        """Return whether most hosts have a finding: those that have the device, if any other has it."""
+        hosts = self.hosts.values()
+        among = {key: sum(_has(key.device, host) for host in hosts) or len(hosts) for key in keys}
+        compared = [key for key in keys if among[key] > 1]
+        return bool(compared) and all(2 * self.having[key] > among[key] for key in compared)
 
     def _counts(
         self, rule: Rule, word: str, devices: Mapping[str, Mapping[str, Any]]
@@ -285,24 +296,34 @@ def _reference(kind: Kind) -> Machine:
     return max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
 
 
-def _keys(finding: Finding, host: HostFacts) -> list[tuple[object, ...]]:
-    """Return what makes a finding the same on another host: rule, severity and each device by its place."""
-    place = {gpu.index: where for where, gpu in host.gpus.items()}
-    nic = {one.index: where for where, one in host.nics.items()}
-    if finding.subject.kind == "nics":
-        return [(finding.id, finding.severity, "nic", nic.get(index)) for index in finding.subject.nics]
-    if finding.subject.kind == "link":
-        return [(finding.id, finding.severity, *sorted(str(place.get(gpu)) for gpu in finding.subject.gpus))]
-    return [(*finding_key(finding, 0)[:2], finding.severity, place.get(gpu)) for gpu in each_gpu(finding)]
+def _keys(finding: Finding, host: HostFacts) -> list[_Key]:
+    """Return what makes a finding the same on another host, for each device that may have it by itself."""
+    gpus = {gpu.index: place for place, gpu in host.gpus.items()}
+    nics = {nic.index: place for place, nic in host.nics.items()}
+    subject = finding.subject
+    if subject.kind == "gpus":
+        devices = [Device("gpus", gpus.get(gpu, str(gpu))) for gpu in subject.gpus]
+    elif subject.kind == "nics":
+        devices = [Device("nics", nics.get(nic, str(nic))) for nic in subject.nics]
+    elif subject.kind == "link":
+        devices = [Device("links", " ".join(sorted(gpus.get(gpu, str(gpu)) for gpu in subject.gpus)))]
+    else:
+        devices = [Device(subject.kind)]
+    return [_Key(finding.id, finding.severity, device) for device in devices]
+
+
+def _has(device: Device, host: HostFacts) -> bool:
+    """Return whether a host has a device, lost or not."""
+    if device.kind in ("gpus", "links"):
+        return all(place in host.gpus for place in device.place.split(" "))
+    return device.kind != "nics" or device.place in host.nics
 
 
 def _is_there(device: Device, host: HostFacts) -> bool:
-    if device.kind == "gpus":
-        return device.place in host.gpus and not host.gpus[device.place].lost
-    if device.kind == "links":
-        return all(_is_there(Device("gpus", place), host) for place in device.place.split(" "))
+    if device.kind in ("gpus", "links"):
+        return _has(device, host) and not any(host.gpus[place].lost for place in device.place.split(" "))
     if device.kind == "nics":
-        return device.place in host.nics
+        return _has(device, host)
     return device.kind != "pci" or any(other.device == device for other in host.facts.values())
 
 

@@ -28,8 +28,9 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
     """Return the kinds of hosts, the largest first; within a kind in the order of the hosts.
 
     A host belongs to the kind of its most frequent GPU model. Where it has fewer GPUs than the other hosts
-    of that model, it is one of them with GPUs missing if more than half are there or no other host has as
-    few, and its GPUs are where theirs are. Two hosts or more with another CPU are a kind of their own.
+    of that model, it is one of them with GPUs missing if more than half are there, or if it is alone with
+    its count among several that agree, and its GPUs are where theirs are. Two hosts or more with another
+    CPU are a kind of their own.
     """
     models = _models([gpu for host in hosts for gpu in host.machine.gpus])
     by_model: dict[str | None, list[HostReading]] = {}
@@ -76,7 +77,7 @@ def _is_part(few: Sequence[HostReading], many: Sequence[HostReading]) -> bool:
     """Return whether hosts are like others but for some GPUs: fewer, or more."""
     reference = many[0].machine
     low, high = sorted((len(few[0].machine.gpus), len(reference.gpus)))
-    if 2 * low <= high and len(few) > 1:
+    if 2 * low <= high and (len(few) > 1 or len(many) == 1):
         return False
     places = [gpu_places(host.machine, reference) for host in few]
     theirs = set(gpu_places(reference, reference))
