@@ -73,7 +73,7 @@ def inspect(
         bool,
         Option(
             "--identities",
-            "Include UUIDs and user names in output and recordings (the table always names users)",
+            "Include host name, UUIDs and user names in output and recordings (the table always names users)",
         ),
     ] = False,
 ) -> int:
