@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gputopo.launch.spec.rules.data import DATA_RULES, NUMBER_RULES, SCHEDULE_RULES
 from gputopo.launch.spec.rules.exchange import EXCHANGE_RULES, require_exchange
+from gputopo.launch.spec.rules.hosts import HOSTS_RULES
 from gputopo.launch.spec.rules.rule import Rule, replaced
 from gputopo.launch.spec.rules.task import KEPT_RULES, TASK_RULES
 from gputopo.launch.spec.rules.trainer import TRAINER_RULES, require_strategy
@@ -15,6 +16,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run import all_reduce
 
 RULES: tuple[Rule, ...] = (
+    *HOSTS_RULES,
     *TRAINER_RULES,
     *TASK_RULES,
     *EXCHANGE_RULES,

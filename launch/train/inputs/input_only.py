@@ -12,7 +12,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
 from gputopo.launch.train.loop import is_warm, longest_warmup
-from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.devices import HOST, home
 from gputopo.launch.train.training import NO_START, Start
 from gputopo.values.run.events import Event, Noticed, Step, TowerMarks, WarmupDone
 
@@ -58,6 +58,10 @@ class Arrival:
         return np.stack([np.full_like(arrived, ready - began), arrived], axis=1)
 
     def _build(self, *fed: Tensor) -> tuple[Tensor, Tensor]:
+        with home():
+            return self._copied(fed)
+
+    def _copied(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         marks, probes = [], []
         for tower, device in enumerate(self._devices):
             with tf.name_scope(f"tower_{tower}"):

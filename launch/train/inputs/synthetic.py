@@ -10,6 +10,7 @@ from gputopo.launch.models.randomness import Stream, integers, normal
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
+from gputopo.launch.train.placement.devices import home
 
 Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
@@ -67,8 +68,9 @@ class HostMaker:
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         def draw(number: Tensor) -> list[Tensor]:
             drawn: list[Tensor] = []
-            for rows in rows_of(spec):
-                drawn += examples(model, rows, seed=spec.seed, data_format=spec.data_format, step=number)
+            with home():
+                for rows in rows_of(spec):
+                    drawn += examples(model, rows, seed=spec.seed, data_format=spec.data_format, step=number)
             return drawn
 
         self._draw = tf.function(draw, input_signature=[tf.TensorSpec((), tf.int64)], autograph=False)

@@ -15,13 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model, loss_of
+from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
 from gputopo.launch.train.loop import Loop, StepOutcome, Stopped, VariableSets, never
-from gputopo.launch.train.marks import Marks, clock, row_of
+from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.devices import HOST, concurrent_towers
+from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
@@ -61,6 +62,7 @@ class ForwardStep:
         self.says: tuple[str, ...] = tuple(getattr(model, "says", ()))
         self._math = TowerMath(model, plain, self.source)
         self._marks = Marks()
+        self._clocks = HostClocks(spec.devices)
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
 
@@ -69,7 +71,10 @@ class ForwardStep:
         fed = self.source.feed(number)
         losses, examples, right, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(
-            losses.numpy(), marks.numpy() - begin.numpy(), hits=right.numpy(), examples=examples.numpy()
+            losses.numpy(),
+            self._clocks.since(begin.numpy(), marks.numpy()),
+            hits=right.numpy(),
+            examples=examples.numpy(),
         )
 
     def graph_nodes(self) -> Sequence[Any]:
@@ -86,12 +91,19 @@ class ForwardStep:
         return checking.check_ops(counts, self._spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        with home():
+            return self._outcome(number, fed)
+
+    def _outcome(self, number: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         begin = clock([])
         towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        width = concurrent_towers(self._spec)
-        for tower in range(len(self._spec.devices)):
-            before = towers[tower // width * width - width : tower // width * width]
-            towers.append(self._tower(tower, number, fed, [marks for *_, marks in before] or [begin]))
+        starts: dict[int, list[Tensor]] = {}  # of the next group of a host, by its rank
+        for numbers in tower_groups(self._spec):
+            rank = self._spec.devices[numbers[0]].rank
+            start = starts.get(rank, [begin])
+            group = [self._tower(tower, number, fed, start) for tower in numbers]
+            starts[rank] = [marks for *_, marks in group]
+            towers += group
         with tf.device(HOST):
             losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
             return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
@@ -101,12 +113,13 @@ class ForwardStep:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
         device = self._spec.devices[tower].device
+        host = host_of(device)
         with tf.name_scope(f"tower_{tower}"):
-            start = clock(after)
+            start = clock(after, host)
             with tf.control_dependencies([start]):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
-            ready = clock([self._marks.arrived(weights, device)])
+            ready = clock([self._marks.arrived(weights, device)], host)
             gate = [ready] if self._spec.backend == "cpu" else []
             with tf.control_dependencies(gate), tf.device(device):
                 given = TowerInput(tower, number, weights, state, fed)
@@ -119,8 +132,8 @@ class ForwardStep:
                 loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
                 loss /= tf.maximum(count, 1.0)
                 right = hits(self._model, passed.logits, labels)
-            done = clock([self._marks.arrived([passed.logits], device)])
-            marks = row_of([start, ready, done])
+            done = clock([self._marks.arrived([passed.logits], device)], host)
+            marks = row_of([start, ready, done], host)
         with tf.device(HOST):
             return tf.identity(loss), tf.identity(count), tf.identity(right), marks
 

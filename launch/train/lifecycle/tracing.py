@@ -94,15 +94,17 @@ class Tracer:
         return devices, self._lacking(devices)
 
     def _lacking(self, devices: tuple[DeviceTimes, ...]) -> tuple[str, ...]:
-        missing = {device.device for device in self._spec.devices} - {times.device for times in devices}
+        found = {times.device for times in devices}
+        missing = {device.device for device in self._spec.devices if device.rank == 0} - found
+        of_one = ("The trace has the devices of rank 0 only.",) if self._spec.servers else ()
         if not missing:
-            return ()
+            return of_one
         why = (
             "TensorFlow was not allowed to use CUPTI, or has none (see worker.log)"
             if self._spec.backend == "gpu"
             else "no op in the scope of a tower was recorded"
         )
-        return (f"The trace lacks {', '.join(sorted(missing))}: {why}.",)
+        return (f"The trace lacks {', '.join(sorted(missing))}: {why}.", *of_one)
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))

@@ -4,15 +4,17 @@ The hosts are this one: rank 0's process, which trains, and a TensorFlow server 
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.device_names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
+from tests.launch.train.inputs.folders import numbered
 from tests.launch.train.normed_model import SHAPES, train
 from tests.launch.train.optimizer_oracle import train as train_small
 from tests.launch.train.small_model import SHAPES as SMALL_SHAPES
@@ -67,6 +69,20 @@ OPTIMIZED: dict[str, dict[str, Any]] = {
 }
 
 
+FED: dict[str, dict[str, Any]] = {
+    "drawn on the CPU": {"data": {"source": "cpu"}},
+    "drawn for its step": {"data": {"source": "cpu", "prefetch": 0}},
+    "made in Python": {"data": {"source": "python", "feed": "dataset"}},
+    "staged from Python": {"data": {"source": "python", "feed": "staged"}},
+    "read from files": {"model": "trivial", "batch_size": 2, "data": {"name": "imagenet"}},
+    "compiled by XLA": {"precision": {"xla": True}},
+}
+SAVED: dict[str, dict[str, Any]] = {
+    "copies": {"all_reduce": "ring", "optimization": {"optimizer": "adam"}},
+    "staged": {**ON_SECOND, "exchange": {"staged": True}, "optimization": {"optimizer": "momentum"}},
+}
+
+
 def case(hosts: int, each: int, **fields: Any) -> dict[str, Any]:
     common = {
         "model": "norm",
@@ -94,29 +110,76 @@ def cases() -> dict[str, dict[str, Any]]:
     slope = asynchronous("slope")
     found["slope"] = case(2, 2, **{**slope, "exchange": {"asynchronous": True, "ps_spread": True}})
     found |= {name: case(2, 2, model="small", **fields) for name, fields in OPTIMIZED.items()}
-    found["nowhere"] = case(2, 1, **SERVER, ps_device=device_name("CPU", 2, 1))
     found["lost"] = case(3, 1, all_reduce="copy", lost=2)
+    found["nowhere"] = case(2, 1, **SERVER, ps_device=device_name("CPU", 2, 1))
+    return found
+
+
+def fed(data: Path) -> dict[str, dict[str, Any]]:
+    """Every source of examples, on two hosts; `data`: a data set of pictures."""
+    found = {name: case(2, 1, **fields) for name, fields in FED.items()}
+    found["read from files"]["data"] = {**found["read from files"]["data"], "folder": str(data)}
+    return found
+
+
+def saving(folder: Path, *, resume: bool = False) -> dict[str, dict[str, Any]]:
+    """Runs on two hosts that save a checkpoint in a folder, or go on from it."""
+    found = {}
+    for name, fields in SAVED.items():
+        kept = {"checkpoints": str(folder / name), "resume": resume}
+        found[f"{name} {'resumed' if resume else 'saved'}"] = case(2, 1, **fields, lifecycle=kept)
+    return found
+
+
+def on_one_host(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the cases of two hosts of one device as those of two devices of a host."""
+    found = {}
+    for name, fields in cases.items():
+        assert fields["on"] == [2, 1]
+        found[name] = {key: value for key, value in fields.items() if key != "on"}
+        if (server := fields.get("ps_device")) is not None:
+            found[name]["ps_device"] = f"/CPU:{rank_of(server)}"
     return found
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("hosts")
-    every = spec_of(3, 2)
-    with serving(folder, every):
-        return run_cases(folder, 6, cases(), all=msgspec.to_builtins(every))
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The modes with two devices on a single host, in a process without servers."""
-    given = {}
-    for name in ALONE:
-        given[name] = {**cases()[f"{name}-2x1"]}
-        del given[name]["on"]
-        if "ps_device" in given[name]:
-            given[name]["ps_device"] = "/CPU:0"
-    return run_cases(tmp_path_factory.mktemp("alone"), 2, given)
+def data(root: Path) -> Path:
+    return numbered(root)
+
+
+@pytest.fixture(scope="module")
+def alone(root: Path, data: Path) -> dict[str, Any]:
+    """What is compared with two hosts, with two devices of one host, in a process without servers."""
+    same = {name: cases()[f"{name}-2x1"] for name in ALONE} | fed(data)
+    longer = {
+        f"{name} longer": {**one, "num_batches": 2 * STEPS - 1} for name, one in uninterrupted().items()
+    }
+    (root / "alone").mkdir()
+    return run_cases(root / "alone", 2, on_one_host(same | saving(root / "by one") | longer))
+
+
+def uninterrupted() -> dict[str, dict[str, Any]]:
+    return {name: case(2, 1, **fields) for name, fields in SAVED.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    every = spec_of(3, 2)
+    there = saving(root / "by two") | saving(root / "by one", resume=True)
+    with serving(root, every):
+        return run_cases(root, 6, cases() | fed(data) | there, all=msgspec.to_builtins(every))
+
+
+@pytest.fixture(scope="module")
+def resumed_alone(root: Path, ran: dict[str, Any]) -> dict[str, Any]:
+    """The runs of two hosts, continued on one."""
+    (root / "resumed").mkdir()
+    return run_cases(root / "resumed", 2, on_one_host(saving(root / "by two", resume=True)))
 
 
 def first_of(found: dict[str, Any]) -> list[Any]:
@@ -148,6 +211,26 @@ def test_every_synchronous_mode_trains_as_computed_by_hand(
     for number, expected in enumerate(statistics):
         np.testing.assert_allclose(found[f"state{number}"], expected, rtol=tolerance, atol=tolerance)
     assert np.ptp(found["losses"]) > 100 * tolerance or "fp16" in name, "it learns"
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_run_goes_on_with_the_same_losses_on_more_hosts_and_on_fewer(
+    ran: dict[str, Any], alone: dict[str, Any], resumed_alone: dict[str, Any], name: str
+) -> None:
+    whole = alone[f"{name} longer"]
+    for saved, resumed in ((alone, ran), (ran, resumed_alone)):
+        first, rest = saved[f"{name} saved"], resumed[f"{name} resumed"]
+        np.testing.assert_array_equal(np.concatenate([first["losses"], rest["losses"]]), whole["losses"])
+        for got, expected in zip(weights(rest, 0), weights(whole, 0), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", FED)
+def test_every_source_of_examples_feeds_two_hosts_as_one(
+    ran: dict[str, Any], alone: dict[str, Any], name: str
+) -> None:
+    np.testing.assert_array_equal(ran[name]["losses"], alone[name]["losses"])
+    assert len(set(ran[name]["losses"].tolist())) == STEPS
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.op_errors import SEE_LOG, cause_and_remedy, disk_reason, first_line
+from gputopo.launch.train.op_errors import (
+    SEE_LOG,
+    cause_and_remedy,
+    disk_reason,
+    first_line,
+    unreachable_rank,
+)
 
 # As TensorFlow 2.21 wrote them, names and paths shortened.
 XLA = """Graph execution error:
@@ -32,6 +38,32 @@ Node: 'conv1/Conv2D'
 The Conv2D op currently only supports the NHWC tensor format on the CPU.
 \t [[{{node conv1/Conv2D}}]]
 """
+# Server 2 was killed while server 1, which has the variables, waited for its gradients.
+GONE = """Graph execution error:
+
+Detected at node update/AddN_2/_88 defined at (most recent call last):
+<stack traces unavailable>
+2 root error(s) found.
+  (0) UNAVAILABLE:  recvmsg:Connection reset by peer
+Additional GRPC error information from remote target /job:worker/replica:0/task:2 while calling \
+/tensorflow.WorkerService/RecvTensor:
+:UNKNOWN:Error received from peer  {grpc_message:"recvmsg:Connection reset by peer", grpc_status:14}
+\t [[{{node tower_2/MatMul_4/_66}}]]
+Additional GRPC error information from remote target /job:worker/replica:0/task:1/device:CPU:0 while calling \
+/tensorflow.eager.EagerService/RunComponentFunction:
+"""
+
+
+def test_of_hosts_that_wait_for_each_other_the_one_that_is_gone_is_found() -> None:
+    assert unreachable_rank(GONE, "UnavailableError") == 2
+    assert unreachable_rank(GONE.replace("task:2", "task:12"), "UnavailableError") == 12
+
+
+def test_an_error_that_another_host_only_reported_is_not_one_of_the_network() -> None:
+    assert (
+        unreachable_rank(GONE.replace("UNAVAILABLE", "RESOURCE_EXHAUSTED"), "ResourceExhaustedError") is None
+    )
+    assert unreachable_rank(XLA, "UnavailableError") is None
 
 
 def test_an_op_that_xla_does_not_know_is_named_with_the_workaround() -> None:

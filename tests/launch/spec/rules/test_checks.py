@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.rules.checks import RULES, check, clash
 from gputopo.launch.spec.rules.rule import replaced
-from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec, Runtime
+from gputopo.launch.spec.run_spec import (
+    Backend,
+    Data,
+    Exchange,
+    Lifecycle,
+    Precision,
+    RunSpec,
+    Runtime,
+    Server,
+)
 from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Device
@@ -83,6 +92,7 @@ ASKED = st.one_of(
 )
 
 
+SERVERS = tuple(Server(host=f"n{rank}", address=f"10.0.0.{rank}:4000", cores=2) for rank in range(2))
 DRILLS = read_drills("--drill", ("slow-weights=1:0.8", "nan@9", "slow-gpu=0:0.5@11"))
 
 
@@ -98,6 +108,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
     return RunSpec(
         model=draw(st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine.models:build"])),
         devices=tuple(Device(tower=tower, device=f"/{backend.upper()}:{tower}") for tower in range(towers)),
+        servers=draw(st.sampled_from([(), SERVERS])),
         backend=backend,
         task=draw(st.sampled_from(["train", "forward", "eval", "input"])),
         method=draw(st.sampled_from([None, None, "kuza55", "avolkov1"])),
@@ -161,6 +172,7 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
         cpu_spec(method="fchollet", precision=SHORT),
         cpu_spec(strategy="mirrored", precision=SHORT, **COPIES),
         cpu_spec(task="input", data=Data(source="python", feed="queue")),
+        cpu_spec(servers=SERVERS, **COPIES, all_reduce="hierarchical", precision=Precision(xla=True)),
         cpu_spec(task="eval", lifecycle=Lifecycle(checkpoints="/kept")),
     )
     assert [clash(spec) for spec in plain] == [None] * len(plain)
@@ -179,6 +191,12 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ({"exchange": Exchange(relaxed=True)}, "--variable-consistency relaxed", "replicated"),
         ({"exchange": Exchange(asynchronous=True), **REPLICATED}, "--async", "parameter_server"),
         ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
+        *(
+            ({**REPLICATED, "all_reduce": name, "servers": SERVERS}, f"--all-reduce {name}", "hierarchical")
+            for name in ("collective", "nccl", "nccl_op")
+        ),
+        ({"method": "kuza55", "servers": SERVERS}, "--method kuza55 is for one host", "--num-hosts 1"),
+        ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "--strategy mirrored", "--num-hosts 1"),
         ({"drills": DRILLS[2:], "method": "kuza55"}, "--drill", "leave --drill out"),
         ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--task train"),
         ({"task": "eval"}, "--eval", "--checkpoints"),
