@@ -42,6 +42,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
     from gputopo.captures.bandwidth import nccl_tests_json, nvbandwidth_json, programs
     from gputopo.captures.linux import host, kernel_log, proc_nvidia
+    from gputopo.captures.network import iperf3_json
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
     from gputopo.captures.smi import dmon as smi_dmon
@@ -54,6 +55,7 @@ def formats() -> tuple[Format, ...]:
         recording,
         nvbandwidth_json,
         nccl_tests_json,
+        iperf3_json,
         smi_xml,
         nccl_xml,
         hwloc_xml,

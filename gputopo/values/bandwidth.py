@@ -1,8 +1,9 @@
 """Measured bandwidths as frozen values, and their JSON form (`gputopo.bandwidth/1`).
 
 Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
-cores, of one NUMA node), `host` (host memory of an unknown node) or `gpus` (all the others together,
-where a tool reports one number for them).
+cores, of one NUMA node), `host` (host memory of an unknown node), `gpus` (all the others together,
+where a tool reports one number for them) or `host:n3` (one of several hosts by its name; `host:client` and
+`host:server` where a tool's output names neither).
 
 What a number counts, per kind:
 
@@ -15,7 +16,10 @@ What a number counts, per kind:
   allreduce of gradients: those of one replica) over the time (nccl-tests, doc/PERFORMANCE.md);
   `bus_gb_per_s` is beside it. Source and destination are both all GPUs that take part: `gpu:0,1,2,3`, `gpus`
   where the tool lists none, `hosts` where they are of several hosts;
-- latency has microseconds and no bandwidth.
+- latency has microseconds and no bandwidth;
+- network: bytes from one host to another, each once, one direction; network_bidirectional: those of both
+  directions together; network_latency: microseconds of half a round trip of a small message, as perftest
+  and the OSU benchmarks report it, of an RDMA read or atomic the whole.
 """
 
 import functools
@@ -49,8 +53,12 @@ Kind = Literal[
     "d2d_local",
     "host_memory",
     "latency",
+    "network",
+    "network_bidirectional",
+    "network_latency",
     Collective,
 ]
+NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
 HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
@@ -144,6 +152,8 @@ class Sample(Value, frozen=True):
     reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
     root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
     nccl: tuple[str, ...] = ()  # of its log and command: P2P, SHM, NET, NVLS, no NVLS, NCCL_ALGO=Ring, ...
+    transport: str | None = None  # of the network: TCP, UDP, RDMA write, ...
+    streams: int | None = None  # of the network: connections, or queue pairs, at once
     run: str | None = None
     runs: tuple[Run, ...] = ()
     invalid: Invalid | None = None
@@ -275,6 +285,12 @@ def gpus_of(place: str) -> tuple[int, ...]:
     kind, _, numbers = place.partition(":")
     found = numbers.split(",")
     return tuple(map(int, found)) if kind == "gpu" and all(one.isdecimal() for one in found) else ()
+
+
+def host_of(place: str) -> str | None:
+    """Return the name in a place `host:n3`, None for any other place."""
+    kind, _, name = place.partition(":")
+    return name if kind == "host" and name else None
 
 
 def node_of(place: str) -> int | None:

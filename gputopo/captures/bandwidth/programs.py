@@ -15,13 +15,15 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 READS = (
-    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth` or nccl-tests (`all_reduce_perf`, ...) text"
+    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...), "
+    "perftest (`ib_write_bw`, ...) or `iperf3` text"
 )
-FACTS = "measured copies, latencies, peer access, collective operations"
+FACTS = "measured copies, latencies, peer access, collective operations, bandwidth between hosts"
 
 # Each line by which a program is recognised has one of these words.
 _WORDS = re.compile(
     r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
+    r"|(?:bit|Byte)s?/sec|iperf|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
     r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
     r"|\b(?:u?int(?:8|32|64)|char|half|b?float(?:16)?|double|f8e\dm\d)\b",
     re.I,
@@ -76,8 +78,9 @@ def _programs(text: str) -> list[ModuleType]:
     if _WORDS.search(text) is None:
         return []
     from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, nvbandwidth_text, p2p_test
+    from gputopo.captures.network import iperf3_text, perftest
 
-    known = (p2p_test, bandwidth_test, nvbandwidth_text, nccl_tests)
+    known = (p2p_test, bandwidth_test, nvbandwidth_text, nccl_tests, perftest, iperf3_text)
     return [program for program in known if program.recognise(text)]
 
 

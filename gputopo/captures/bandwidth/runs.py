@@ -41,7 +41,7 @@ _PROMPT = re.compile(r"^\[?[\w.-]{1,32}@(?P<name>[\w.-]{1,60})[ :][^$#%]{0,100}[
 _START = re.compile(
     r"^\[P2P \(Peer-to-Peer\) GPU Bandwidth|^\[?CUDA Bandwidth Test\]|^nvbandwidth Version"
     r"|^(?:\+ |[$#%] |\S{0,60}[$#%] )?(?:\S{1,40}=\S{0,40} )*(?:\S*/)?"
-    r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth)\b"
+    r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
 )
 _IS_RULE = re.compile(rf"^({_RULE})\1{{2,}}$")
 _IS_NAME = re.compile(r"^[A-Za-z][\w.\[\], -]{0,60}(?: \(\d+\))?$")

@@ -25,7 +25,7 @@ from gputopo.findings.rule import (
 )
 from gputopo.findings.throttling import THROTTLE
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values.bandwidth import COLLECTIVES, Failure, Sample, gpu_of, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Failure, Sample, gpu_of, gpus_of
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
@@ -152,6 +152,9 @@ _KINDS: dict[str, str] = {
     "d2d_local": "within a GPU",
     "host_memory": "in host memory",
     "latency": "of a few bytes",
+    "network": "between hosts",
+    "network_bidirectional": "between hosts, both directions at once",
+    "network_latency": "between hosts, of a few bytes",
     **{str(kind): name for kind, name in COLLECTIVE_NAMES.items()},
 }
 
@@ -161,7 +164,7 @@ def failures(machine: Machine) -> Iterator[Finding]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
     groups: dict[tuple[str, str, str | None], list[Failure]] = {}
     for failure in machine.bandwidth.failures if machine.bandwidth else ():
-        if failure.reason != BELOW_MINIMUM:
+        if failure.reason != BELOW_MINIMUM and failure.kind not in NETWORK:
             groups.setdefault((failure.reason, failure.kind, failure.path), []).append(failure)
     for (reason, kind, _), failed in groups.items():
         rule = _BY_REASON.get(reason, COPY_FAILED)

@@ -118,9 +118,9 @@ def added(*samples: Sample, **more: Any) -> Measure:
     return lambda machine: with_copies(machine, (*copies(machine), *samples), **more)
 
 
-def failed(reason: str, *ways: tuple[str, str]) -> Measure:
+def failed(reason: str, *ways: tuple[str, str], kind: Kind = "p2p_direct") -> Measure:
     failures = tuple(
-        Failure(kind="p2p_direct", source=a, destination=b, reason=reason, says="it did") for a, b in ways
+        Failure(kind=kind, source=a, destination=b, reason=reason, says="it did") for a, b in ways
     )
     return added(failures=failures)
 
@@ -240,6 +240,10 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
     "shared uplink": (shares(0, 1, 2, 3), {"pcie.shared_uplink"}),
     "wrong data": (failed("WRONG_DATA", ("gpu:0", "gpu:1")), {"bandwidth.wrong_data"}),
     "refused": (failed("CUDA_ERROR_OUT_OF_MEMORY", ("gpu:0", "gpu:1")), {"bandwidth.copy_failed"}),
+    "hosts cannot connect": (
+        failed("NETWORK_ERROR", ("host:client", "host:server"), kind="network"),
+        {"network.failed"},
+    ),
     "hung": (failed("TIMED_OUT", ("gpu:0", "gpu:1")), {"bandwidth.hung"}),
     "held down": (
         conditions(1, throttle_mask=0x40, throttle_reasons=("hw_thermal_slowdown",)),

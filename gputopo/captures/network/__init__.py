@@ -1,0 +1,1 @@
+"""Readers of network benchmarks between hosts: perftest and iperf3."""

@@ -1,0 +1,51 @@
+"""Both ends of a network benchmark, which its output does not name, and its Machine without a GPU.
+
+Addresses and host names are dropped, since they identify somebody's machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.machine import Machine
+
+CLIENT, SERVER = "host:client", "host:server"
+NETWORK_ERROR = "NETWORK_ERROR"
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run of a network benchmark reports."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    not_measured: list[NotMeasured] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    complete: bool = True
+
+    def fail(self, program: str, says: str) -> None:
+        """Add an error that the program reports."""
+        says = f"{program}: {says.strip()[:200]}"
+        one = Failure(kind="network", source=CLIENT, destination=SERVER, reason=NETWORK_ERROR, says=says)
+        if one not in self.failures:
+            self.failures.append(one)
+
+
+def ends(*, to_client: bool) -> tuple[str, str]:
+    """Return source and destination of a transfer."""
+    return (SERVER, CLIENT) if to_client else (CLIENT, SERVER)
+
+
+def machine(source: str, report: Report, samples: Sequence[Sample] | None = None) -> Machine:
+    """Return the machine, which has no GPU, of a report."""
+    return Machine(
+        source=source,
+        bandwidth=Bandwidth(
+            source=source,
+            samples=tuple(report.samples if samples is None else samples),
+            failures=tuple(report.failures),
+            not_measured=tuple(report.not_measured),
+            notes=tuple(report.notes),
+            complete=report.complete,
+        ),
+    )

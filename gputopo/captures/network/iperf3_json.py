@@ -1,0 +1,120 @@
+"""The JSON of iperf3 (`-J`, and the events of `--json-stream`): text in, Machine out."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gputopo.captures.bandwidth import runs
+from gputopo.captures.bandwidth.matrix_rows import MAX_GB_PER_S
+from gputopo.captures.network import ends
+from gputopo.captures.network.ends import Report
+from gputopo.captures.network.iperf3_text import SOURCE, without_addresses
+from gputopo.values.bandwidth import NotMeasured, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+READS = "`iperf3 -J` JSON"
+FACTS = "measured bandwidth between hosts"
+
+_HINT = "run `iperf3 -J` again and copy all that it prints"
+_START = re.compile(r'\{\s*(?:"start"\s*:\s*\{|"event"\s*:\s*"(?:start|interval|end|error)")')
+_VERSION = re.compile(r'"version"\s*:\s*"iperf 3|"error"\s*:|"event"\s*:\s*"')
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+
+
+def recognise(text: str) -> bool:
+    """Return whether a JSON object of iperf3 begins in the text."""
+    return _START.search(text) is not None and _VERSION.search(text) is not None
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
+    machines = [_machine(document, origin=origin) for document in _documents(text, origin)]
+    if not machines:
+        raise InputError(f"{origin} holds no result of iperf3", _HINT)
+    names = [f"run {number}" for number in range(1, len(machines) + 1)]
+    return machines[0] if len(machines) == 1 else runs.joined(names, machines, SOURCE, origin=origin)
+
+
+def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
+    """Yield the document of each run; events of one run are put together."""
+    streamed: dict[str, Any] = {}
+    end = 0
+    while start := _START.search(text, end):
+        try:
+            found, end = json.JSONDecoder().raw_decode(text, start.start())
+        except RecursionError as error:
+            raise InputError(f"{origin} is JSON that is nested too deep", _HINT) from error
+        except ValueError as error:
+            raise InputError(f"{origin} is not complete JSON: {error}", _HINT) from error
+        if "event" not in found:
+            yield found
+            continue
+        if found["event"] == "start" and streamed:
+            yield streamed
+            streamed = {}
+        if found["event"] != "interval":
+            streamed[found["event"]] = found.get("data")
+    if streamed:
+        yield streamed
+
+
+def _machine(document: dict[str, Any], *, origin: str) -> Machine:
+    """Make the machine of one object. Raises InputError where it is no output of iperf3."""
+    head, tail = _object(document.get("start")), _object(document.get("end"))
+    report = Report()
+    asked = _object(head.get("test_start"))
+    protocol = asked.get("protocol")
+    both = bool(asked.get("bidir"))
+    for suffix in ("", "_bidir_reverse"):
+        rate = _rate(tail, suffix)
+        if rate is None:
+            continue
+        source, destination = ends.ends(to_client=bool(asked.get("reverse")) != bool(suffix))
+        report.samples.append(
+            Sample(
+                kind="network",
+                source=source,
+                destination=destination,
+                with_reverse=both or "sum_received_bidir_reverse" in tail,
+                median_gb_per_s=rate,
+                transport=protocol if protocol in _PROTOCOLS else None,
+                streams=_count(asked.get("num_streams")),
+            )
+        )
+        _note(report, _object(tail.get(f"sum_sent{suffix}")), "retransmits", "segments were sent again")
+        lost = _object(tail.get(f"sum{suffix}"))
+        _note(report, lost, "lost_packets", "datagrams were lost")
+    error = document.get("error")
+    if isinstance(error, str):
+        report.fail(SOURCE, without_addresses(error.removeprefix("error - ")))
+        report.complete = False
+    if not report.samples and not report.failures:
+        if not head:
+            raise InputError(f"{origin} is JSON of iperf3 without a test", _HINT)
+        report.not_measured.append(NotMeasured(what=SOURCE, reason="the JSON has no rate of the whole test"))
+        report.complete = False
+    return ends.machine(SOURCE, report)
+
+
+def _rate(tail: dict[str, Any], suffix: str) -> float | None:
+    """Return the rate of all streams, GB/s: received, else sent; old versions have one of UDP."""
+    for name in ("sum_received", "sum_sent", "sum"):
+        bits = _object(tail.get(f"{name}{suffix}")).get("bits_per_second")
+        if isinstance(bits, int | float) and 0 < bits / 8e9 <= MAX_GB_PER_S:
+            return bits / 8e9
+    return None
+
+
+def _note(report: Report, of: dict[str, Any], name: str, words: str) -> None:
+    if count := _count(of.get(name)):
+        report.notes[f"{SOURCE}: {count} {words}"] = None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,208 @@
+"""perftest and iperf3: each form is read back; several runs; errors; damage."""
+
+import json
+from math import isfinite
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import detect
+from gputopo.findings import find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.kit.dialects import network
+from tests.kit.dialects.network import Iperf3, Perftest
+
+seeds = st.integers(0, 2**32)
+FORMS = {
+    "Gb/s": Perftest(),
+    "MiB/s": Perftest(unit="MiB"),
+    "old MB/s, send": Perftest("Send", unit="MB"),
+    "read": Perftest("RDMA_Read", streams=4),
+    "atomic": Perftest("Atomic", unit="MiB"),
+    "both directions": Perftest(bidirectional=True),
+    "quality of service": Perftest(qos=True),
+    "two ports": Perftest(per_port=True, duration=True),
+    "with the CPU": Perftest("Send", cpu=True, duration=True),
+    "latency": Perftest("Send", unit=None),
+    "latency of reads": Perftest("RDMA_Read", unit=None),
+    "latency by duration": Perftest(unit=None, duration=True),
+}
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = detect.read_text(text, origin="log")
+    assert machine.bandwidth is not None
+    return machine, machine.bandwidth
+
+
+def check(text: str, expected: tuple[Sample, ...], source: str) -> Bandwidth:
+    machine, bandwidth = read(text)
+    assert machine.source == source
+    assert machine.gpus == ()
+    assert machine.unread == ()
+    assert bandwidth.complete
+    assert without_rates(bandwidth.samples) == without_rates(expected)
+    assert rates(bandwidth.samples) == pytest.approx(rates(expected), rel=1e-9)
+    return bandwidth
+
+
+def without_rates(samples: tuple[Sample, ...]) -> list[tuple[object, ...]]:
+    return [
+        (s.kind, s.source, s.destination, s.bytes, s.with_reverse, s.transport, s.streams, s.median_us)
+        for s in samples
+    ]
+
+
+def rates(samples: tuple[Sample, ...]) -> list[float]:
+    return [sample.median_gb_per_s or 0.0 for sample in samples]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_perftest_is_read_back(form: str) -> None:
+    @settings(max_examples=5)
+    @given(seeds)
+    def run(seed: int) -> None:
+        random = Random(seed)
+        sizes = [2**power for power in range(1, 24)] if random.random() < 0.5 else [65536]
+        check(*network.perftest(random, FORMS[form], sizes), "perftest")
+
+    run()
+
+
+@settings(max_examples=60)
+@given(seeds)
+def test_each_way_to_start_iperf3_is_read_back(seed: int) -> None:
+    random = Random(seed)
+    check(*network.iperf3(random, network.any_iperf3(random)), "iperf3")
+
+
+@settings(max_examples=20)
+@given(seeds)
+def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
+    random = Random(seed)
+    bandwidth = check(*network.iperf3_json(random, network.any_iperf3(random)), "iperf3")
+    assert any("7 segments were sent again" in note for note in bandwidth.notes)
+    assert "10.1.0" not in repr(bandwidth)
+
+
+def test_the_events_of_a_json_stream_are_one_run() -> None:
+    document = json.loads(network.iperf3_json(Random(1), Iperf3(streams=2))[0])
+    events = [
+        {"event": "start", "data": document["start"]},
+        {"event": "interval", "data": {}},
+        {"event": "end", "data": document["end"]},
+    ]
+    machine, bandwidth = read("\n".join(map(json.dumps, events)))
+    assert [one.streams for one in bandwidth.samples] == [2]
+    assert machine.unread == ()
+
+
+def test_rates_of_a_single_direction_count_bytes_and_not_bits() -> None:
+    line = "[  5]   0.00-10.04  sec  10.9 GBytes  9.37 Gbits/sec                  receiver"
+    assert rates(read(line)[1].samples) == [pytest.approx(9.37 / 8)]
+    line = line.replace("9.37 Gbits", "9.37 GBytes")
+    assert rates(read(line)[1].samples) == [pytest.approx(9.37 * 2**30 / 1e9)]
+
+
+@pytest.mark.parametrize("mark", ["", "n1: ", "[1,0]<stdout>:", "0: "])
+def test_the_mark_of_a_launcher_is_taken_off(mark: str) -> None:
+    for text, samples in (
+        network.perftest(Random(2), Perftest(), [65536, 1048576]),
+        network.iperf3(Random(2), Iperf3(streams=4)),
+    ):
+        _, bandwidth = read("\n".join(f"{mark}{line}" for line in text.splitlines()))
+        assert without_rates(bandwidth.samples) == without_rates(samples)
+
+
+def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
+    texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
+    machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
+    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples] == [
+        (f"n{at}", samples[0].median_gb_per_s) for at, (_, samples) in enumerate(texts, 1)
+    ]
+    assert machine.unread == ()
+
+
+def test_outputs_of_both_programs_in_one_text_are_all_read() -> None:
+    parts = network.perftest(Random(3), Perftest(), [65536]), network.iperf3(Random(3), Iperf3())
+    machine, bandwidth = read("\n".join(text for text, _ in parts))
+    assert set(without_rates(bandwidth.samples)) == set(without_rates(parts[0][1] + parts[1][1]))
+    assert machine.unread == ()
+
+
+def test_a_table_without_its_title_is_taken_as_one_direction_and_says_so() -> None:
+    text, samples = network.perftest(Random(4), Perftest(), [65536])
+    _, bandwidth = read("\n".join(text.splitlines()[-4:]))
+    assert rates(bandwidth.samples) == rates(samples)
+    assert [(one.kind, one.transport) for one in bandwidth.samples] == [("network", None)]
+    assert any("nothing names the test" in note for note in bandwidth.notes)
+
+
+def test_a_command_above_a_table_names_the_test_and_its_direction() -> None:
+    text, _ = network.perftest(Random(4), Perftest("RDMA_Read"), [65536])
+    _, bandwidth = read("\n".join(["$ ib_read_bw -b -d mlx5_1 10.0.0.2", *text.splitlines()[-4:]]))
+    (sample,) = bandwidth.samples
+    assert (sample.kind, sample.transport, sample.source) == (
+        "network_bidirectional",
+        "RDMA read",
+        "host:server",
+    )
+
+
+def test_an_output_that_ends_before_its_summary_is_not_complete() -> None:
+    text, _ = network.iperf3(Random(5), Iperf3(intervals=3))
+    _, bandwidth = read(text[: text.index("- - -")])
+    assert not bandwidth.complete
+    assert "3 intervals" in bandwidth.not_measured[0].what
+    head, _ = network.perftest(Random(5), Perftest(), [])
+    with pytest.raises(InputError, match="no result"):
+        read(head)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "iperf3: error - unable to connect to server: Connection refused",
+        json.dumps({"start": {"version": "iperf 3.9"}, "error": "error - unable to connect to server"}),
+        f"{'-' * 80}\n RDMA_Write BW Test\n{'-' * 80}\nCouldn't connect to 10.0.0.2:18515\n",
+    ],
+)
+def test_a_connection_that_was_refused_is_a_finding(text: str) -> None:
+    machine, _ = read(text)
+    (finding,) = find_bandwidth(machine)
+    assert (finding.id, finding.severity) == ("network.failed", "error")
+    assert "client to server: " in finding.says
+    assert "10.0.0.2" not in finding.says
+
+
+@settings(max_examples=150)
+@given(seeds)
+def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
+    random = Random(seed)
+    text, _ = random.choice(
+        (
+            lambda: network.iperf3(random, network.any_iperf3(random)),
+            lambda: network.iperf3_json(random, network.any_iperf3(random)),
+            lambda: network.perftest(random, random.choice(list(FORMS.values())), [2, 65536]),
+        )
+    )()
+    letters = list(text)
+    for _ in range(random.randint(1, 30)):
+        at = random.randrange(len(letters))
+        letters[at : at + random.randint(0, 3)] = random.choice(
+            ["", "9" * 20, "nan", "-", "\n", "1e999", "["]
+        )
+        letters = letters or [" "]
+    damaged = "".join(letters)[: random.randint(1, len(letters))]
+    try:
+        machine = detect.read_text(damaged, origin="damaged")
+    except InputError:
+        return
+    for one in machine.bandwidth.samples if machine.bandwidth else ():
+        numbers = (one.median_gb_per_s, one.median_us)
+        assert all(isfinite(number) and number > 0 for number in numbers if number is not None)
+        assert any(number is not None for number in numbers)

@@ -1,0 +1,270 @@
+"""Measurements between hosts as perftest and iperf3 print them.
+
+Columns and formats are those of perftest's perftest_parameters.h and iperf3's iperf_locale.c and units.c.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from gputopo.values.bandwidth import Sample
+
+CLIENT, SERVER = "host:client", "host:server"
+_RULE = "-" * 87
+_VERBS = {
+    "Send": "RDMA send",
+    "RDMA_Write": "RDMA write",
+    "RDMA_Read": "RDMA read",
+    "Atomic": "RDMA atomic",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Perftest:
+    """How one perftest program prints. `unit`: of rates; None: a latency."""
+
+    verb: str = "RDMA_Write"
+    unit: str | None = "Gb"
+    bidirectional: bool = False
+    qos: bool = False
+    per_port: bool = False
+    cpu: bool = False
+    duration: bool = False  # -D: no peak; of a latency the average alone
+    streams: int = 1
+
+    @property
+    def title(self) -> str:
+        """The test as its head names it."""
+        verb = f"{self.verb} FETCH_AND_ADD" if self.verb == "Atomic" else self.verb
+        what = "Latency" if self.unit is None else f"{'Bidirectional ' if self.bidirectional else ''}BW"
+        return f"{verb} {what} Test"
+
+
+def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str, tuple[Sample, ...]]:
+    """Return the output of a program, and what is in it."""
+    rows, samples = [], []
+    for size in sizes:
+        words, value = _row(random, form, size)
+        rows.append(f" {words}")
+        to_client = form.verb == "RDMA_Read"
+        samples.append(
+            Sample(
+                kind=_kind(form),
+                source=SERVER if to_client else CLIENT,
+                destination=CLIENT if to_client else SERVER,
+                bytes=size,
+                median_gb_per_s=None if form.unit is None else value * _GB_PER_S[form.unit],
+                median_us=value if form.unit is None else None,
+                transport=_VERBS[form.verb],
+                streams=form.streams,
+            )
+        )
+    head = [
+        _RULE,
+        f"                    {form.title}",
+        " Dual-port       : OFF\t\tDevice         : mlx5_0",
+        f" Number of qps   : {form.streams}\t\tTransport type : IB",
+        " Connection type : RC\t\tUsing SRQ      : OFF",
+        " PCIe relax order: ON\t\tLock-free      : OFF",
+        " ibv_wr* API     : ON\t\tUsing Enhanced Reorder      : OFF",
+        " TX depth        : 128",
+        " CQ Moderation   : 100",
+        " Mtu             : 4096[B]",
+        " Link type       : IB",
+        " Max inline data : 0[B]",
+        " rdma_cm QPs\t : OFF",
+        " Data ex. method : Ethernet",
+        _RULE,
+        " local address: LID 0x0b QPN 0x0108 PSN 0x9b5a8e RKey 0x180f00 VAddr 0x007f5e5c6e9000",
+        " remote address: LID 0x0c QPN 0x0109 PSN 0x9b5a8f RKey 0x180f01 VAddr 0x007f5e5c6e9001",
+        _RULE,
+        _columns(form),
+    ]
+    return "\n".join([*head, *rows, _RULE, ""]), tuple(samples)
+
+
+_GB_PER_S = {"Gb": 1 / 8, "MiB": 2**20 / 1e9, "MB": 2**20 / 1e9}
+
+
+def _kind(form: Perftest) -> Any:
+    if form.unit is None:
+        return "network_latency"
+    return "network_bidirectional" if form.bidirectional else "network"
+
+
+def _columns(form: Perftest) -> str:
+    if form.unit is None and form.duration:
+        return " #bytes        #iterations       t_avg[usec]    tps average"
+    if form.unit is None:
+        return (
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
+            "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
+        )
+    level = "    #sl  " if form.qos else " "
+    ports = "".join(f"   BW Port{n}[{form.unit}/sec]   MsgRate Port{n}[Mpps]" for n in (1, 2))
+    cpu = "    CPU_Util[%]" if form.cpu else ""
+    rates = f"BW peak[{form.unit}/sec]    BW average[{form.unit}/sec]   MsgRate[Mpps]"
+    return f" #bytes{level}    #iterations    {rates}{ports if form.per_port else ''}{cpu}"
+
+
+def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
+    """Return a row and the number in it that counts."""
+    if form.unit is None:
+        typical = round(random.uniform(0.8, 400.0), 2)
+        if form.duration:
+            return f"{size:<7}       {1000}            {typical:<7.2f}        {1e6 / typical:<7.2f}", typical
+        others = [round(typical * factor, 2) for factor in (0.7, 20.0, 1.1, 0.3, 3.0, 9.0)]
+        low, high, mean, deviation, nearly, most = others
+        words = f"{low:<7.2f}        {high:<7.2f}      {typical:<7.2f}  \t       {mean:<7.2f}     \t"
+        return f"{size:<7} 1000          {words}{deviation:<7.2f}\t\t{nearly:<7.2f} \t\t{most:<7.2f}", typical
+    value = round(random.uniform(0.2, 390.0 if form.unit == "Gb" else 48_000.0), 2)
+    peak = 0.0 if form.duration else value * 1.01
+    level = f"{random.randint(0, 7)}           " if form.qos else ""
+    ports = "".join(f"        {value / 2:<7.2f}            {0.5:<7.6f}" for _ in "12")
+    cpu = f"\t    {random.uniform(0, 100):.2f}" if form.cpu else ""
+    words = f"{peak:<7.2f}            {value:<7.2f}\t\t     {value / size:<7.6f}"
+    return f"{size:<7}    {level}{5000:<10}       {words}{ports if form.per_port else ''}{cpu}", value
+
+
+@dataclass(frozen=True, slots=True)
+class Iperf3:
+    """How one run of iperf3 was started. `unit`: of `-f`."""
+
+    streams: int = 1
+    reverse: bool = False
+    bidirectional: bool = False
+    udp: bool = False
+    of_server: bool = False
+    unit: str = "Gbit"
+    intervals: int = 2
+    title: str = "Bitrate"  # Bandwidth before 3.3
+
+
+_UNITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "MByte": 2.0**20, "GByte": 2.0**30}  # bytes/s
+
+
+def iperf3(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
+    """Return the output of client or server, and what is in it."""
+    lines = _hello(form)
+    ways = [form.reverse] if not form.bidirectional else [False, True]  # whether to the client
+    role = "[Role]" if form.bidirectional else ""
+    head = f"[ ID]{role} Interval           Transfer     {form.title}"
+    tail = "         Jitter    Lost/Total Datagrams" if form.udp else "         Retr"
+    ids = {way: [5 + 2 * (len(ways) * n + w) for n in range(form.streams)] for w, way in enumerate(ways)}
+    lines.append(head + tail)
+    lines += [
+        _line(form, stream, way, second, second + 1, 1.0, "")
+        for second in range(form.intervals)
+        for way in ways
+        for stream in ids[way]
+    ]
+    lines += ["- - - - - - - - - - - - - - - - - - - - - - - - -", head + tail]
+    samples = []
+    for way in ways:
+        parts = [round(random.uniform(1, 9.9), 2) for _ in ids[way]]
+        for end in ("sender", "receiver"):
+            if form.of_server and (end == "sender") != way:
+                continue  # a server prints its own end
+            factor = 1.02 if end == "sender" and not form.of_server else 1.0
+            lines += [
+                _line(form, stream, way, 0, 10, part * factor, end)
+                for stream, part in zip(ids[way], parts, strict=True)
+            ]
+            if form.streams > 1:
+                lines.append(_line(form, "SUM", way, 0, 10, sum(parts) * factor, end))
+        shown = float(_rate(sum(parts)) if form.streams > 1 else _rate(parts[0]))
+        samples.append(
+            Sample(
+                kind="network",
+                source=SERVER if way else CLIENT,
+                destination=CLIENT if way else SERVER,
+                with_reverse=form.bidirectional,
+                median_gb_per_s=shown * _UNITS[form.unit] / 1e9,
+                transport="UDP" if form.udp else "TCP",
+                streams=form.streams,
+            )
+        )
+    return "\n".join([*lines, "", *(() if form.of_server else ("iperf Done.",)), ""]), tuple(samples)
+
+
+def _hello(form: Iperf3) -> list[str]:
+    if form.of_server:
+        rule = "-" * 59
+        return [
+            rule,
+            "Server listening on 5201 (test #1)",
+            rule,
+            "Accepted connection from 10.1.0.7, port 40000",
+        ]
+    reverse = ["Reverse mode, remote host 10.1.0.8 is sending"] if form.reverse else []
+    connected = "[  5] local 10.1.0.7 port 40002 connected to 10.1.0.8 port 5201"
+    return ["Connecting to host 10.1.0.8, port 5201", *reverse, connected]
+
+
+def _rate(value: float) -> str:
+    """Write a number in four places, as units.c does."""
+    return f"{value:4.2f}" if value < 9.995 else f"{value:4.1f}" if value < 99.95 else f"{value:4.0f}"
+
+
+def _line(form: Iperf3, stream: int | str, way: bool, first: int, end: int, rate: float, who: str) -> str:
+    role = ""
+    if form.bidirectional:
+        role = f"[{'TX' if way == form.of_server else 'RX'}-{'S' if form.of_server else 'C'}]"
+    datagrams = (
+        "0.010 ms  3/1000 (0.3%)  " if form.udp else ("  7            " if who == "sender" else "    ")
+    )
+    number = f"[{stream:>3}]{role} {first:6.2f}-{end:<6.2f} sec  1.09 GBytes  {_rate(rate)} {form.unit}s/sec"
+    return f"{number}  {datagrams} {who}".rstrip()
+
+
+def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
+    """Return what `iperf3 -J` prints, and what is in it."""
+    end: dict[str, Any] = {"streams": []}
+    samples = []
+    for way in [form.reverse] if not form.bidirectional else [False, True]:
+        suffix = "_bidir_reverse" if form.bidirectional and way else ""
+        bits = random.uniform(1e6, 4e11)
+        end[f"sum_sent{suffix}"] = {"bits_per_second": bits * 1.01, "retransmits": 7, "sender": not way}
+        end[f"sum_received{suffix}"] = {"bits_per_second": bits, "sender": not way}
+        source, destination = (SERVER, CLIENT) if way else (CLIENT, SERVER)
+        samples.append(
+            Sample(
+                kind="network",
+                source=source,
+                destination=destination,
+                with_reverse=form.bidirectional,
+                median_gb_per_s=bits / 8e9,
+                transport="UDP" if form.udp else "TCP",
+                streams=form.streams,
+            )
+        )
+    start = {
+        "connected": [{"socket": 5, "local_host": "10.1.0.7", "remote_host": "10.1.0.8"}],
+        "version": "iperf 3.16",
+        "connecting_to": {"host": "10.1.0.8", "port": 5201},
+        "test_start": {
+            "protocol": "UDP" if form.udp else "TCP",
+            "num_streams": form.streams,
+            "reverse": int(form.reverse),
+            "bidir": int(form.bidirectional),
+        },
+    }
+    return json.dumps({"start": start, "intervals": [], "end": end}, indent="\t"), tuple(samples)
+
+
+def any_iperf3(random: Random) -> Iperf3:
+    """Return any way to start iperf3."""
+    both = random.random() < 0.3
+    return replace(
+        Iperf3(),
+        streams=random.choice((1, 1, 2, 8)),
+        bidirectional=both,
+        reverse=not both and random.random() < 0.4,
+        udp=random.random() < 0.3,
+        of_server=random.random() < 0.3,
+        unit=random.choice(list(_UNITS)),
+        intervals=random.randint(0, 3),
+        title=random.choice(("Bitrate", "Bandwidth")),
+    )
