@@ -36,7 +36,8 @@ _PROSE = re.compile(
     r"|Sent \d+ datagrams|Server Report:)$|^\[ *(?:\d{1,6}|SUM)\].* datagrams received out-of-order$"
     r"|^(?:iperf Done\.|iperf 3\..*|Server listening on .*|Test Complete\. Summary Results:|Time: .*"
     r"|CPU Utilization: .*|(?:snd|rcv)_tcp_congestion .*|Server output:|Cookie: .*|TCP MSS: .*"
-    r"|Control connection MSS .*|Connecting to .*|Target Bitrate: .*|Finished omit period.*|UDP .*|congestion .*|UUID: .*"
+    r"|Control connection MSS .*|Connecting to .*|Target Bitrate: .*|Finished omit period.*|UDP .*"
+    r"|congestion .*|UUID: .*"
     r"|\(pacing .*|\[ *\d+\] WARNING: .*|warning: .*)$",
     re.IGNORECASE,
 )
