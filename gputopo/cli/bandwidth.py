@@ -111,7 +111,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--from",
             "Judge this instead of measuring: output of bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, "
-            "nccl-tests, perftest or iperf3, or JSON of gputopo; with a capture of the machine beside it. Repeatable",
+            "nccl-tests, perftest or iperf3, or JSON of gputopo; with a capture of the machine beside it. "
+            "Repeatable",
             value="FILE",
             repeated=True,
         ),
@@ -209,8 +210,8 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
         if machine.bandwidth is None:
             raise InputError(
                 "what --from was given holds no bandwidth",
-                "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, nccl-tests, perftest, iperf3 or "
-                "gputopo wrote",
+                "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, nccl-tests, perftest, iperf3 "
+                "or gputopo wrote",
             )
         return machine.bandwidth
     return measure_links(options, machine)

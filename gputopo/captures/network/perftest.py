@@ -48,7 +48,8 @@ _ERROR = re.compile(
 _PROSE = re.compile(
     r"^(?:(?:Dual-port|Connection type|PCIe relax order|Lock-free|ibv_wr\* API|[TR]X depth"
     r"|(?:Recv )?Post List|CQ Moderation|CQE Poll Batch|Mtu|Buffer size|GID index2?|Max inline data"
-    r"|Outstand reads|rdma_cm QPs|Use \w+ memory|Data ex\. method|NUMA node|DCS (?:active )?num streams|Number of data encryption keys"
+    r"|Outstand reads|rdma_cm QPs|Use \w+ memory|Data ex\. method|NUMA node|DCS (?:active )?num streams"
+    r"|Number of data encryption keys"
     r"|Block Size|TOS|Using SRQ|Transport type)\s*:.*"
     r"|(?:local|remote) address: LID .*|GID: .*|MGID: .*|\** ?Waiting for client .*|Please run the same .*"
     r"|Conflicting CPU frequency values.*|WARNING: .*|Test with events\b.*|MultiCast runs on UD.*"
