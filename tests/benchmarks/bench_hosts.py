@@ -1,0 +1,119 @@
+"""Training over two hosts: `python -m tests.benchmarks.bench_hosts [MODEL] [BATCH] [ROUNDS]`.
+
+Two "hosts" on this one's loopback, each pinned to a core of its own and with one thread an op: gputopo over
+TensorFlow's servers, the same on one host with two CPU devices, and TensorFlow's MultiWorkerMirroredStrategy
+with the same model in a loop of its own. They alternate; the ratios are medians of the rounds.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gputopo.launch.jobs.guest import free_port, server_command
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server
+from gputopo.values import schema
+from gputopo.values.run.events import Device, Step, read_events
+
+STEPS = {"alexnet": 6, "resnet20": 40}
+ENVIRON = {
+    **os.environ,
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+}
+
+
+def pinned(command: list[str], cpus: str, **more: object) -> "subprocess.Popen[str]":
+    """Start a command on these CPUs."""
+    return subprocess.Popen(
+        ["taskset", "-c", cpus, *command],
+        stderr=subprocess.DEVNULL,
+        text=True,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
+    """Return the same training on two hosts, or on one with two devices."""
+    places = [(rank, 0) for rank in range(2)] if hosts == 2 else [(0, 0), (0, 1)]
+    return RunSpec(
+        model=model,
+        devices=tuple(
+            Device(tower=tower, device=device_name("CPU", number, rank if hosts == 2 else None), rank=rank)
+            for tower, (rank, number) in enumerate(places)
+        ),
+        servers=tuple(
+            Server(host=f"host{rank}", address=f"127.0.0.1:{free_port()}", cores=1) for rank in range(2)
+        )
+        if hosts == 2
+        else (),
+        backend="cpu",
+        variable_update="replicated",
+        all_reduce="copy",
+        batch_size=batch,
+        num_batches=STEPS.get(model, 10),
+        num_warmup_batches=3,
+        runtime=Runtime(intra_threads=1),
+    )
+
+
+def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
+    """Return the images/sec of gputopo."""
+    spec, file, events = spec_of(model, batch, hosts=hosts), folder / "spec.json", folder / "events.jsonl"
+    schema.write(file, spec)
+    with events.open("wb") as out, (folder / "server.jsonl").open("wb") as other:
+        servers = [
+            pinned([*server_command(file, 1, other.fileno())], "1", env=ENVIRON, pass_fds=(other.fileno(),))
+            for _ in spec.servers[1:]
+        ]
+        cpus = "0" if hosts == 2 else "0,1"
+        worker = pinned([*worker_command(file, out.fileno())], cpus, env=ENVIRON, pass_fds=(out.fileno(),))
+        worker.wait()
+        for one in servers:
+            one.terminate()
+            one.wait()
+    with events.open("rb") as lines:
+        steps = [one for one in read_events(lines, origin=str(events)) if isinstance(one, Step)]
+    return 2 * batch / statistics.median(step.seconds for step in steps if not step.warmup)
+
+
+def peer(model: str, batch: int) -> float:
+    """Return the images/sec of MultiWorkerMirroredStrategy."""
+    ports = [free_port(), free_port()]
+    command = [sys.executable, "-m", "tests.benchmarks.multi_worker_peer", model, str(batch)]
+    command.append(str(STEPS.get(model, 10)))
+    running = []
+    for index in range(2):
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        environ = {**ENVIRON, "TF_CONFIG": config}
+        running.append(pinned(command, str(index), env=environ, stdout=subprocess.PIPE))
+    outputs = [one.communicate()[0] for one in running]
+    return float(outputs[0].split()[-1])
+
+
+def main(model: str, batch: int, rounds: int) -> int:
+    """Print the speeds of every round and the ratios."""
+    found: dict[str, list[float]] = {"two hosts": [], "one host": [], "MultiWorkerMirroredStrategy": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            found["two hosts"].append(ours(model, batch, Path(folder), hosts=2))
+            found["one host"].append(ours(model, batch, Path(folder), hosts=1))
+            found["MultiWorkerMirroredStrategy"].append(peer(model, batch))
+            print(f"round {number + 1}:", ", ".join(f"{name} {one[-1]:.1f}" for name, one in found.items()))
+    for name in ("one host", "MultiWorkerMirroredStrategy"):
+        ratios = [a / b for a, b in zip(found["two hosts"], found[name], strict=True)]
+        middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+        print(f"{model}, two hosts over {name}: {middle:.2f} ({low:.2f} to {high:.2f})")
+    return 0
+
+
+if __name__ == "__main__":
+    model, batch, rounds, *_ = *sys.argv[1:], *("resnet20", "64", "3")[len(sys.argv) - 1 :]
+    raise SystemExit(main(model, int(batch), int(rounds)))
