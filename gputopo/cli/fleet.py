@@ -1,19 +1,22 @@
 """`gputopo inspect --fleet`: recordings or captures of several hosts compared with one another."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import machine_from
-from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+from gputopo.launch.hosts.allocation import Allocation
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.findings import Severity
     from gputopo.fleet.inspection import Fleet
     from gputopo.values.machine import Machine
 
+_ASKED = {"command": "inspect"}  # for which the hosts meet: not with those of a training
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
@@ -22,14 +25,55 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
     if len(sources) < 2:
         raise UsageError(
             "--fleet compares hosts, and needs a file of each of two or more",
-            "give --from A.json B.json ...: what gputopo inspect --record writes on each host",
+            "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or start it "
+            "on all of them: srun gputopo inspect --fleet, or --hosts LIST --node-rank N",
         )
+    return _compare(_readings(sources), shape, fail_on)
+
+
+def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
     from gputopo import findings
     from gputopo.fleet.inspection import inspect_fleet
 
-    found = inspect_fleet(_readings(sources))
+    found = inspect_fleet(readings)
     _print(found, shape)
     return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
+
+
+def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_on: "Severity | None") -> int:
+    """Inspect this host as one of several; rank 0 compares all of them and prints what differs.
+
+    A host that does not come is one without a reading. Raises GputopoError.
+    """
+    from gputopo.cli.hosts import join, joining, meeting_of
+    from gputopo.launch.hosts.messages import End, Unused
+    from gputopo.topology.identities import without_identities
+    from gputopo.topology.peer_access import with_reasons
+
+    machine = without_identities(with_reasons(machine_from(())))
+    own = joining(allocation, machine, _ASKED)
+    if allocation.rank:
+        join(allocation, hosts, own)
+        note("rank 0 has what was read of this host")
+        return ExitCode.OK
+    with meeting_of(allocation, hosts, _ASKED) as meeting:
+        absent: GputopoError | None = None
+        try:
+            there = meeting.wait(hosts.join_timeout)
+        except HardwareError as error:
+            there, absent = meeting.present(), error
+        meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in there})
+        meeting.end(End(exit_code=ExitCode.OK))
+    brought = {0: own, **there}
+    names = [
+        host.name or f"rank {rank}" if rank not in brought else brought[rank].name
+        for rank, host in enumerate(allocation.hosts)
+    ]
+    readings: list[Machine | GputopoError] = []
+    for rank in range(allocation.size):
+        found = brought[rank].machine if rank in brought else None
+        readings.append(found or absent or HardwareError("it brought no reading", "see its output"))
+    return _compare(_named(names, readings), shape, fail_on)
 
 
 def host_names(sources: Sequence[str]) -> list[str]:
@@ -59,6 +103,13 @@ def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
         recorded if recorded is not None and given.count(recorded) == 1 else name
         for recorded, name in zip(given, host_names(sources), strict=True)
     ]
+    return _named(names, readings)
+
+
+def _named(
+    names: Sequence[str], readings: "Sequence[Machine | GputopoError]"
+) -> "dict[str, Machine | GputopoError]":
+    """Return the readings by host; hosts of one name are numbered."""
     found: dict[str, Machine | GputopoError] = {}
     for name, reading in zip(names, readings, strict=True):
         number = next(n for n in range(1, len(names) + 1) if _numbered(name, n) not in found)

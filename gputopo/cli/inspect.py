@@ -1,13 +1,16 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show
 from gputopo.cli.source import FROM, begin, machine_from
+from gputopo.launch.hosts.allocation import find
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
-from gputopo.values.option import Option
+from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
@@ -23,6 +26,7 @@ MAX_SECONDS = 366 * 86400.0  # beyond some hundred years no clock can be set
 
 
 def inspect(
+    *,
     sources: Annotated[tuple[str, ...], FROM] = (),
     record: Annotated[
         Path | None, Option("--record", "Also write the machine to a file that --from reads")
@@ -44,9 +48,11 @@ def inspect(
         bool,
         Option(
             "--fleet",
-            "Compare the hosts of several --from files with one another, and name those that differ",
+            "Compare the hosts of several --from files, or those of --hosts or the starter (srun), with one "
+            "another, and name those that differ",
         ),
     ] = False,
+    hosts: Annotated[Given, OptionsOf(HostOptions)],
     watch: Annotated[
         bool, Option("--watch", "Show clocks, power, temperature and links over time, until Ctrl-C")
     ] = False,
@@ -83,6 +89,7 @@ def inspect(
     NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
     given = {"--record": record is not None, "--diff": diff is not None, "--identities": identities}
+    fleet = fleet or bool({"hosts", "hostfile", "num_hosts"} & {*hosts.typed})
     if fleet:
         _refuse_beside("--fleet", {"--watch": watch, **given}, "--fleet only compares hosts")
         _require_shape(shape, DIFF_SHAPES, "--fleet")
@@ -96,10 +103,15 @@ def inspect(
     if interval is not None or duration is not None:
         raise UsageError("--interval and --duration belong to --watch", "add --watch")
     if fleet:
-        from gputopo.cli.fleet import fleet as inspect_fleet
-
-        return inspect_fleet(sources, shape, fail_on)
+        return _inspect_fleet(sources, HostOptions(**hosts.fields), shape, fail_on)
     return _inspect_once(sources, record, shape, diff, fail_on, identities)
+
+
+def _inspect_fleet(sources: tuple[str, ...], hosts: HostOptions, shape: Shape, fail_on: FailOn | None) -> int:
+    from gputopo.cli.fleet import fleet, fleet_of_hosts
+
+    found = None if sources else find(hosts, os.environ)
+    return fleet(sources, shape, fail_on) if found is None else fleet_of_hosts(found, hosts, shape, fail_on)
 
 
 def default_interval(duration_s: float | None) -> float:

@@ -139,6 +139,14 @@ class Meeting:
                 "(host name, firewall); --join-timeout waits longer",
             )
 
+    def present(self) -> dict[int, Joining]:
+        """Return what the hosts that are there have brought, by rank, be others missing or not."""
+        with self._changed:
+            missing = self._roll.missing()
+            return {
+                rank: seat.joining for rank, seat in sorted(self._roll.seats.items()) if rank not in missing
+            }
+
     def answer(self, replies: Mapping[int, Reply]) -> None:
         """Answer each host that `wait` returned. One that starts must not fall silent from here on."""
         with self._changed:

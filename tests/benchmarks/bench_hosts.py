@@ -31,12 +31,13 @@ ENVIRON = {
 
 def pinned(command: list[str], cpus: str, **more: object) -> "subprocess.Popen[str]":
     """Start a command on these CPUs."""
-    return subprocess.Popen(
+    found: subprocess.Popen[str] = subprocess.Popen(
         ["taskset", "-c", cpus, *command],
         stderr=subprocess.DEVNULL,
         text=True,
         **more,  # type: ignore[call-overload]
     )
+    return found
 
 
 def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:

@@ -52,9 +52,7 @@ def main(name: str, batch: int, steps: int) -> None:
             variable.assign_sub(spec.learning_rate * total)
         return made.loss
 
-    @tf.function
-    def step(number: tf.Tensor) -> tf.Tensor:
-        return strategy.run(replica, (number,))
+    step = tf.function(lambda number: strategy.run(replica, (number,)))
 
     seconds = []
     for number in range(steps + WARMUP):

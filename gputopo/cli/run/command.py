@@ -152,7 +152,8 @@ def _train_on_hosts(
     if machine.gpus and not options.cpu:
         with contextlib.suppress(GputopoError):
             request = with_costs(request)
-    job = Job(request, asked, lambda target: spec_of(target, model, asked, **training.fields))
+    alike = {"model": model, **asked}
+    job = Job(request, alike, lambda target: spec_of(target, model, asked, **training.fields))
     return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
 
 

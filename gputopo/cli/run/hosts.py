@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gputopo.cli.hosts import address_of, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
+from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
 
-# Where the launchers meet, unless an address has a port: that of the examples of TensorFlow's clusters.
-PORT = 2222
 # Folders and files are rank 0's business, and the others may see them under other names.
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
 
@@ -74,22 +73,11 @@ def _lead(
 ) -> int:
     """Wait for the other hosts, plan for all, and train."""
     from gputopo.cli.run import training
-    from gputopo.launch.hosts.meeting import Meeting
 
-    leader = allocation.leader
-    assert leader.name is not None, "rank 0 has a name"
-    port = leader.port or PORT
-    names = [host.name for host in allocation.hosts]
-    with Meeting(
-        names,
-        port,
-        job=allocation.job,
-        asked=_common(job.asked),
-        allow_public=hosts.allow_public_address,
-    ) as meeting:
-        note(f"{allocation.source}: {allocation.size} hosts, rank 0 is {leader.name}, port {meeting.port}")
+    assert allocation.leader.name is not None, "rank 0 has a name"
+    with meeting_of(allocation, hosts, _common(job.asked)) as meeting:
         joined = meeting.wait(hosts.join_timeout)
-        own = _joining(allocation, job, machine, leader.name, options)
+        own = _joining(allocation, job, machine, allocation.leader.name, options)
         with contextlib.ExitStack() as claims:
             target = _joint_target(job, {0: own, **joined}, machine, options, claims)
             spec = job.spec_of(target)
@@ -102,27 +90,19 @@ def _joining(
     allocation: Allocation, job: Job, machine: "Machine", address: str, options: OutputOptions
 ) -> "Joining":
     """Return what a host brings. Raises HardwareError for a broken driver."""
-    import platform
-
-    import gputopo
-    from gputopo.launch.hosts.messages import Joining
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.jobs.guest import free_port
     from gputopo.launch.spec.target import why_cpu
     from gputopo.launch.supervise.cpus import usable_cpus
 
     on_cpu = why_cpu(machine, os.environ, cpu=options.cpu) is not None
-    own = allocation.hosts[allocation.rank]
-    given = own.port if allocation.rank else None  # rank 0's is the meeting's
-    return Joining(
-        rank=allocation.rank,
-        name=platform.node() if own.name is None or own.is_ip else own.name,
-        version=gputopo.__version__,
+    given = allocation.hosts[allocation.rank].port if allocation.rank else None  # rank 0's is the meeting's
+    return joining(
+        allocation,
+        None if on_cpu else machine,
+        _common(job.asked),
         address=address,
         port=given or free_port(),
-        job=allocation.job,
-        machine=None if on_cpu else machine,
-        asked=_common(job.asked),
         resources={
             "environ": {name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
             "claimed": {} if on_cpu else claimed_by_others(machine, claims_folder(os.environ)),
@@ -133,9 +113,8 @@ def _joining(
 
 def _common(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that all hosts must have been given alike, as JSON has them."""
-    found: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode({name: value for name, value in asked.items() if name not in _MAY_DIFFER})
-    )
+    alike = {name: value for name, value in asked.items() if name not in _MAY_DIFFER}
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
     return found
 
 
@@ -239,37 +218,19 @@ def _take_part(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.addresses import require_private
-    from gputopo.launch.hosts.guest import Guest
-    from gputopo.launch.hosts.messages import Refused, Unused
-    from gputopo.launch.jobs.guest import own_address
+    from gputopo.launch.hosts.messages import Start, Unused
 
-    leader = allocation.leader
-    assert leader.name is not None, "rank 0 has a name"
-    port = leader.port or PORT
-    try:
-        address = own_address(leader.name, port)
-    except (OSError, UnicodeError) as error:
-        raise HardwareError(
-            f"rank 0 is {leader.name}, which this host cannot find: {error}",
-            "name it by its IP address, or by a name that all hosts know",
-        ) from error
-    require_private([address], allow_public=hosts.allow_public_address)
-    joining = _joining(allocation, job, machine, address, options)
-    note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
-    guest = Guest(allocation.rank, leader.name, port)
-    reply = guest.join(joining, hosts.join_timeout)
-    if isinstance(reply, Refused):
-        kind = HardwareError if reply.exit_code == ExitCode.HARDWARE else UsageError
-        raise kind(reply.what, reply.hint)
+    bringing = _joining(allocation, job, machine, address_of(allocation, hosts), options)
+    guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
         return ExitCode.OK
-    return _serve(reply, guest, joining, machine, options)
+    assert isinstance(reply, Start)
+    return _serve(reply, guest, bringing, machine, options)
 
 
 def _serve(
-    start: "Start", guest: "Guest", joining: "Joining", machine: "Machine", options: OutputOptions
+    start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> int:
     from gputopo.launch.jobs.claims import claimed, claims_folder
     from gputopo.launch.jobs.guest import serve
@@ -280,11 +241,11 @@ def _serve(
     from gputopo.probes.run_watch import RunWatch
 
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    place = _place(spec.servers, joining.address, joining.port)
+    place = _place(spec.servers, bringing.address, bringing.port)
     assert place is not None, "rank 0 starts hosts that its spec names"
     indices = [device.gpu for device in spec.devices if device.rank == place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []
-    folder = _folder(options, joining.rank)
+    folder = _folder(options, bringing.rank)
     file = folder / "spec.json"
     schema.write(file, spec)
     near = (
