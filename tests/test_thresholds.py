@@ -145,7 +145,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "SAMPLES_A_STEP": 8,
         "EVERY_STEPS": 25,
         "EVERY_S": 2.0,
-        "MAX_SHARE": 0.002,
+        "MAX_SHARE": 0.005,
     },
     "captures.training.files": {"MAX_LOG_BYTES": 16_777_216, "MAX_FILES": 200_000},
     "measurements.cells": {"CONTRADICTS": 0.10},

@@ -37,7 +37,7 @@ SAMPLES_A_STEP = 8
 # Between two looks at least, so that a slow device is reported within 100 steps. Ours.
 EVERY_STEPS, EVERY_S = 25, 2.0
 # Of one core for all looks together. Ours.
-MAX_SHARE = 0.002
+MAX_SHARE = 0.005
 
 
 class Window(msgspec.Struct, frozen=True):
