@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from gputopo.runs.anomaly import AnomalyCheck
-from gputopo.runs.live import EVERY_S, RECENT_STEPS, SAMPLES_A_STEP, Recent, Reports, judged
+from gputopo.runs.live import EVERY_S, MAX_SHARE, RECENT_STEPS, SAMPLES_A_STEP, Recent, Reports, judged
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
@@ -131,6 +131,6 @@ def test_a_dear_look_is_not_made_as_often() -> None:
     for event in events:
         recent.add(event)
     assert recent.is_due(EVERY_S)
-    recent.took(1.0, seconds=0.06)
+    recent.took(1.0, seconds=30 * MAX_SHARE)
     assert not recent.is_due(30.0)
     assert recent.is_due(31.0)
