@@ -6,9 +6,9 @@ from gputopo.launch.spec.rules.rule import Rule, replaced, to
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.run import all_reduce
 
-# TensorFlow 2.21: a process that joins other servers resolves its own devices' collectives within itself, and
-# the servers' at the leader; so the two wait for each other until the time limit. NcclAllReduce is of one
-# process in any case.
+# TensorFlow 2.21: a process that joins servers as one of them resolves the collectives of its own devices
+# within itself and those of the servers at the leader, so both wait until the time limit. They work where it
+# joins as another job, and a server has its devices too. NcclAllReduce is of one process in any case.
 _OF_ONE_PROCESS = ("collective", "nccl", "nccl_op")
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gputopo.launch.data import cifar_files
 from gputopo.launch.train.inputs.bad_records import BadRecords
-from gputopo.launch.train.inputs.pipeline import with_threads
+from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import ORDER, Recipe, cifar_pictures
 from gputopo.values.errors import InputError
 
@@ -28,12 +28,11 @@ class Cifar10:
     images: Bytes
     labels: Bytes
     recipe: Recipe
-    batch: int
     threads: int
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, *, careful: bool) -> Dataset:
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
@@ -41,8 +40,8 @@ class Cifar10:
         def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
 
-        order = self._order(first_image).enumerate(first_image)
-        joined = order.batch(self.batch, drop_remainder=self.endless)
+        order = share.of(self._order(first_image).enumerate(first_image), first_image)
+        joined = order.batch(share.batch, drop_remainder=self.endless)
         return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
 
     def _order(self, first_image: int) -> Dataset:

@@ -1,5 +1,6 @@
 """The input that a spec names: synthetic, made in Python, or read from a data folder."""
 
+import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +15,13 @@ from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.cifar10 import Cifar10, read
 from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
 from gputopo.launch.train.inputs.imagenet import ImageNet
-from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, pulled_batch
+from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.train.inputs.python_made import python_source
 from gputopo.launch.train.inputs.source import Fact, Shape, Source
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
 from gputopo.launch.train.placement.devices import concurrent_towers
-from gputopo.values.errors import ExitCode, GputopoError, UsageError
+from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
 
 # As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
 MONITORING_THREADS = 2
@@ -167,12 +168,30 @@ def _pipeline(
         seed=spec.seed,
     )
     notices = (*found.notices, _summary(found, subset, threads))
-    paths, batch = found.of(subset), pulled_batch(spec)
+    paths = found.of(subset)
     if found.name == "cifar10":
-        return Cifar10(*read(paths, bad), recipe, batch, threads, bad, notices)
+        return Cifar10(*read(paths, bad), recipe, threads, bad, notices)
+    if subset == "train":
+        _require_on_hosts(paths, spec)
     if spec.data.cache is not None:
         require_cache_memory(paths, spec.data.cache)
-    return ImageNet(paths, recipe, model.classes, batch, threads, spec.data.cache, bad, notices)
+    return ImageNet(paths, recipe, model.classes, threads, spec.data.cache, bad, notices)
+
+
+def _require_on_hosts(paths: Sequence[Path], spec: RunSpec) -> None:
+    """Raise InputError if another host of the run lacks one of the files that it will read."""
+    for share in shares_of(spec):
+        if share.host is None:
+            continue
+        with tf.device(share.device):
+            there = tf.io.matching_files([glob.escape(str(path)) for path in paths]).numpy().tolist()
+        lacking = [path for path in paths if str(path).encode() not in there]
+        if lacking:
+            raise InputError(
+                f"host {share.host} lacks {len(lacking)} of the {len(paths)} files of the data, such as "
+                f"{lacking[0]}",
+                "each host reads the folder for itself: it must be there by the same name on all of them",
+            )
 
 
 def _summary(found: DataFolder, subset: Subset, threads: int) -> str:

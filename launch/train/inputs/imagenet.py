@@ -14,7 +14,7 @@ from gputopo.launch.data.examples import parsed, wrong_fields, wrong_picture
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.inputs import reading
 from gputopo.launch.train.inputs.bad_records import BadRecords
-from gputopo.launch.train.inputs.pipeline import with_threads
+from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import Recipe, decode, decoded_picture, picture
 
 Dataset = Any
@@ -41,20 +41,22 @@ class ImageNet:
     paths: tuple[Path, ...]
     recipe: Recipe
     classes: int
-    batch: int
     threads: int
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, *, careful: bool) -> Dataset:
-        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image.
+
+        Each host reads all records, in one order, and decodes those of its share.
+        """
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
             files = files.shuffle(len(self.paths), seed=self._seed(first_image))
-        examples = (self._with_care if careful else self._fast)(files, first_image)
+        examples = (self._with_care if careful else self._fast)(files, first_image, share)
         parallel = min(_BATCHING, self.threads)
-        joined = examples.batch(self.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
+        joined = examples.batch(share.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
         return with_threads(joined, self.threads)
 
     def reaches(self, first_image: int) -> bool:
@@ -71,17 +73,17 @@ class ImageNet:
         low, high = self._range
         return bool((labels >= low).all() and (labels <= high).all())
 
-    def _fast(self, files: Dataset, first: int) -> Dataset:
+    def _fast(self, files: Dataset, first: int, share: Share) -> Dataset:
         records = reading.fast(self.paths, files)
         if self.cache == "decoded":
             cached = records.map(_decoded, num_parallel_calls=self.threads).cache()
-            return self._placed(cached, first).map(
+            return self._placed(cached, first, share).map(
                 lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=self.threads
             )
         records = records.cache() if self.cache == "raw" else records
-        return self._placed(records, first).map(self._of_record, num_parallel_calls=self.threads)
+        return self._placed(records, first, share).map(self._of_record, num_parallel_calls=self.threads)
 
-    def _with_care(self, files: Dataset, first: int) -> Dataset:
+    def _with_care(self, files: Dataset, first: int, share: Share) -> Dataset:
         """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
 
         Records that are bad without decoding are left out before the records get their places in the order,
@@ -89,19 +91,20 @@ class ImageNet:
         """
         records = reading.careful(self.paths, files, self.bad).flat_map(self._labelled)
         records = records if self.cache is None else records.cache()
-        return self._placed(records, first).interleave(
+        return self._placed(records, first, share).interleave(
             lambda place, numbered: self._tried(place, *numbered),
             cycle_length=self.threads,
             num_parallel_calls=self.threads,
             deterministic=True,
         )
 
-    def _placed(self, records: Dataset, first: int) -> Dataset:
-        """Order the records from image `first` on, each with its place in the order."""
+    def _placed(self, records: Dataset, first: int, share: Share) -> Dataset:
+        """Order the records of a share from image `first` on, each with its place in the order."""
         if self.recipe.training:
             buffered = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
             records = records.shuffle(buffered, seed=self._seed(first)).repeat()
-        return records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
+        placed = records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
+        return share.of(placed, first)
 
     def _seed(self, first: int) -> int:
         return self.recipe.seed if self.reaches(first) else self.recipe.seed + first

@@ -2,13 +2,16 @@
 
 import itertools
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
+from gputopo.launch.models.layers import Rows
+from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.feeds import Batch
@@ -29,8 +32,66 @@ _OF_DATA = (
 )
 
 
+@dataclass(frozen=True)
+class Share:
+    """The rows of each joint batch that a host reads: all rows of its towers.
+
+    `joint`: rows of a joint batch. `batch`: examples of a batch of the pipeline, a tower's, or all of the
+    host's where the towers' differ. `device`: the CPU that reads. `host`: its words, None: rank 0.
+    """
+
+    towers: tuple[Rows, ...]
+    joint: int
+    batch: int
+    device: str
+    host: str | None = None
+
+    @property
+    def pulls(self) -> int:
+        """Batches of the pipeline in each joint batch."""
+        return sum(rows.batch for rows in self.towers) // self.batch
+
+    def of(self, placed: Dataset, first_image: int) -> Dataset:
+        """Leave other hosts' examples out. `placed`: each with its place, which begins with an image."""
+        first = self.towers[0].first
+        end = first + self.pulls * self.batch
+        if (first, end) == (0, self.joint):
+            return placed
+
+        def is_own(place: Any, _: Any) -> Any:
+            row = (place - first_image) % self.joint
+            return tf.logical_and(row >= first, row < end)
+
+        return placed.filter(plainly(is_own))
+
+
+def whole(spec: RunSpec) -> Share:
+    """Return the share of a host that reads for all."""
+    return _share(spec, rows_of(spec), "/CPU:0", None)
+
+
+def shares_of(spec: RunSpec) -> list[Share]:
+    """Return what each host of a run reads, by rank."""
+    if not spec.servers:
+        return [whole(spec)]
+    found = []
+    for rank in dict.fromkeys(device.rank for device in spec.devices):
+        own = [device.rank == rank for device in spec.devices]
+        words = f"{spec.servers[rank].host} (rank {rank})" if rank else None
+        towers = itertools.compress(rows_of(spec), own)
+        found.append(_share(spec, towers, device_name("CPU", 0, rank), words))
+    return found
+
+
+def _share(spec: RunSpec, towers: Iterable[Rows], device: str, host: str | None) -> Share:
+    rows = tuple(towers)
+    even = isinstance(spec.batch_size, int)
+    batch = rows[0].batch if even else sum(of_tower.batch for of_tower in rows)
+    return Share(rows, spec.joint_batch, batch, device, host)
+
+
 class Pipeline(Protocol):
-    """A data set as batches of `pulled_batch` examples, in the order of the joint batches' rows."""
+    """A data set as batches, in the order of the joint batches' rows."""
 
     @property
     def bad(self) -> BadRecords:
@@ -44,8 +105,8 @@ class Pipeline(Protocol):
     def endless(self) -> bool:
         """Whether it begins again at its end."""
 
-    def batches(self, first_image: int, *, careful: bool) -> Dataset:
-        """Make a dataset of images and labels, starting with the image at that place of the order.
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
+        """Make a dataset of a share's images and labels, starting with the image at that place of the order.
 
         `careful`: bad records are named and treated as asked; else they raise, or their labels are out of
         range.
@@ -58,24 +119,21 @@ class Pipeline(Protocol):
         """Whether a batch's labels are all in range."""
 
 
-def pulled_batch(spec: RunSpec) -> int:
-    """Return the examples of one batch of a pipeline: a tower's, or all towers' where theirs differ."""
-    return spec.joint_batch if isinstance(spec.batch_size, tuple) else spec.batch_size
-
-
 class PipelineMaker:
     """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image."""
 
     def __init__(self, pipeline: Pipeline, spec: RunSpec) -> None:
         self._pipeline = pipeline
-        self._rows = rows_of(spec)
         self._joint = spec.joint_batch
-        self._pulls = self._joint // pulled_batch(spec)
-        self._iterator: Iterator[Sequence[Any]] | None = None
+        self._whole = whole(spec)
+        # Each host reads for itself, but what must be checked record by record, which is done in Python.
+        self._shares = shares_of(spec) if pipeline.endless else [self._whole]
+        self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
         self._next = 0
         # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
         self._stopped: tuple[int, Exception] | None = None
+        self._failed_on: str | None = None  # the host whose reader failed, None: rank 0
         self._restart: tuple[str, ...] = ()
         self._began = 0
         self._base = 0, 0  # a step, and the image that it begins with
@@ -102,15 +160,15 @@ class PipelineMaker:
                 return self._made(number)
         except (StopIteration, InputError) as error:
             self._stopped = number, error
-            self._iterator = None
+            self._readers = None
             _release(error)
             raise
 
     def _made(self, number: int) -> Batch:
-        if self._iterator is None or number != self._next:
-            self._iterator = self._started(number)
+        if self._readers is None or number != self._next:
+            self._readers = self._started(number)
         try:
-            batch = self._pulled(self._iterator)
+            batch = self._pulled(self._readers)
         except _OF_DATA as error:
             batch = self._pulled_with_care(number, error)
         except StopIteration:
@@ -124,26 +182,25 @@ class PipelineMaker:
 
     def close(self) -> None:
         """Drop the pipeline: that ends its threads."""
-        self._iterator = None
+        self._readers = None
 
-    def _pulled(self, iterator: Iterator[Sequence[Any]]) -> Batch:
+    def _pulled(self, readers: Sequence["_Reader"]) -> Batch:
         parts: list[Sequence[Any]] = []
-        for images, labels in itertools.islice(iterator, self._pulls):
-            if not self._pipeline.label_is_good(labels.numpy()):
-                raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
-            parts.append((images, labels))
+        for reader in readers:
+            try:
+                parts += reader.parts(self._pipeline)
+            except _OF_DATA as error:
+                self._failed_on = reader.share.host
+                raise error
         if not parts:
             raise StopIteration
-        if self._pulls < len(self._rows):
-            (joint,) = parts
-            parts = [[one[own.first : own.first + own.batch] for one in joint] for own in self._rows]
         rows = sum(len(labels) for _, labels in parts)
         return [one for part in (parts if rows == self._joint else self._filled(parts)) for one in part]
 
     def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
         filled: list[Sequence[Any]] = []
-        for tower, own in enumerate(self._rows):
+        for tower, own in enumerate(self._whole.towers):
             # A tower without an image left gets the shape of the first one, and none of its rows.
             images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
             missing = own.batch - len(labels)
@@ -155,11 +212,18 @@ class PipelineMaker:
         if self._careful:
             raise self._cause_of(error) from error
         self._careful = True
-        self._iterator = self._started(number)
+        self._readers = self._started(number)
+        host = self._failed_on
         try:
-            return self._pulled(self._iterator)
+            batch = self._pulled(self._readers)
         except _OF_DATA as again:
             raise self._cause_of(again) from again
+        if host is None:
+            return batch
+        raise InputError(
+            f"host {host} cannot read the data, and rank 0 can: {str(error).splitlines()[0]}",
+            "each host reads the folder for itself: compare its files on both",
+        ) from error
 
     def _cause_of(self, error: Exception) -> Exception:
         known = self._pipeline.bad.error
@@ -176,7 +240,7 @@ class PipelineMaker:
             "have places too: some examples from before the interruption were used again.",
         )
 
-    def _started(self, number: int) -> Iterator[Sequence[Any]]:
+    def _started(self, number: int) -> list["_Reader"]:
         step, image = self._base
         first = image + (number - step) * self._joint
         self._began = first
@@ -185,8 +249,35 @@ class PipelineMaker:
                 f"The input continues at image {first} in another order than without the interruption: "
                 "reading up to it would take too long.",
             )
-        made = plainly(self._pipeline.batches)(first, careful=self._careful)
-        return iter(untuned(made.prefetch(self._pulls)))
+        readers = []
+        for share in [self._whole] if self._careful else self._shares:
+            with tf.device(share.device):
+                made = plainly(self._pipeline.batches)(first, share, careful=self._careful)
+                readers.append(_Reader(share, iter(untuned(made.prefetch(share.pulls)))))
+        return readers
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A share, and the iterator on its host that reads it."""
+
+    share: Share
+    iterator: Iterator[Sequence[Any]]
+
+    def parts(self, pipeline: Pipeline) -> list[Sequence[Any]]:
+        """Return images and labels of each tower, on the reading host; fewer at the end of the data."""
+        found: list[Sequence[Any]] = []
+        with tf.device(self.share.device):
+            for images, labels in itertools.islice(self.iterator, self.share.pulls):
+                if not pipeline.label_is_good(labels.numpy()):
+                    raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
+                found.append((images, labels))
+            if not found or len(self.share.towers) == self.share.pulls:
+                return found
+            ((images, labels),) = found
+            base = self.share.towers[0].first
+            cut = [slice(own.first - base, own.first - base + own.batch) for own in self.share.towers]
+            return [(images[own], labels[own]) for own in cut]
 
 
 def _release(error: BaseException | None) -> None:

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.randomness import Stream, integers, normal
+from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
-from gputopo.launch.train.placement.devices import home
 
 Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
@@ -63,13 +63,13 @@ def host_source(model: Shape, spec: RunSpec) -> FedSource:
 
 
 class HostMaker:
-    """Draws the images and labels of a step on `/CPU:0`, by the same rule as those of the devices."""
+    """Draws each tower's examples of a step on its host's CPU, by the same rule as on the devices."""
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         def draw(number: Tensor) -> list[Tensor]:
             drawn: list[Tensor] = []
-            with home():
-                for rows in rows_of(spec):
+            for rows, device in zip(rows_of(spec), spec.devices, strict=True):
+                with tf.device(host_of(device.device)):
                     drawn += examples(model, rows, seed=spec.seed, data_format=spec.data_format, step=number)
             return drawn
 
@@ -88,7 +88,7 @@ class HostMaker:
 def examples(
     model: Shape, rows: Rows, *, seed: int, data_format: str, step: Tensor = 0
 ) -> tuple[Tensor, Tensor]:
-    """Make images and labels on the host; other ones for another `step`.
+    """Make images and labels on the host in scope; other ones for another `step`.
 
     Unit scale keeps the loss finite at the default learning rate (pixels of 0..255 give NaN at once).
     Row r of the joint batch is the same numbers however the batch is divided among towers.

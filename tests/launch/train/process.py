@@ -2,16 +2,17 @@
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
 of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size; `lost`: a tower
-whose gradients the reduction `copy` leaves out. With `all`, the spec of a run on several hosts whose servers
-stand, each case has `on`: the number of hosts, and of devices on each. For each case OUT_FOLDER/name.npz
-holds the losses of all steps, the first and last weights of every place, the last moving statistics, the
-images and labels of the joint batch, and the placements found; a case that fails writes name.error instead.
+whose gradients the reduction `copy` leaves out; `within`: a folder that the process is in. With `all`, the
+spec of a run on several hosts whose servers stand, each case has `on`: the number of hosts, and of devices on
+each. For each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every
+place, the last moving statistics, the images and labels of the joint batch, and the placements found; a case
+that fails writes name.error instead.
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, chdir, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -53,6 +54,8 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
     """Take what is no field of a spec out of a case, and return the context to run it in."""
     if fields.pop("in_parts", False):
         return cut_as_on_gpus(min_chunk=1)
+    if (folder := fields.pop("within", None)) is not None:
+        return chdir(folder)
     lost = fields.pop("lost", None)
     if lost is None:
         return nullcontext()

@@ -4,6 +4,7 @@ The hosts are this one: rank 0's process, which trains, and a TensorFlow server 
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from gputopo.launch.data.make import Request, make
 from gputopo.launch.spec.device_names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
-from tests.launch.train.inputs.folders import numbered
 from tests.launch.train.normed_model import SHAPES, train
 from tests.launch.train.optimizer_oracle import train as train_small
 from tests.launch.train.small_model import SHAPES as SMALL_SHAPES
@@ -75,6 +76,8 @@ FED: dict[str, dict[str, Any]] = {
     "made in Python": {"data": {"source": "python", "feed": "dataset"}},
     "staged from Python": {"data": {"source": "python", "feed": "staged"}},
     "read from files": {"model": "trivial", "batch_size": 2, "data": {"name": "imagenet"}},
+    "read unevenly": {"model": "trivial", "batch_size": [3, 1], "data": {"name": "imagenet", "prefetch": 0}},
+    "read from CIFAR-10": {"model": "alexnet-cifar10", "batch_size": 2, "data": {"name": "cifar10"}},
     "compiled by XLA": {"precision": {"xla": True}},
 }
 SAVED: dict[str, dict[str, Any]] = {
@@ -116,10 +119,25 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def fed(data: Path) -> dict[str, dict[str, Any]]:
-    """Every source of examples, on two hosts; `data`: a data set of pictures."""
+    """Every source of examples, on two hosts; `data`: folders of pictures by data set."""
     found = {name: case(2, 1, **fields) for name, fields in FED.items()}
-    found["read from files"]["data"] = {**found["read from files"]["data"], "folder": str(data)}
+    for name, fields in FED.items():
+        if "name" in fields.get("data", {}):
+            folder = str(data / fields["data"]["name"])
+            found[name]["data"] = {**fields["data"], "folder": folder, "distortions": True}
     return found
+
+
+def unreadable(data: Path) -> dict[str, dict[str, Any]]:
+    """A folder that is another one for each process, and one with a damaged record."""
+    shutil.copytree(data / "imagenet", data / "damaged")
+    cut = sorted((data / "damaged").glob("train-*"))[0]
+    cut.write_bytes(cut.read_bytes()[:-7])
+    elsewhere, damaged = (
+        case(2, 1, model="trivial", batch_size=10, data={"folder": folder, "name": "imagenet"})
+        for folder in ("/proc/self/cwd/imagenet", str(data / "damaged"))
+    )
+    return {"elsewhere": {**elsewhere, "within": str(data)}, "damaged": damaged}
 
 
 def saving(folder: Path, *, resume: bool = False) -> dict[str, dict[str, Any]]:
@@ -149,7 +167,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(root: Path) -> Path:
-    return numbered(root)
+    make(root / "data" / "imagenet", Request(name="imagenet", count=40, side=48, classes=20))
+    make(root / "data" / "cifar10", Request(name="cifar10", count=60))
+    return root / "data"
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +190,7 @@ def uninterrupted() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     every = spec_of(3, 2)
-    there = saving(root / "by two") | saving(root / "by one", resume=True)
+    there = saving(root / "by two") | saving(root / "by one", resume=True) | unreadable(data)
     with serving(root, every):
         return run_cases(root, 6, cases() | fed(data) | there, all=msgspec.to_builtins(every))
 
@@ -231,6 +251,16 @@ def test_every_source_of_examples_feeds_two_hosts_as_one(
 ) -> None:
     np.testing.assert_array_equal(ran[name]["losses"], alone[name]["losses"])
     assert len(set(ran[name]["losses"].tolist())) == STEPS
+
+
+def test_a_host_without_the_files_that_it_is_to_read_is_named(ran: dict[str, Any]) -> None:
+    assert "host n1 (rank 1) lacks 4 of the 4 files" in ran["elsewhere"]
+    assert "/proc/self/cwd/imagenet/train-" in ran["elsewhere"]
+
+
+def test_a_damaged_record_is_named_as_on_a_single_host(ran: dict[str, Any]) -> None:
+    assert "damaged/train-00000-of-00004" in ran["damaged"]
+    assert "record" in ran["damaged"]
 
 
 @pytest.mark.parametrize("name", ALONE)
