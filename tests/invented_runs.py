@@ -5,6 +5,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gputopo.values.run.events import (
     Device,
     Event,
@@ -41,6 +43,22 @@ def gpu_devices(count: int, name: str = "NVIDIA GeForce GTX 1070") -> tuple[Devi
             hop_to_variables="PIX" if tower else "local",
         )
         for tower in range(count)
+    )
+
+
+def on_hosts(*of_each: Sequence[Device], hop: str | None = None) -> tuple[Device, ...]:
+    """The devices of hosts n1, n2, ... in one run; `hop`: to the variables, of all."""
+    devices = [(rank, number, one) for rank, own in enumerate(of_each) for number, one in enumerate(own)]
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            tower=tower,
+            device=f"/job:worker/task:{rank}/device:{one.device[1:4]}:{number}",
+            rank=rank,
+            host=f"n{rank + 1}",
+            hop_to_variables=hop,
+        )
+        for tower, (rank, number, one) in enumerate(devices)
     )
 
 

@@ -12,7 +12,7 @@ from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.screen import Screen
 
 # Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
-# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys are GPU indices of the machine.
+# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys as of `clocks_key`.
 MAX_CLOCKS = "max_clocks_mhz"
 
 # What of a GPU's samples stands in its row.
@@ -87,7 +87,8 @@ def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tup
 
 def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
     """Return a row with the medians of what was sampled of its GPU, and why others are not known."""
-    readings = [one for sample in samples for one in sample.gpus if one.gpu == row.device.gpu]
+    own = (sample for sample in samples if sample.rank == row.device.rank)
+    readings = [one for sample in own for one in sample.gpus if one.gpu == row.device.gpu]
     found = {field: _median(readings, field) for field in SAMPLED}
     if not readings:
         why = "no sample while the steps were counted"
@@ -97,8 +98,8 @@ def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[st
     return msgspec.structs.replace(
         row,
         **found,
-        graphics_percent=_percent(found["graphics_mhz"], _max_clock(spec, row.device.gpu, "graphics")),
-        memory_percent=_percent(found["memory_mhz"], _max_clock(spec, row.device.gpu, "memory")),
+        graphics_percent=_percent(found["graphics_mhz"], _max_clock(spec, row.device, "graphics")),
+        memory_percent=_percent(found["memory_mhz"], _max_clock(spec, row.device, "memory")),
         missing={field: why for field, value in found.items() if value is None},
     )
 
@@ -112,15 +113,19 @@ def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
 
 
 def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> Result:
-    """Return the result with the images/sec of its GPUs alone, by index. `measured_in`: folders."""
-    if result.backend != "gpu" or not any(row.device.gpu in alone for row in result.devices):
+    """Return the result with the images/sec of this host's GPUs alone, by index. `measured_in`: folders."""
+    own = {row.device.gpu for row in result.devices if row.device.rank == 0}
+    if result.backend != "gpu" or not own & alone.keys():
         return result
     return msgspec.structs.replace(
         result,
         alone=measured_in,
         devices=tuple(
             msgspec.structs.replace(
-                row, alone_images_per_sec=None if row.device.gpu is None else alone.get(row.device.gpu)
+                row,
+                alone_images_per_sec=None
+                if row.device.gpu is None or row.device.rank
+                else alone.get(row.device.gpu),
             )
             for row in result.devices
         ),
@@ -132,10 +137,15 @@ def _median(readings: Iterable[GpuSample], field: str) -> Any:
     return median_low(values) if values else None  # a value that was really observed
 
 
-def _max_clock(spec: Mapping[str, Any], gpu: int | None, domain: str) -> float | None:
+def clocks_key(rank: int, gpu: int | None) -> str:
+    """Return the key of a GPU's maximum clocks: its index, past rank 0 with the rank before it: "2:3"."""
+    return f"{rank}:{gpu}" if rank else str(gpu)
+
+
+def _max_clock(spec: Mapping[str, Any], device: Device, domain: str) -> float | None:
     """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as unknown."""
     clocks = spec.get(MAX_CLOCKS)
-    of_gpu = clocks.get(str(gpu)) if isinstance(clocks, Mapping) else None
+    of_gpu = clocks.get(clocks_key(device.rank, device.gpu)) if isinstance(clocks, Mapping) else None
     value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None
     return value if isinstance(value, int | float) and value > 0 else None
 

@@ -16,6 +16,7 @@ from gputopo.runs.summary import Summary
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import (
+    Anomaly,
     AnomalyOver,
     Event,
     Judged,
@@ -132,23 +133,28 @@ class Reports:
             before = self._before.get(tower)
             self._before[tower] = verdict
             if before is not None:
-                news += self._changed(tower, before, verdict, time_s)
+                news += self._changed(found, before, verdict, time_s)
         judged = Judged(
             time_s=time_s,
             step=step,
             devices=tuple(self._standing(verdict) for verdict in found.devices),
             run=found.run.says if found.run is not None and found.run.word == SLOW else None,
         )
-        return (judged, *news)
+        return (judged, *_each_host_once(news))
 
     def end(self, check: AnomalyCheck, time_s: float) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to, or takes from, what was reported."""
-        news: list[Event] = [event_of(slow, time_s) for slow in check.anomalies if not self._is_known(slow)]
+        ranks = check.judgement.ranks
+        news: list[Event] = [
+            event_of(slow, time_s, ranks.get(slow.tower or 0, 0))
+            for slow in check.anomalies
+            if not self._is_known(slow)
+        ]
         for verdict in check.judgement.devices if check.made else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
                 news.append(_over(verdict, known[0], f"Over all steps: {verdict.says}", time_s))
-        return tuple(news)
+        return tuple(_each_host_once(news))
 
     def _is_known(self, slow: Verdict) -> bool:
         """Return whether looks reported what the verdict over all steps says of a slow device."""
@@ -171,19 +177,22 @@ class Reports:
             return msgspec.structs.replace(one, word=EVEN, percent=within)
         return one
 
-    def _changed(self, tower: int, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
+    def _changed(self, found: Judgement, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
+        tower = now.tower or 0
         known = self._reported.get(tower)
         if _is_slow(before) and _is_slow(now) and before.part == now.part:
             part, cause = now.part or "compute", _cause(now)
             if known is None or known[0] != part or (known[1] != cause and _cause(before) == cause):
                 self._reported[tower] = part, cause
-                yield event_of(now, time_s)
+                yield event_of(now, time_s, found.ranks.get(tower, 0))
         elif known is not None and _is_over(before) and _is_over(now):
             del self._reported[tower]
             self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
             even = "" if now.word == SLOW else f", to within {words.at_most(now.percent_under_high or 0.0)} %"
-            yield _over(now, known[0], f"{_name(now)} is even with its peers again{since}{even}", time_s)
+            yield _over(
+                now, known[0], f"{found.name_of(now)} is even with its peers again{since}{even}", time_s
+            )
 
 
 def _is_slow(verdict: Verdict) -> bool:
@@ -199,8 +208,17 @@ def _cause(verdict: Verdict) -> str | None:
     return found[0].id if found else None
 
 
-def _name(verdict: Verdict) -> str:
-    return f"tower {verdict.tower}" if verdict.gpu is None else f"GPU {verdict.gpu}"
+def _each_host_once(events: Iterable[Event]) -> list[Event]:
+    """Leave out the events of all devices but one where one sentence is on all devices of a host."""
+    said: set[str] = set()
+    left = []
+    for event in events:
+        if isinstance(event, Anomaly):
+            if event.says in said:
+                continue
+            said.add(event.says)
+        left.append(event)
+    return left
 
 
 def _over(verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:

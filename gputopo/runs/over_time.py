@@ -78,7 +78,8 @@ class _Reader:
         self._batches: Sequence[int] = ()
         self._towers: dict[int, int] = {}
         self._steps: Blocks | None = None
-        self._gpus: list[int] = []
+        self._gpus: list[tuple[int, int]] = []  # rank and index
+        self._names: list[str] = []
         self._samples: Blocks | None = None
         self._happenings: list[Happening] = []
 
@@ -92,11 +93,14 @@ class _Reader:
             self._batches = batch_sizes(event)
             self._towers = {device.tower: place for place, device in enumerate(event.devices)}
             self._steps = Blocks(mean_limit=math.inf)
+            hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
+            self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
+            self._names = [short_name_of(one) for one in hosted]
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:
             self._sample(event)
-        elif (happened := _happened(event)) and len(self._happenings) < _MAX_HAPPENINGS:
+        elif (happened := _happened(event, self._name_of(event))) and len(self._happenings) < _MAX_HAPPENINGS:
             is_fault = isinstance(event, Anomaly | RankFailed | LossNotFinite)
             self._happenings.append(Happening(event.time_s - self._begin, happened, is_fault))
 
@@ -106,11 +110,14 @@ class _Reader:
         paces = _curves(self._steps, self._labels, 0)
         facts: dict[str, tuple[Curve, ...]] = {}
         if self._samples is not None:
-            names = [f"GPU {gpu}" for gpu in self._gpus]
             for number, title in enumerate(_FACTS.values()):
-                if curves := _curves(self._samples, names, number * len(names)):
+                if curves := _curves(self._samples, self._names, number * len(self._names)):
                     facts[title] = curves
         return OverTime(paces, facts, tuple(self._happenings), self._last - self._begin)
+
+    def _name_of(self, event: Event) -> str:
+        place = self._towers.get(event.tower) if isinstance(event, Anomaly) else None
+        return "" if place is None else self._labels[place]
 
     def _step(self, step: Step) -> None:
         if self._steps is None:
@@ -128,9 +135,11 @@ class _Reader:
 
     def _sample(self, sample: Sample) -> None:
         if self._samples is None:
-            self._gpus = [one.gpu for one in sample.gpus]
+            if not self._gpus:
+                self._gpus = [(sample.rank, one.gpu) for one in sample.gpus]
+                self._names = [f"GPU {one.gpu}" for one in sample.gpus]
             self._samples = Blocks(mean_limit=math.inf)
-        of_gpu: dict[int, GpuSample] = {one.gpu: one for one in sample.gpus}
+        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
         row = [sample.time_s - self._begin]
         for fact in _FACTS:
             values = (getattr(of_gpu[gpu], fact) if gpu in of_gpu else None for gpu in self._gpus)
@@ -151,11 +160,13 @@ def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, .
     return tuple(found)
 
 
-def _happened(event: Event) -> str:
-    """Return a few words for an event that belongs on the time axis, empty for the others."""
+def _happened(event: Event, name: str) -> str:
+    """Return a few words for an event that belongs on the time axis, empty for the others.
+
+    `name`: of the device that it is about.
+    """
     if isinstance(event, Anomaly):
-        where = f"GPU {event.gpu}" if event.gpu is not None else f"tower {event.tower}"
-        return f"{where} slow {event.percent_under:.0f} %"
+        return f"{name} slow {event.percent_under:.0f} %"
     if isinstance(event, WarmupDone):
         return "warm-up ends"
     if isinstance(event, Restarted):

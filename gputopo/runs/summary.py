@@ -232,10 +232,13 @@ class Summary:
         if not check.made:
             return tuple({(event.tower, event.part): event for event in self._anomalies}.values())
         # A device may have been reported again, with another cause: what counts is when it was seen first.
-        events = [event_of(slow, self._last_time_s) for slow in check.anomalies]
+        ranks = check.judgement.ranks
+        events = [
+            event_of(slow, self._last_time_s, ranks.get(slow.tower or 0, 0)) for slow in check.anomalies
+        ]
         reported = {(event.tower, event.part): event for event in reversed(self._anomalies)}
         return tuple(
-            msgspec.structs.replace(event, time_s=known.time_s, rank=known.rank)
+            msgspec.structs.replace(event, time_s=known.time_s)
             if (known := reported.get((event.tower, event.part)))
             else event
             for event in events

@@ -196,7 +196,7 @@ def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> R
 
     tower = row.device.tower
     means = {name: _mean(facts.of_gpu(tower, which)) for which, name in OF_GPU.items()}
-    means |= {name: _mean(facts.of_host(which)) for which, name in OF_HOST.items()}
+    means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
     means |= {"graphics_mhz": row.graphics_mhz, "memory_mhz": row.memory_mhz}
     busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
     return Reading(

@@ -15,6 +15,7 @@ from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Pr
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
 from gputopo.planner.request import HOST_PS, SPREAD
+from gputopo.runs.device_results import clocks_key
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -29,7 +30,7 @@ from gputopo.values.run.batches import (
     shares,
 )
 from gputopo.values.run.drill import says as drill_says
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.plan import Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
@@ -70,7 +71,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     Raises UsageError for an unknown model, variables on a GPU that is not in the plan, a drill on a device
     that is not there, or options that do not go together.
     """
-    backend, machine, choice = target.backend, target.machine, target.plan.choice
+    backend, choice = target.backend, target.plan.choice
     count = sum(one.counted for one in (target, *target.others))
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
@@ -87,7 +88,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         exchange=_exchange(target, requested.exchange),
         data=_data(requested.data, model),
         precision=_precision(requested),
-        max_clocks_mhz={} if backend == "cpu" else max_clocks(machine, choice.gpus),
+        max_clocks_mhz={} if backend == "cpu" else _max_clocks_of_all(target),
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
         says=_notes(target, requested, count),
@@ -120,7 +121,7 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
         where = f"{does.capitalize()} on {count} GPU{'s' if count > 1 else ''}: {', '.join(map(str, gpus))}."
     stale = ("Weights and gradients are one step old: --staged-vars.",) if requested.exchange.staged else ()
     old = ("Gradients are applied one step late: relaxed consistency.",) if requested.exchange.relaxed else ()
-    noun = "GPU" if target.backend == "gpu" else "tower"
+    noun = "GPU" if target.backend == "gpu" and not target.others else "tower"
     drill = (drill_says(requested.drills, noun),) if requested.drills else ()
     return (*drill, where, *stale, *old)
 
@@ -245,14 +246,21 @@ def _cpu_batch(batch_of_two: int, count: int) -> int:
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
 
 
-def max_clocks(machine: Machine | None, gpus: tuple[int, ...]) -> dict[int, dict[str, int]]:
-    """Return the maximum clocks of the chosen GPUs that NVML reports."""
+def max_clocks(machine: Machine | None, gpus: tuple[int, ...], rank: int = 0) -> dict[str, dict[str, int]]:
+    """Return the maximum clocks of the chosen GPUs of a host that NVML reports, by `clocks_key`."""
     found = {}
     for index in gpus:
         gpu = find_gpu(machine, index)
         if gpu is not None:
             clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
-            found[index] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
+            found[clocks_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
+    return found
+
+
+def _max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for rank, one in enumerate((target, *target.others)):
+        found |= max_clocks(one.machine, one.plan.choice.gpus, rank)
     return found
 
 
@@ -297,6 +305,7 @@ def _devices(target: Target) -> tuple[Device, ...]:
     found: list[Device] = []
     kind = "GPU" if target.backend == "gpu" else "CPU"
     holder = rank_of(_server_device(target) or "")
+    hosts = _host_names(target)
     for rank, one in enumerate((target, *target.others)):
         choice = one.plan.choice
         if target.others:  # distances to the variables, as this host sees them
@@ -311,11 +320,17 @@ def _devices(target: Target) -> tuple[Device, ...]:
                     tower=len(found),
                     device=device_name(kind, number, rank),
                     rank=rank,
-                    host=target.servers[rank].host,
-                    hop_to_variables=device.hop_to_variables if holder in (None, rank) else "network",
+                    host=hosts[rank],
+                    hop_to_variables=device.hop_to_variables if holder in (None, rank) else NETWORK,
                 )
             found.append(device)
     return tuple(found)
+
+
+def _host_names(target: Target) -> list[str]:
+    """Return what the hosts are called, by rank: several of one name have their ranks besides."""
+    names = [server.host for server in target.servers]
+    return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]
 
 
 def _server_device(target: Target) -> str | None:

@@ -23,7 +23,7 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema",
     devices: tuple[Device, ...]
     backend: Backend
     task: str = "program"
-    max_clocks_mhz: dict[int, dict[str, int]] = {}
+    max_clocks_mhz: dict[str, dict[str, int]] = {}
     rehearsal_of: str | None = None
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}

@@ -357,7 +357,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     time), `max_batches` at most (None: to the end of the data).
     `detect_warmup`: the warm-up ends by the rule of gputopo.runs.steadiness, `num_warmup_batches` at least.
     `drills`: faults that the run injects into itself. `max_clocks_mhz`: maximum clocks of each GPU,
-    {0: {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
+    {"0": {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
     `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of
     the machine's software that the worker cannot see. `says`: notes for every output.
     """
@@ -468,7 +468,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             theme=STEPS,
         ),
     ] = ()
-    max_clocks_mhz: dict[int, dict[str, int]] = {}
+    max_clocks_mhz: dict[str, dict[str, int]] = {}
     rehearsal_of: str | None = None
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}

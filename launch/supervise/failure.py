@@ -21,9 +21,10 @@ from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import oom
+from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import GpuSample, RankFailed, Sample
+from gputopo.values.run.events import Device, GpuSample, RankFailed, Sample
 
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
@@ -148,14 +149,15 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
     )
 
 
-def gpu_words(sample: Sample | None) -> str:
-    """Return what the GPUs did in a sample; empty without one."""
+def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
+    """Return what the GPUs did in a sample; empty without one. `devices`: of the run."""
     if sample is None:
         return ""
+    names = {(one.rank, one.gpu): short_name_of(one) for one in devices if one.host is not None}
     return ", ".join(
         " ".join(
             [
-                f"GPU {gpu.gpu}",
+                names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}"),
                 *(f"{value:g} {unit}" for value, unit in _shown(gpu) if value is not None),
                 gpu.pstate or "",
             ]

@@ -6,6 +6,7 @@ tensorflow/core/framework/summary.proto), of which a few fields are written here
 
 import os
 import platform
+import re
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.runs.device_results import batch_sizes
+from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.run.events import Event, GpuSample, RunStarted, Sample, Step
 
 EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB. Ours.
@@ -25,11 +27,13 @@ TAGS = {
     "gpu/utilization_percent": "gpu_utilization_percent",
 }
 IMAGES_PER_SEC = "images_per_sec"  # the tag of the worker's scalars, too
+_Place = tuple[int, int]  # rank of a host, and index of its GPU there
+_IN_A_PATH = re.compile(r"[^\w.-]+")
 _FIXED64, _BYTES, _FIXED32 = 1, 2, 5  # wire types of protocol buffers
 
 
 class SampleScalars:
-    """Writes a TensorBoard run for each GPU, `gpu_0` and so on, in the folder of --tensorboard.
+    """Writes a TensorBoard run for each GPU, `gpu_0` or `n2_gpu_0`, in the folder of --tensorboard.
 
     Over the steps that the weights are trained for: the latest of each fact, and the device's own pace in the
     last step. What cannot be written is reported once by `on_problem`, and not tried again.
@@ -38,9 +42,10 @@ class SampleScalars:
     def __init__(self, on_problem: Callable[[str], None]) -> None:
         self._on_problem = on_problem
         self._folder: Path | None = None
-        self._towers: dict[int, tuple[int, int]] = {}  # by GPU: tower and its batch
-        self._files: dict[int, int] = {}
-        self._facts: dict[int, dict[str, float]] = {}
+        self._towers: dict[_Place, tuple[int, int]] = {}  # tower and its batch
+        self._names: dict[_Place, str] = {}  # of folders, where there are several hosts
+        self._files: dict[_Place, int] = {}
+        self._facts: dict[_Place, dict[str, float]] = {}
         self._step: Step | None = None
         self._next_s = 0.0
 
@@ -52,15 +57,20 @@ class SampleScalars:
                 folder = lifecycle.get("tensorboard") if isinstance(lifecycle, dict) else None
                 self._folder = Path(folder) if isinstance(folder, str) else None
                 self._towers = {
-                    one.gpu: (one.tower, batch)
+                    (one.rank, one.gpu): (one.tower, batch)
                     for one, batch in zip(event.devices, batch_sizes(event), strict=False)
+                    if one.gpu is not None
+                }
+                self._names = {
+                    (one.rank, one.gpu): _IN_A_PATH.sub("_", short_name_of(one).lower())
+                    for one in event.devices
                     if one.gpu is not None
                 }
             case Step():
                 self._step = event
             case Sample() if self._folder is not None:
                 for one in event.gpus:
-                    self._note(one)
+                    self._note((event.rank, one.gpu), one)
                 # A clock that was set back must not stop the points.
                 due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
                 if due and self._step is not None:
@@ -74,36 +84,34 @@ class SampleScalars:
         self._files.clear()
         self._folder = None
 
-    def _note(self, sample: GpuSample) -> None:
+    def _note(self, place: _Place, sample: GpuSample) -> None:
         known = {tag: getattr(sample, field) for tag, field in TAGS.items()}
-        latest = {} if sample.lost else self._facts.get(sample.gpu, {})
-        self._facts[sample.gpu] = latest | {
-            tag: float(value) for tag, value in known.items() if value is not None
-        }
+        latest = {} if sample.lost else self._facts.get(place, {})
+        self._facts[place] = latest | {tag: float(value) for tag, value in known.items() if value is not None}
 
     def _write_points(self, folder: Path, time_s: float, step: Step) -> None:
         busy_s = {mark.tower: mark.weights_s + mark.compute_s for mark in step.marks}
         try:
-            for gpu, facts in self._facts.items():
+            for place, facts in self._facts.items():
                 points = dict(facts)
-                tower, batch = self._towers.get(gpu, (-1, 0))
+                tower, batch = self._towers.get(place, (-1, 0))
                 if batch and busy_s.get(tower, 0.0) > 0:
                     points[IMAGES_PER_SEC] = batch / busy_s[tower]
                 if points:
-                    os.write(self._file(folder, gpu), event_record(time_s, step.global_step or 0, points))
+                    os.write(self._file(folder, place), event_record(time_s, step.global_step or 0, points))
         except OSError as error:
             self.close()
             self._on_problem(f"cannot write the samples for TensorBoard in {folder}: {error.strerror}")
 
-    def _file(self, folder: Path, gpu: int) -> int:
-        if gpu not in self._files:
-            path = folder / f"gpu_{gpu}"
+    def _file(self, folder: Path, place: _Place) -> int:
+        if place not in self._files:
+            path = folder / self._names.get(place, f"gpu_{place[1]}")
             path.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._files[gpu] = os.open(path / name, flags, 0o666)
-            os.write(self._files[gpu], version_record(time.time()))
-        return self._files[gpu]
+            self._files[place] = os.open(path / name, flags, 0o666)
+            os.write(self._files[place], version_record(time.time()))
+        return self._files[place]
 
 
 def version_record(time_s: float) -> bytes:

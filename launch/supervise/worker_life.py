@@ -260,7 +260,7 @@ class WorkerLife:
         """End a worker that hangs; the failure is recorded when it has written its stacks (see `_judge`)."""
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
-            gpus = failure.gpu_words(self._sample)
+            gpus = failure.gpu_words(self._sample, self._spec.devices)
             self._hung = "; ".join([verdict, f"the worker {self._process()}", *([gpus] if gpus else [])])
             self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()

@@ -30,6 +30,7 @@ from gputopo.values.run.verdict import SLOW
 from tests.invented_runs import cpu_devices, gpu_devices
 from tests.kit.drills.box import Box, Host
 from tests.kit.drills.going import went
+from tests.kit.drills.hosts import HOST_DRILLS
 from tests.kit.drills.judged import accused, cause_of_run, complaints_on, first_cause
 from tests.kit.drills.table import DRILLS, Dice, Drill
 
@@ -73,7 +74,7 @@ def drawn(rounds: int, seed: int, only: str) -> None:
     print(f"{'drill':36}{'runs':>5}{'named/able/all':>14}{'recall':>8}{'wrong':>7}{'cause':>8}{'unlike':>8}")
     total = Score()
     details: list[str] = []
-    for name, make in DRILLS.items():
+    for name, make in {**DRILLS, **HOST_DRILLS}.items():
         if only not in name:
             continue
         score = Score()

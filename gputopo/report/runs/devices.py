@@ -7,6 +7,7 @@ import msgspec
 from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned
 from gputopo.report.runs.facts import ANOMALY_STYLE
+from gputopo.runs.verdict.devices import label_of
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result
@@ -48,7 +49,7 @@ def _columns(result: Result) -> list[Column]:
     def right(head: str, cells: Sequence[str]) -> Column:
         return Column(head, tuple(cells), "right", styles=styles)
 
-    columns = [left("device", [row.device.device for row in rows])]
+    columns = [left("device", [label_of(row.device) for row in rows])]
     if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
         columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _MIN_NAME))
     # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
@@ -113,7 +114,8 @@ def _width(columns: Sequence[Column]) -> int:
 
 def _drills_of(row: DeviceResult, result: Result) -> str:
     """Return the faults that were injected into a device, such as "slow-gpu 0.85"."""
-    number = row.device.tower if result.backend == "cpu" or row.device.gpu is None else row.device.gpu
+    by_tower = result.backend == "cpu" or row.device.gpu is None or row.device.host is not None
+    number = row.device.tower if by_tower else row.device.gpu
     own = (one for one in drills_of(result.spec) if one.device == number)
     return ", ".join(f"{one.fault} {'' if one.factor is None else f'{one.factor:g}'}".rstrip() for one in own)
 
@@ -144,5 +146,5 @@ def _cause(row: DeviceResult) -> str:
 
 def _name(row: DeviceResult) -> str:
     name = (row.device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-    index = "" if row.device.gpu is None else str(row.device.gpu)
+    index = "" if row.device.gpu is None or row.device.host is not None else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN

@@ -1,13 +1,14 @@
 """The figures of a whole run for people: speed, steps, times, placement, files written."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
+from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
-from gputopo.values.run.result import AgainstPrediction, Result
+from gputopo.values.run.result import AgainstPrediction, DeviceResult, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
@@ -77,14 +78,21 @@ def _speed(result: Result) -> Iterator[Fact]:
 
 def _missing(result: Result) -> Iterator[Fact]:
     """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
-    gpus: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    gpus: dict[tuple[str, tuple[str, ...]], list[DeviceResult]] = {}
     for row in result.devices:
         for why in dict.fromkeys(row.missing.values()):
             names = dict.fromkeys(_SAMPLED[field] for field, reason in row.missing.items() if reason == why)
-            gpus.setdefault((why, tuple(names)), []).append(str(row.device.gpu))
-    for (why, fields), numbers in gpus.items():
-        of = "" if len(numbers) == len(result.devices) else f" of GPU {', '.join(numbers)}"
+            gpus.setdefault((why, tuple(names)), []).append(row)
+    for (why, fields), rows in gpus.items():
+        of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"
         yield Fact("not known", f"{', '.join(fields)}{of}: {why}")
+
+
+def _gpu_names(rows: Sequence[DeviceResult]) -> str:
+    """Return "GPU 1, 3"; of several hosts "n2 GPU 1, n2 GPU 3"."""
+    if any(row.device.host is not None for row in rows):
+        return ", ".join(short_name_of(row.device) for row in rows)
+    return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
 
 
 def _prediction(found: AgainstPrediction) -> Iterator[Fact]:
@@ -183,7 +191,9 @@ def _times(result: Result) -> Iterator[Fact]:
     if known:
         yield Fact("time", ", ".join(known))
     if result.memory is not None:
-        devices = [f"{units.size(count)} on {place}" for place, count in result.memory.devices.items()]
+        devices = [
+            f"{units.size(count)} on {name}" for name, count in _by_place(result, result.memory.devices)
+        ]
         yield Fact(
             "memory", ", ".join([f"peak {units.size(result.memory.host_bytes)} on the host", *devices])
         )
@@ -191,7 +201,7 @@ def _times(result: Result) -> Iterator[Fact]:
 
 def _placement(result: Result) -> Iterator[Fact]:
     if result.variables_on:
-        sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result.variables_on))
+        sizes = (f"{units.size(count)} on {place}" for place, count in _by_place(result, result.variables_on))
         yield Fact("variables", ", ".join(sizes))
     if (difference := result.replica_difference) is not None:
         yield _copies(difference, result.spec.get("variable_update"))
@@ -199,7 +209,9 @@ def _placement(result: Result) -> Iterator[Fact]:
 
 def _ops(result: Result) -> Iterator[Fact]:
     if result.ops_on:
-        yield Fact("ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result.ops_on)))
+        yield Fact(
+            "ops", ", ".join(f"{count} on {place}" for place, count in _by_place(result, result.ops_on))
+        )
     elif result.variables_on:
         yield Fact("ops", "not checked: this TensorFlow does not report the graphs that it ran")
 
@@ -218,10 +230,11 @@ def _files(result: Result) -> Iterator[Fact]:
         took = took if len(traced.steps) == 1 else f"{took} together"
         yield Fact("trace", f"{steps_words(traced.steps)}, {took}: {traced.path}")
         for device in traced.devices:
-            yield Fact("", _device_times(device))
+            name = place_name(device.device, (row.device for row in result.devices))
+            yield Fact("", _device_times(name, device))
 
 
-def _device_times(device: DeviceTimes) -> str:
+def _device_times(name: str, device: DeviceTimes) -> str:
     spans = (
         ("computed", device.compute_s),
         ("from the host", device.to_device_s),
@@ -229,11 +242,14 @@ def _device_times(device: DeviceTimes) -> str:
         ("other devices", device.peer_s),
     )
     known = [f"{name} {units.milliseconds(1000 * span)} ms" for name, span in spans if span is not None]
-    return f"{device.device}: {', '.join(known) or 'nothing recorded'}"
+    return f"{name}: {', '.join(known) or 'nothing recorded'}"
 
 
-def _by_place(counts: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
+def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Return the counts with the names of their places."""
+    places = sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
+    devices = [row.device for row in result.devices]
+    return [(place_name(place, devices), count) for place, count in places]
 
 
 def _copies(difference: float, mode: object) -> Fact:

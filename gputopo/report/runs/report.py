@@ -7,10 +7,10 @@ from gputopo.report.layout import Line, Span, body_width, labelled, line, paragr
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
 from gputopo.values.run.events import Device
-from gputopo.values.run.result import Result
+from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
@@ -44,14 +44,18 @@ def _folded(texts: Iterable[Span], width: int) -> list[Line]:
 def title(result: Result, *, ended: bool = True) -> str:
     """Return what ran, on what and, unless not wanted, how it ended, in one line."""
     spec = result.spec
+    devices = [row.device for row in result.devices]
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
-    parts = [f"{spec.get('model', 'a model')} on {units.counted(len(result.devices), kind)}"]
+    parts = [f"{spec.get('model', 'a model')} on {units.counted(len(devices), kind)}"]
+    if len(hosts := {device.rank for device in devices}) > 1:
+        parts[0] += f" of {len(hosts)} hosts"
     if does := _OTHER_TASKS.get(str(spec.get("task"))):
         parts.append(does)
     elif spec.get("strategy"):
         parts.append(f"strategy {spec['strategy']}")
     elif mode := spec.get("variable_update"):
-        parts.append(f"{mode}, variables on {spec['ps_device']}" if spec.get("ps_device") else str(mode))
+        place = place_name(str(spec["ps_device"]), devices) if spec.get("ps_device") else None
+        parts.append(str(mode) if place is None else f"{mode}, variables on {place}")
     if result.drills:
         parts.append(f"DRILL {' '.join(result.drills)}")
     if result.rehearsal_of:
@@ -63,10 +67,15 @@ def title(result: Result, *, ended: bool = True) -> str:
 
 def verdict_lines(result: Result) -> list[Span]:
     """Return which devices are slow and what they cost, which are even, and where the run cannot tell."""
-    lines = [(f"! {anomaly.says}", ANOMALY_STYLE) for anomaly in result.anomalies]
+    lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
+    slow: dict[str, list[DeviceResult]] = {}
     for row in result.devices:
         if row.verdict is not None and row.verdict.cost is not None:
-            lines.append((f"{costs(short_name_of(row.device), row.verdict.cost)}.", ANOMALY_STYLE))
+            slow.setdefault(row.verdict.says, []).append(row)
+    for first, *others in slow.values():
+        if first.verdict is not None and first.verdict.cost is not None:
+            name = f"host {first.device.host}" if others else short_name_of(first.device)
+            lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
     lines += _even_lines(result)
     lines += _unknown_lines(result)
     if result.run_verdict is not None:
@@ -74,6 +83,11 @@ def verdict_lines(result: Result) -> list[Span]:
     if all(row.verdict is None for row in result.devices):
         lines.append((f"Slow devices: the check was {result.anomaly_check}.", "yellow"))
     return lines
+
+
+def _slow_says(result: Result) -> list[str]:
+    """Return the sentences on slow devices; that on a host, which all its devices have, once."""
+    return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
 
 
 def run_verdict_line(verdict: Verdict) -> Span:
@@ -157,7 +171,7 @@ def _repeat(number: int, run: Result) -> Line:
         f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
         f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
     )
-    marked = f"  ! {'; '.join(anomaly.says for anomaly in run.anomalies)}" if run.anomalies else ""
+    marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
     return ((text, ""), (marked, ANOMALY_STYLE)) if marked else ((text, ""),)
 
 

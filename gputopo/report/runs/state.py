@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,6 +12,8 @@ from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.report.runs.news import news
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.verdict.hosts import host_name, whole_hosts
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (
     Device,
@@ -59,7 +61,9 @@ class RunState:
         self._line_s: float | None = None  # when a line of a step was last returned
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
-        self._gpus: dict[int, GpuSample] = {}  # by GPU, the latest of each fact that the display shows
+        self._gpus: dict[
+            tuple[int, int], GpuSample
+        ] = {}  # by rank and GPU, the latest of each fact that the display shows
         self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
 
@@ -78,7 +82,7 @@ class RunState:
             case Step():
                 self._take_step(event)
             case Sample():
-                self._gpus |= {one.gpu: self._latest(one) for one in event.gpus}
+                self._gpus |= {(event.rank, one.gpu): self._latest(event.rank, one) for one in event.gpus}
             case Judged():
                 self._judged = event
             case PhaseBegun() if event.phase in SLOW_PHASES:
@@ -104,7 +108,7 @@ class RunState:
         if self._judged is None:
             return "cannot tell yet"
         devices = self._judged.devices
-        slow = [_slow_words(one) for one in devices if one.word == SLOW]
+        slow = list(_slow_words(self._devices, [one for one in devices if one.word == SLOW]))
         if self._judged.run is not None:
             slow.append("all devices slower than before")
         if slow:
@@ -123,7 +127,7 @@ class RunState:
 
     def sensors(self, device: Device) -> list[str]:
         """Return what the GPU of a device reported last, most important first; empty if nothing."""
-        last = self._gpus.get(-1 if device.gpu is None else device.gpu)
+        last = self._gpus.get((device.rank, -1 if device.gpu is None else device.gpu))
         if last is None:
             return []
         if last.lost:
@@ -137,9 +141,9 @@ class RunState:
         )
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
 
-    def _latest(self, sample: GpuSample) -> GpuSample:
+    def _latest(self, rank: int, sample: GpuSample) -> GpuSample:
         """Return a sample with what is asked more seldom from the one before, where it is not in this one."""
-        before = self._gpus.get(sample.gpu)
+        before = self._gpus.get((rank, sample.gpu))
         if before is None or sample.silent:
             return sample
         kept = {name: getattr(before, name) for name in _SELDOM if getattr(sample, name) is None}
@@ -257,10 +261,17 @@ class RunState:
         return f"{now} images/sec now, {mean} on average{loss}"
 
 
-def _slow_words(one: Standing) -> str:
-    name = f"tower {one.tower}" if one.gpu is None else f"GPU {one.gpu}"
-    by = "" if one.percent is None else f" by {percent(one.percent)} %"
-    return f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
+def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:
+    """Yield each slow device, or a host that is slow as a whole, by how much and why."""
+    names: dict[int, str | None] = {device.tower: short_name_of(device) for device in devices}
+    whole = whole_hosts(devices, {one.tower: one.cause for one in slow})
+    for own in whole.values():
+        names |= dict.fromkeys((device.tower for device in own), None)
+        names[own[0].tower] = host_name(own)
+    for one in slow:
+        if (name := names.get(one.tower)) is not None:
+            by = "" if one.percent is None else f" by {percent(one.percent)} %"
+            yield f"{name} slow{by}" + ("" if one.cause is None else f" ({one.cause})")
 
 
 def _link_words(sample: GpuSample) -> str | None:

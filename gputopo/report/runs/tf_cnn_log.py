@@ -10,8 +10,18 @@ from typing import Any
 
 from gputopo.report import units
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.runs.verdict.devices import label_of
 from gputopo.values.run.batches import batch_words, plain, stored_batches
-from gputopo.values.run.events import Evaluated, Event, ModelBuilt, RunFinished, RunStarted, Step, WarmupDone
+from gputopo.values.run.events import (
+    Device,
+    Evaluated,
+    Event,
+    ModelBuilt,
+    RunFinished,
+    RunStarted,
+    Step,
+    WarmupDone,
+)
 from gputopo.workload import workloads as workload
 
 DISPLAY_EVERY = 10  # the default of its --display_every
@@ -101,7 +111,7 @@ class TfCnnLog:
 
 def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
-    devices = [device.device.lower() for device in started.devices] if started else []
+    devices = [_device(device) for device in started.devices] if started else []
     known = {**(started.versions if started else {}), **versions}
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),
@@ -124,6 +134,10 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     ours = (("Precision:", _precision(spec)), ("Trainer:", spec.get("method") or spec.get("strategy")))
     fields += [(name, value) for name, value in ours if value]
     return [f"{name:<13}{value}" if len(name) < 13 else f"{name} {value}" for name, value in fields]
+
+
+def _device(device: Device) -> str:
+    return device.device.lower() if device.host is None else label_of(device)
 
 
 def _batches(spec: dict[str, Any], devices: int) -> list[tuple[str, Any]]:

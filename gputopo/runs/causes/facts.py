@@ -41,36 +41,42 @@ OF_HOST = 3
 INPUT, WEIGHTS, COMPUTE, REST, STEP = range(5)
 OF_STEP = 5
 
+_Place = tuple[int, int | None]  # rank of a host, and index of its GPU there; None: the host itself
+
 
 class Facts:
     """Means of the facts over the steps of each row of `gputopo.runs.verdict.paces.Paces`; NaN: not known."""
 
     def __init__(self, devices: Sequence[Device], known: Known | None = None) -> None:
         known = known or Known()
-        self._sharing, self._memory_mib = known.sharing, known.memory_mib
+        self._sharing = known.sharing
+        self._memory_mib: dict[_Place, int] = {(0, gpu): total for gpu, total in known.memory_mib.items()}
         self._towers = [device.tower for device in devices]
         self._places = {device.tower: place for place, device in enumerate(devices)}
-        self._gpus = [device.gpu for device in devices]
-        self._fresh: dict[tuple[int | None, int], list[float]] = {}  # since the last step; GPU None: host
-        self._last: dict[tuple[int | None, int], tuple[float, float]] = {}  # time and value
+        self._gpus = [(device.rank, device.gpu) for device in devices]
+        self._ranks = [device.rank for device in devices]
+        self._hosts = sorted({*self._ranks})
+        self._fresh: dict[tuple[_Place, int], list[float]] = {}  # since the last step
+        self._last: dict[tuple[_Place, int], tuple[float, float]] = {}  # time and value
         self._sampled: list[float] = []
         self._read_s = -math.inf  # when that row was made
-        self._link: dict[int, tuple[int | None, int | None]] = {}
-        self.lost: set[int] = set()  # GPUs that NVML reported as lost
-        self.xids: dict[int, int] = {}  # the last one of each GPU
+        self._link: dict[_Place, tuple[int | None, int | None]] = {}
+        self.lost: set[_Place] = set()  # GPUs that NVML reported as lost
+        self.xids: dict[_Place, int] = {}  # the last one of each GPU
         self._blocks = Blocks(mean_limit=math.inf)
 
     def add(self, sample: Sample) -> None:
         """Add a sample: of the step that is not over yet."""
         for gpu in sample.gpus:
+            place = (sample.rank, gpu.gpu)
             if gpu.lost:
-                self.lost.add(gpu.gpu)
-            for fact, value in self._of_gpu(gpu).items():
-                self._note(gpu.gpu, fact, value, sample.time_s)
-        self.xids.update((xid.gpu, xid.code) for xid in sample.xids if xid.gpu is not None)
+                self.lost.add(place)
+            for fact, value in self._of_gpu(place, gpu).items():
+                self._note(place, fact, value, sample.time_s)
+        self.xids.update(((sample.rank, xid.gpu), xid.code) for xid in sample.xids if xid.gpu is not None)
         if sample.host is not None:
-            for fact, value in _of_host(sample.host, len(self._gpus)).items():
-                self._note(None, fact, value, sample.time_s)
+            for fact, value in _of_host(sample.host, self._ranks.count(sample.rank)).items():
+                self._note((sample.rank, None), fact, value, sample.time_s)
 
     def end_step(self, step: Step, *, counted: bool) -> None:
         """Add the row of a step. `counted`: whether the paces have a row for it."""
@@ -84,34 +90,42 @@ class Facts:
     def of_gpu(self, tower: int, fact: int) -> list[float]:
         """Return a fact of a tower's GPU, by row."""
         if fact == SHARED:
-            return self._blocks.means(OF_GPU * len(self._gpus) + OF_HOST + OF_STEP + self._places[tower])
+            return self._blocks.means(self._after_hosts + OF_STEP + self._places[tower])
         return self._blocks.means(OF_GPU * self._places[tower] + fact)
 
-    def of_host(self, fact: int) -> list[float]:
-        """Return a fact of the host, by row."""
-        return self._blocks.means(OF_GPU * len(self._gpus) + fact)
+    def of_host(self, tower: int, fact: int) -> list[float]:
+        """Return a fact of a tower's host, by row."""
+        host = self._hosts.index(self._ranks[self._places[tower]])
+        return self._blocks.means(OF_GPU * len(self._gpus) + OF_HOST * host + fact)
 
     def of_step(self, part: int) -> list[float]:
         """Return the seconds of a part of the step, by row."""
-        return self._blocks.medians(OF_GPU * len(self._gpus) + OF_HOST + part)
+        return self._blocks.medians(self._after_hosts + part)
 
     def first_steps(self) -> list[int]:
         """Return the number of the first step of each row."""
         return self._blocks.first_steps
 
-    def _note(self, gpu: int | None, fact: int, value: float | None, time_s: float) -> None:
+    @property
+    def _after_hosts(self) -> int:
+        """The first column after those of the GPUs and the hosts."""
+        return OF_GPU * len(self._gpus) + OF_HOST * len(self._hosts)
+
+    def _note(self, place: _Place, fact: int, value: float | None, time_s: float) -> None:
         if value is not None:
-            self._fresh.setdefault((gpu, fact), []).append(value)
-            self._last[gpu, fact] = (time_s, value)
+            self._fresh.setdefault((place, fact), []).append(value)
+            self._last[place, fact] = (time_s, value)
 
     def _read_all(self, time_s: float) -> list[float]:
         row = [self._read(gpu, fact, time_s) for gpu in self._gpus for fact in range(OF_GPU)]
-        return row + [self._read(None, fact, time_s) for fact in range(OF_HOST)]
+        return row + [
+            self._read((rank, None), fact, time_s) for rank in self._hosts for fact in range(OF_HOST)
+        ]
 
-    def _read(self, gpu: int | None, fact: int, time_s: float) -> float:
-        if fresh := self._fresh.get((gpu, fact)):
+    def _read(self, place: _Place, fact: int, time_s: float) -> float:
+        if fresh := self._fresh.get((place, fact)):
             return fmean(fresh)
-        read_s, value = self._last.get((gpu, fact), (-math.inf, math.nan))
+        read_s, value = self._last.get((place, fact), (-math.inf, math.nan))
         return value if abs(time_s - read_s) <= MAX_AGE_S else math.nan
 
     def _shared(self, step: Step) -> list[float]:
@@ -125,10 +139,10 @@ class Facts:
             for tower in self._towers
         ]
 
-    def _of_gpu(self, gpu: GpuSample) -> Mapping[int, float | None]:
-        known = self._link.get(gpu.gpu, (None, None))
+    def _of_gpu(self, place: _Place, gpu: GpuSample) -> Mapping[int, float | None]:
+        known = self._link.get(place, (None, None))
         link = (gpu.pcie_gen or known[0], gpu.pcie_width or known[1])
-        self._link[gpu.gpu] = link
+        self._link[place] = link
         expected = expected_link(*link)
         mask = gpu.throttle_mask
         return {
@@ -141,8 +155,8 @@ class Facts:
             OTHERS: gpu.other_processes,
             HEAT: gpu.temperature_c,
             FULL: None
-            if gpu.memory_used_mib is None or gpu.gpu not in self._memory_mib
-            else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * self._memory_mib[gpu.gpu]),
+            if gpu.memory_used_mib is None or place not in self._memory_mib
+            else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * self._memory_mib[place]),
         }
 
 

@@ -25,8 +25,8 @@ class Source(Protocol):
     def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
         """Return a fact of a tower's GPU, by row."""
 
-    def of_host(self, fact: int, /) -> Sequence[float]:
-        """Return a fact of the host, by row."""
+    def of_host(self, tower: int, fact: int, /) -> Sequence[float]:
+        """Return a fact of a tower's host, by row."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +51,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return [values[row] for row in self.rows]
 
     def host(self, which: int) -> list[float]:
-        """Return a fact of the host, by row."""
-        values = self.facts.of_host(which)
+        """Return a fact of the device's host, by row."""
+        values = self.facts.of_host(self.tower, which)
         return [values[row] for row in self.rows]
 
 

@@ -44,7 +44,7 @@ class Rounds:
         """Return a fact of a device's GPU, by round."""
         return [_value(one, OF_GPU[which]) for one in self._readings[tower]]
 
-    def of_host(self, which: int, /) -> list[float]:
+    def of_host(self, tower: int, which: int, /) -> list[float]:
         """Return by how much a fact of the host was more in the device's run than in the peer's, by round."""
         name = OF_HOST[which]
         both = zip(self._readings[self._own], self._readings[self._peer], strict=True)

@@ -1,8 +1,12 @@
 """Which devices of a run are compared with which, and their names."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from gputopo.values.run.events import Device
+
+# A device of one of several hosts, as TensorFlow names it.
+_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
 
 
 def kind_of(device: Device) -> str:
@@ -13,15 +17,41 @@ def kind_of(device: Device) -> str:
     return "CPU" if is_cpu(device) else f"GPU {device.gpu_name or 'of unknown name'}"
 
 
+def place_name(place: str, devices: Iterable[Device]) -> str:
+    """Return the name of a place that TensorFlow names: "n2 GPU 3", "n2 CPU 0"; on a single host as it is.
+
+    `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
+    """
+    found = _HOSTED.fullmatch(place)
+    if found is None:
+        return place
+    rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
+    host = f"rank {rank}"
+    for device in devices:
+        if device.rank == rank:
+            host = device.host or host
+            if device.device == place and kind == "GPU" and device.gpu is not None:
+                number = device.gpu
+    return f"{host} {kind} {number}"
+
+
+def label_of(device: Device) -> str:
+    """Return what a device is called in tables and bars: "/GPU:3"; of several hosts "n2 GPU 3"."""
+    return place_name(device.device, (device,))
+
+
 def name_of(device: Device) -> str:
-    """Return a device's name for people: "GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
-    if is_cpu(device) or device.gpu is None:
+    """Return a device's name for people: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
+    if device.host is None and (is_cpu(device) or device.gpu is None):
         return f"tower {device.tower} ({device.device})"
-    return f"GPU {device.gpu} ({device.gpu_name})" if device.gpu_name else f"GPU {device.gpu}"
+    known = device.gpu_name and not is_cpu(device)
+    return f"{short_name_of(device)} ({device.gpu_name})" if known else short_name_of(device)
 
 
 def short_name_of(device: Device) -> str:
-    """Return "GPU 3", or "tower 1"."""
+    """Return "GPU 3", or "tower 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
+    if device.host is not None:
+        return label_of(device)
     return f"tower {device.tower}" if is_cpu(device) or device.gpu is None else f"GPU {device.gpu}"
 
 

@@ -9,8 +9,9 @@ from gputopo.runs.causes.run_parts import run_explained
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.answer import answer, unknown
 from gputopo.runs.verdict.cost import ALONE, cost
-from gputopo.runs.verdict.devices import is_cpu
+from gputopo.runs.verdict.devices import is_cpu, short_name_of
 from gputopo.runs.verdict.expected import against_expected, against_past
+from gputopo.runs.verdict.hosts import named_by_host
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference, differences, steps_needed
 from gputopo.runs.verdict.thresholds import SLOW_PERCENT
@@ -22,10 +23,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The verdicts of a run: one for each device, in their order, and the load of the host beside them.
 
     `run`: on the run as a whole (all devices alike), None where nothing is known against which to compare.
-    `cost`: of all slow devices together.
+    `cost`: of all slow devices together. `on`: the devices. `host`: of several, that of the first that
+    is too busy, else of rank 0.
     """
 
     devices: tuple[Verdict, ...]
+    on: tuple[Device, ...] = ()
     run: Verdict | None = None
     host: HostSummary | None = None
     cost: Cost | None = None
@@ -34,6 +37,16 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     def slow(self) -> tuple[Verdict, ...]:
         """The verdicts on slow devices."""
         return tuple(verdict for verdict in self.devices if verdict.word == SLOW)
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The rank of each tower's host."""
+        return {device.tower: device.rank for device in self.on}
+
+    def name_of(self, verdict: Verdict) -> str:
+        """Return the short name of the device that a verdict is on."""
+        names = (short_name_of(device) for device in self.on if device.tower == verdict.tower)
+        return next(names, f"tower {verdict.tower}")
 
 
 def judge(
@@ -47,11 +60,13 @@ def judge(
 
     `mode`: its `variable_update`. `expected`: its speed; `unexpected`: why that is not known.
     """
-    on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
-    host = paces.host.summary(cpu_devices=len(paces.devices) if on_cpu else 0)
+    hosts = _host_loads(paces)
+    host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
     found = differences(paces)
     verdicts = {
-        device.tower: _on_device(paces, device, [one for one in found if one.device == device], host)
+        device.tower: _on_device(
+            paces, device, [one for one in found if one.device == device], hosts.get(device.rank)
+        )
         for device in paces.devices
     }
     slow = {
@@ -63,10 +78,12 @@ def judge(
     def cost_of(peers: Mapping[tuple[int, str], int]) -> Cost | None:
         return cost(paces.kept.steps, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
+    together = _slow_together(verdicts := named_by_host(paces.devices, verdicts))
     return Judgement(
+        on=paces.devices,
         devices=tuple(
             msgspec.structs.replace(
-                verdict, cost=cost_of({key: peer for key, peer in slow.items() if key[0] == tower})
+                verdict, cost=cost_of({key: peer for key, peer in slow.items() if key[0] in together[tower]})
             )
             for tower, verdict in verdicts.items()
         ),
@@ -75,6 +92,29 @@ def judge(
         host=host,
         cost=cost_of(slow),
     )
+
+
+def _host_loads(paces: Paces) -> dict[int, HostSummary]:
+    """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
+    on_cpu = bool(paces.devices) and all(is_cpu(device) for device in paces.devices)
+    found = {}
+    for rank, record in paces.hosts.items():
+        own = [device for device in paces.devices if device.rank == rank]
+        load = record.summary(cpu_devices=len(own) if on_cpu else 0)
+        if load is not None and load.busy is not None and own and own[0].host is not None:
+            load = msgspec.structs.replace(load, busy=f"on {own[0].host} {load.busy}")
+        if load is not None:
+            found[rank] = load
+    return found
+
+
+def _slow_together(verdicts: Mapping[int, Verdict]) -> dict[int, set[int]]:
+    """Return by tower those that its verdict is about: itself, or all with the sentence of its host."""
+    slow = {tower: found.says for tower, found in verdicts.items() if found.word == SLOW}
+    return {
+        tower: {other for other, says in slow.items() if says == slow.get(tower)} or {tower}
+        for tower in verdicts
+    }
 
 
 def _on_run(
@@ -102,8 +142,9 @@ def _on_device(
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
-        lost = not is_cpu(device) and device.gpu in paces.facts.lost
-        xid = None if is_cpu(device) or device.gpu is None else paces.facts.xids.get(device.gpu)
+        place = (device.rank, device.gpu)
+        lost = not is_cpu(device) and place in paces.facts.lost
+        xid = None if is_cpu(device) or device.gpu is None else paces.facts.xids.get(place)
         return unknown(device, words.gone(paces.last_seen[device.tower], lost=lost, xid=xid))
     by_part = [answer(paces, one) for one in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]

@@ -49,7 +49,7 @@ class Paces:
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept = StepsKept()
-        self.host = HostRecord()
+        self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
@@ -65,9 +65,9 @@ class Paces:
             case Sample():
                 self.facts.add(event)
                 if event.host is not None:
-                    self.host.add(event.host)
+                    self.hosts.setdefault(event.rank, HostRecord()).add(event.host)
             case WarmupDone():
-                self.host.clear()  # counted is what loads the host from here on
+                self.hosts.clear()  # counted is what loads the host from here on
             case PhaseBegun():
                 self._after_phase = True
 

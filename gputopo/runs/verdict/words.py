@@ -7,7 +7,7 @@ import msgspec
 from gputopo.runs.verdict.devices import name_of
 from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.runs.verdict.thresholds import CONFIDENCE
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Cost, Expected, HostSummary, Verdict
 
 
@@ -25,10 +25,27 @@ def slow(device: Device, found: Verdict, *, by: str | None = None, throughout: b
     what = (
         f"computes {shown} % slower than its peers"
         if found.part == COMPUTE
-        else f"is {shown} % slower than its peers as it waits longer for its weights"
+        else f"is {shown} % slower than its peers as it waits longer for its weights{_over(device)}"
     )
     sure = f"at least {low} %, {100 * CONFIDENCE:g} % confidence"
     return f"{name_of(device)} {what}{_when(found, throughout)} ({sure})"
+
+
+def slow_host(name: str, device: Device, found: Verdict) -> str:
+    """Return how much slower the devices of a host are, `device` one of them; `found`: of all together."""
+    shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
+    than = f"{shown} % slower than those of other hosts"
+    what = (
+        f"compute {than}"
+        if found.part == COMPUTE
+        else f"are {than} as they wait longer for their weights{_over(device)}"
+    )
+    average = "" if found.share_of_steps is None else " on average, not in all steps"
+    return f"{name} {what}{average}{_when(found, True)} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
+
+
+def _over(device: Device) -> str:
+    return " over the network" if device.hop_to_variables == NETWORK else ""
 
 
 def slow_steps(device: Device, found: Verdict, away: float) -> str:

@@ -21,6 +21,9 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     rank: int = 0
 
 
+NETWORK = "network"  # the hop to variables on another host
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A tower's device: TensorFlow's name for it and, where it stands for one, the GPU of the machine.
 
@@ -33,7 +36,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     gpu: int | None = None  # index in the machine
     gpu_name: str | None = None
-    hop_to_variables: str | None = None  # "PIX"; "local"; "host"; None: own copy
+    hop_to_variables: str | None = None  # "PIX"; "local"; "host"; "network"; None: own copy
 
 
 class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):

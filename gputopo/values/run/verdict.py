@@ -118,7 +118,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     `expected`: its speed; None: `unexpected` has the reason, if it was looked for. `speeds`: of each tower's
     device alone, where the devices are of several models. `sharing`: towers whose GPUs share a link to the
-    host with that of a tower. `memory_mib`: of each GPU, by its index.
+    host with that of a tower. `memory_mib`: of each GPU of rank 0, by its index.
     """
 
     expected: Expected | None = None

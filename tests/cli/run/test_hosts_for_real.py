@@ -14,6 +14,8 @@ from gputopo.launch.jobs.guest import free_port
 
 pytestmark = pytest.mark.tensorflow
 
+# Two of one name are told apart by their ranks.
+HOSTS = ["localhost (rank 0)", "localhost (rank 1)"]
 RUN = (sys.executable, "-m", "gputopo", "run", "--cpu", "--json", "--model", "trivial")
 
 
@@ -59,7 +61,7 @@ def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
     assert [code for code, _, _ in trained] == [0, 0], trained
     result = result_of(trained)
     assert [row["device"]["rank"] for row in result["devices"]] == [0, 1]
-    assert [row["device"]["host"] for row in result["devices"]] == ["localhost", "localhost"]
+    assert [row["device"]["host"] for row in result["devices"]] == HOSTS
     assert [row["device"]["device"] for row in result["devices"]] == [
         "/job:worker/task:0/device:CPU:0",
         "/job:worker/task:1/device:CPU:0",

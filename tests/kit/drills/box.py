@@ -84,6 +84,7 @@ class Box:
     between two collections of garbage of a tower, 0: none; its seconds are `collects_s`. `phases`: by the
     step that they precede. `ends_at`: the worker fails after this step. `unsampled`: steps without samples.
     `skew_s`: of the samples against the steps; `clock_set_s`: by step, what the host's clock was set by.
+    `hosts`: load of the hosts of other ranks; without it that of `host`.
     `robbed`: a CPU device from whose part of the cores other programs take all their time.
     `known`: what the launcher knows of the box before the run.
     """
@@ -107,6 +108,7 @@ class Box:
     phases: Mapping[int, str] = field(default_factory=dict)
     cards: Mapping[int, Cards] = field(default_factory=dict)
     host: Callable[[int], Host] = lambda step: IDLE
+    hosts: Mapping[int, Callable[[int], Host]] = field(default_factory=dict)
     marks_end: Mapping[int, int] = field(default_factory=dict)
     ends_at: int | None = None
     unsampled: range = range(0)
@@ -119,6 +121,10 @@ class Box:
     def card(self, tower: int, step: int) -> Card:
         """The state of a tower's GPU in a step."""
         return self.cards[tower](step) if tower in self.cards else HEALTHY
+
+    def load(self, rank: int, step: int) -> Host:
+        """The load of a host in a step."""
+        return self.hosts.get(rank, self.host)(step)
 
     def trained(self, rng: random.Random) -> Iterator[tuple[float, Event]]:
         """Yield seconds since the start, and what the worker reports then."""
@@ -156,7 +162,7 @@ class Box:
             compute_s *= 1.3 if burst[tower] else 1.0
             if self.collected and (step + 17 * tower) % self.collected == 0:
                 compute_s += self.collects_s
-            compute_s += self._stolen_s(self.host(step), rng)
+            compute_s += self._stolen_s(self.load(device.rank, step), rng)
             if tower == self.robbed:  # what others take, they take from this one's part of the cores
                 compute_s /= 1 - min(0.9, len(self.devices) * self.host(step).other_cpu)
             weights_s = self._weights_s(tower, card) * math.exp(rng.gauss(0, self.noise))

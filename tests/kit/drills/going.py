@@ -15,12 +15,14 @@ from gputopo.probes.host_load import HostReader
 from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import run_report
+from gputopo.runs.device_results import clocks_key
 from gputopo.values.run.events import (
     Event,
     HostLoad,
     MachineSample,
     RankFailed,
     RunStarted,
+    Sample,
     Step,
     WarmupDone,
     decode_line,
@@ -72,11 +74,18 @@ class Watched:
 
     def __init__(self, box: Box) -> None:
         self._box = box
+        several = len({device.rank for device in box.devices}) > 1
+        # GPUs of several hosts are those of one box, one after another, and their samples are parted.
+        self._gpus = {
+            place: place if several else device.gpu
+            for place, device in enumerate(box.devices)
+            if device.gpu is not None
+        }
         self._machine = replace(
             SCENARIOS["four"],
             gpus=tuple(
                 replace(SCENARIOS["four"].gpus[0], address=f"0000:{16 + gpu:02x}:00.0", uuid=f"GPU-{gpu}")
-                for gpu in range(1 + max(device.gpu or 0 for device in box.devices))
+                for gpu in range(1 + max(self._gpus.values(), default=0))
             ),
         )
         self.fake = FakeNvml(self._machine)
@@ -85,7 +94,7 @@ class Watched:
         self.wall_s = BEGAN_S
         self._host = _HostReader()
         self._shown: tuple[Card, ...] = ()
-        gpus = [device.gpu for device in box.devices if device.gpu is not None]
+        gpus = list(self._gpus.values())
         self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
 
         def opened(asked: Sequence[int], others: Sequence[int]) -> Any:
@@ -104,9 +113,8 @@ class Watched:
         cards = tuple(self._box.card(tower, step) for tower in range(len(self._box.devices)))
         if cards != self._shown:
             gpus = list(self._machine.gpus)
-            for device, card in zip(self._box.devices, cards, strict=True):
-                if device.gpu is not None:
-                    gpus[device.gpu] = shown(gpus[device.gpu], card)
+            for place, gpu in self._gpus.items():
+                gpus[gpu] = shown(gpus[gpu], cards[place])
             self.fake.scenario = replace(self._machine, gpus=tuple(gpus))
             self._shown = cards
         self._host.load = load_of(self._box.host(step), self.wall_s)
@@ -119,7 +127,29 @@ class Watched:
             self.show(step)
             if step not in self._box.unsampled:
                 for event in self.watch.look():  # without GPUs it reads this machine's clock
-                    yield msgspec.structs.replace(event, time_s=self.wall_s)
+                    event = msgspec.structs.replace(event, time_s=self.wall_s)
+                    yield from self._of_hosts(event, step) if isinstance(event, Sample) else (event,)
+
+    def _of_hosts(self, sample: Sample, step: int) -> Iterator[Sample]:
+        """Yield the sample of each host, in which GPUs have the numbers that they have there."""
+        for rank in sorted({device.rank for device in self._box.devices}):
+            own = {
+                gpu: self._box.devices[place].gpu or 0
+                for place, gpu in self._gpus.items()
+                if self._box.devices[place].rank == rank
+            }
+            load = load_of(self._box.load(rank, step), self.wall_s)
+            yield msgspec.structs.replace(
+                sample,
+                rank=rank,
+                gpus=tuple(
+                    msgspec.structs.replace(one, gpu=own[one.gpu]) for one in sample.gpus if one.gpu in own
+                ),
+                host=None if sample.host is None else load,
+                xids=tuple(
+                    msgspec.structs.replace(one, gpu=own[one.gpu]) for one in sample.xids if one.gpu in own
+                ),
+            )
 
 
 def shown(spec: GpuSpec, card: Card) -> GpuSpec:
@@ -195,7 +225,7 @@ def _spec(box: Box) -> dict[str, Any]:
         "ps_device": box.devices[0].device,
         "batch_size": 64,
         "num_batches": box.steps,
-        "max_clocks_mhz": {str(one.gpu): clocks for one in box.devices},
+        "max_clocks_mhz": {clocks_key(one.rank, one.gpu): clocks for one in box.devices},
         "devices": [{"gpu": one.gpu} for one in box.devices],
         "data": {"source": "python" if box.waited_s(box.steps) else "gpu"},
     }

@@ -22,8 +22,21 @@ def complaints_on(drill: Drill, result: Result, words: str) -> list[str]:
     return [
         *_of_devices(drill, result),
         *_of_the_run(drill, result),
+        *_of_hosts(drill, result),
         *([f"the report lacks {drill.says!r}"] if drill.says not in words else []),
     ]
+
+
+def hosts_called_slow(result: Result) -> set[str]:
+    """Names of the hosts that are called slow as a whole."""
+    says = [anomaly.says for anomaly in result.anomalies]
+    return {one.removeprefix("host ").split(":")[0] for one in says if one.startswith("host ")}
+
+
+def _of_hosts(drill: Drill, result: Result) -> Iterator[str]:
+    found = hosts_called_slow(result)
+    if found != ({drill.host} if drill.host else set()):
+        yield f"hosts that are called slow: {', '.join(sorted(found)) or 'none'}, not {drill.host or 'none'}"
 
 
 def accused(result: Result) -> set[int]:

@@ -42,7 +42,7 @@ class Drill:
     slower, by tower; a drill of less than a run resolves need not be found. `even`: towers that must be
     called even. `untold`: that must not be judged either way. `why`: a word of the reason. `run`: the cause
     by which the run as a whole became slower; None: it must not be called slower. `says`: words of the
-    report.
+    report. `host`: the one that must be called slow as a whole; empty: none may be.
     """
 
     box: Box
@@ -54,10 +54,11 @@ class Drill:
     run: str | None = None
     input: str | None = None
     says: str = ""
+    host: str = ""
     since: int | None = None
 
 
-def _box(dice: Dice, **changes: object) -> Box:
+def box_with(dice: Dice, **changes: object) -> Box:
     given = {
         "devices": gpu_devices(dice.whole(4, 3, 8)),
         "noise": dice.number(0.01, 0.004, 0.02),
@@ -70,7 +71,7 @@ def _box(dice: Dice, **changes: object) -> Box:
     return Box(**given)  # type: ignore[arg-type]
 
 
-def _percent(card: Card, box: Box) -> float:
+def percent_of(card: Card, box: Box) -> float:
     """How much slower a card in that state computes, in percent of pace."""
     return 100 * (1 - card.pace(box.alpha, box.beta))
 
@@ -78,7 +79,7 @@ def _percent(card: Card, box: Box) -> float:
 def _slow_card(usual: float, low: float, high: float) -> Callable[[Dice], Drill]:
     def make(dice: Dice) -> Drill:
         percent = dice.number(usual, low, high)
-        box = _box(dice, steps=SHORT)
+        box = box_with(dice, steps=SHORT)
         tower = dice.whole(1, 0, len(box.devices) - 1)
         box.cards = {tower: always(Card(hidden=1 - percent / 100))}
         return Drill(box, slow={tower: ""}, percent={tower: percent})
@@ -87,7 +88,7 @@ def _slow_card(usual: float, low: float, high: float) -> Callable[[Dice], Drill]
 
 
 def _three_percent(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT)
+    box = box_with(dice, steps=SHORT)
     box.cards = {1: always(Card(hidden=0.975))}
     return Drill(box)
 
@@ -96,33 +97,33 @@ def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 200) -> C
     """A card that gets into a state within the run and stays there."""
 
     def make(dice: Dice) -> Drill:
-        box, state = _box(dice), card(dice)
+        box, state = box_with(dice), card(dice)
         step = dice.whole(onset, 100, 280)
         tower = dice.whole(2, 0, len(box.devices) - 1)
         box.cards = {tower: since(step, state)}
-        return Drill(box, slow={tower: cause}, percent={tower: _percent(state, box)}, since=step)
+        return Drill(box, slow={tower: cause}, percent={tower: percent_of(state, box)}, since=step)
 
     return make
 
 
 def _always_capped(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT)
+    box = box_with(dice, steps=SHORT)
     card = Card(core=dice.number(0.85, 0.75, 0.92), throttle=POWER_CAP)
     tower = dice.whole(1, 0, len(box.devices) - 1)
     box.cards = {tower: always(card)}
-    return Drill(box, slow={tower: "power-cap"}, percent={tower: _percent(card, box)})
+    return Drill(box, slow={tower: "power-cap"}, percent={tower: percent_of(card, box)})
 
 
 def _partly_the_memory_clock(dice: Dice) -> Drill:
     """As GPU 1 of the 7gforce table: 5 % less memory clock, 15 % less pace."""
-    box = _box(dice, steps=SHORT, devices=gpu_devices(6))
+    box = box_with(dice, steps=SHORT, devices=gpu_devices(6))
     card = Card(memory=0.95, hidden=dice.number(0.85, 0.80, 0.88))
     box.cards = {1: always(card), 2: always(Card(memory=0.95, hidden=0.993))}
-    return Drill(box, slow={1: "memory-clock"}, percent={1: _percent(card, box)}, says="unexplained")
+    return Drill(box, slow={1: "memory-clock"}, percent={1: percent_of(card, box)}, says="unexplained")
 
 
 def _ramp(dice: Dice) -> Drill:
-    box = _box(dice, steps=700)
+    box = box_with(dice, steps=700)
     onset, length = dice.whole(300, 200, 350), dice.whole(80, 30, 120)
     deep = dice.number(0.16, 0.10, 0.25)
 
@@ -140,7 +141,7 @@ def _ramp(dice: Dice) -> Drill:
 
 def _link(width: int, gen: int) -> Callable[[Dice], Drill]:
     def make(dice: Dice) -> Drill:
-        box = _box(dice)
+        box = box_with(dice)
         step, tower = dice.whole(150, 100, 280), dice.whole(2, 1, len(box.devices) - 1)
         box.cards = {tower: since(step, Card(width=width, gen=gen))}
         wait = 0.012 * 48 / (gen * width)
@@ -151,14 +152,14 @@ def _link(width: int, gen: int) -> Callable[[Dice], Drill]:
 
 
 def _narrow_slot(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT, weights_s=0.02)
+    box = box_with(dice, steps=SHORT, weights_s=0.02)
     box.cards = {2: always(Card(width=4))}
     return Drill(box, slow={2: "pcie-link"}, percent={2: 30.0})
 
 
 def _shared_link(dice: Dice) -> Drill:
     """Two cards behind one uplink, which each has half of while both copy."""
-    box = _box(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=SHORT)
+    box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=SHORT)
     box.known = Known(sharing={2: (3,), 3: (2,)})
     box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
     cause = "pcie-shared"
@@ -167,11 +168,11 @@ def _shared_link(dice: Dice) -> Drill:
 
 def _memory_full(dice: Dice) -> Drill:
     """Somebody's arrays fill the memory of one card, and its allocations are retried."""
-    box = _box(dice, steps=SHORT)
+    box = box_with(dice, steps=SHORT)
     box.known = Known(memory_mib=dict.fromkeys(range(len(box.devices)), 40_960))
     card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
     box.cards = {1: always(card)}
-    return Drill(box, slow={1: "memory-full"}, percent={1: _percent(card, box)})
+    return Drill(box, slow={1: "memory-full"}, percent={1: percent_of(card, box)})
 
 
 def _expected(images_per_sec: float) -> Expected:
@@ -198,14 +199,14 @@ def _two_models(dice: Dice) -> Drill:
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
         for tower, name in enumerate(names)
     )
-    box, percent = _box(dice, devices=devices, speeds=(1.0, 1.3), steps=SHORT), dice.number(18, 14, 25)
+    box, percent = box_with(dice, devices=devices, speeds=(1.0, 1.3), steps=SHORT), dice.number(18, 14, 25)
     box.known = Known(speeds={0: _expected(500), 1: _expected(650)})
     box.cards = {1: always(Card(hidden=1 - percent / 100))}
     return Drill(box, slow={1: ""}, percent={1: percent})
 
 
 def _flapping(dice: Dice) -> Drill:
-    box = _box(dice, steps=600, memory=0.0)
+    box = box_with(dice, steps=600, memory=0.0)
     period, low = dice.whole(30, 24, 48), dice.number(0.80, 0.72, 0.85)
 
     def clock(step: int) -> Card:
@@ -218,7 +219,7 @@ def _flapping(dice: Dice) -> Drill:
 
 
 def _two_stages(dice: Dice) -> Drill:
-    box = _box(dice, steps=600)
+    box = box_with(dice, steps=600)
     first, second = dice.whole(180, 120, 220), dice.whole(380, 320, 450)
     shallow, deep = Card(core=0.91, throttle=POWER_CAP), Card(core=0.8, throttle=POWER_CAP)
 
@@ -226,27 +227,27 @@ def _two_stages(dice: Dice) -> Drill:
         return HEALTHY if step < first else shallow if step < second else deep
 
     box.cards = {1: capped}
-    return Drill(box, slow={1: "power-cap"}, percent={1: _percent(shallow, box)}, since=first)
+    return Drill(box, slow={1: "power-cap"}, percent={1: percent_of(shallow, box)}, since=first)
 
 
 def _and_back(dice: Dice) -> Drill:
-    box = _box(dice, steps=600)
+    box = box_with(dice, steps=600)
     first, last = dice.whole(200, 120, 250), dice.whole(400, 350, 450)
     card = Card(busy=dice.number(0.3, 0.2, 0.5), others=1)
     box.cards = {0: since(first, card, last)}
-    return Drill(box, slow={0: "other-process"}, percent={0: _percent(card, box)}, since=first)
+    return Drill(box, slow={0: "other-process"}, percent={0: percent_of(card, box)}, since=first)
 
 
 def _two_faults(dice: Dice) -> Drill:
-    box = _box(dice, devices=gpu_devices(6))
+    box = box_with(dice, devices=gpu_devices(6))
     hot, capped = Card(core=0.86, throttle=THERMAL, temperature=92), Card(core=0.88, throttle=POWER_CAP)
     box.cards = {1: since(150, hot), 4: since(230, capped)}
-    percents = {1: _percent(hot, box), 4: _percent(capped, box)}
+    percents = {1: percent_of(hot, box), 4: percent_of(capped, box)}
     return Drill(box, slow={1: "thermal", 4: "power-cap"}, percent=percents)
 
 
 def _clock_and_process(dice: Dice) -> Drill:
-    box = _box(dice, steps=600)
+    box = box_with(dice, steps=600)
 
     def card(step: int) -> Card:
         core = 0.85 if step >= 200 else 1.0
@@ -260,28 +261,30 @@ def _clock_and_process(dice: Dice) -> Drill:
 
 def _starved(dice: Dice) -> Drill:
     late_s, step = dice.number(0.05, 0.03, 0.12), dice.whole(200, 120, 250)
-    box = _box(dice, waited_s=lambda now: late_s if now >= step else 0.0005)
+    box = box_with(dice, waited_s=lambda now: late_s if now >= step else 0.0005)
     return Drill(box, run="input-starved", input="input")
 
 
 def _starved_always(dice: Dice) -> Drill:
-    return Drill(_box(dice, steps=SHORT, waited_s=lambda now: 0.06), input="input")
+    return Drill(box_with(dice, steps=SHORT, waited_s=lambda now: 0.06), input="input")
 
 
 def _reduction(dice: Dice) -> Drill:
     more_s, step = dice.number(0.04, 0.03, 0.1), dice.whole(200, 120, 250)
-    return Drill(_box(dice, rest_s=lambda now: 0.01 + (more_s if now >= step else 0.0)), run="reduction-slow")
+    return Drill(
+        box_with(dice, rest_s=lambda now: 0.01 + (more_s if now >= step else 0.0)), run="reduction-slow"
+    )
 
 
 def _all_from_onset(dice: Dice) -> Drill:
-    box, card = _box(dice), Card(core=dice.number(0.8, 0.7, 0.86), throttle=POWER_CAP)
+    box, card = box_with(dice), Card(core=dice.number(0.8, 0.7, 0.86), throttle=POWER_CAP)
     step = dice.whole(200, 120, 250)
     box.cards = {tower: since(step, card) for tower in range(len(box.devices))}
     return Drill(box, run="compute-slow")
 
 
 def _all_alike(dice: Dice) -> Drill:
-    box, card = _box(dice, steps=SHORT), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
+    box, card = box_with(dice, steps=SHORT), Card(core=dice.number(0.8, 0.7, 0.9), throttle=POWER_CAP)
     box.cards = {tower: always(card) for tower in range(len(box.devices))}
     return Drill(box)
 
@@ -293,7 +296,7 @@ def _far(dice: Dice) -> Drill:
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name="GTX 1070", hop_to_variables=hop)
         for tower, hop in enumerate(hops)
     )
-    return Drill(_box(dice, steps=SHORT, devices=devices, weights_s=(0.002, 0.012, 0.030, 0.031)))
+    return Drill(box_with(dice, steps=SHORT, devices=devices, weights_s=(0.002, 0.012, 0.030, 0.031)))
 
 
 def _mixed(dice: Dice) -> Drill:
@@ -306,7 +309,7 @@ def _mixed(dice: Dice) -> Drill:
             for tower in (3, 4)
         ),
     )
-    box = _box(dice, steps=SHORT, devices=devices, speeds=(1.0, 1.0, 1.0, 1.3, 1.3))
+    box = box_with(dice, steps=SHORT, devices=devices, speeds=(1.0, 1.0, 1.0, 1.3, 1.3))
     percent = dice.number(10, 6, 20)
     box.cards = {1: always(Card(hidden=1 - percent / 100))}
     return Drill(box, slow={1: ""}, percent={1: percent})
@@ -318,29 +321,29 @@ def _mixed_even(dice: Dice) -> Drill:
 
 
 def _lost(dice: Dice) -> Drill:
-    box, step = _box(dice), dice.whole(200, 100, 300)
+    box, step = box_with(dice), dice.whole(200, 100, 300)
     box.cards, box.ends_at = {1: since(step, Card(lost=True))}, step + 3
     return Drill(box, says="Failed: ")
 
 
 def _without_marks(dice: Dice) -> Drill:
-    box, step = _box(dice), dice.whole(200, 100, 300)
+    box, step = box_with(dice), dice.whole(200, 100, 300)
     box.cards, box.marks_end = {1: since(step, Card(lost=True))}, {1: step}
     return Drill(box, untold=(1,), why="lost")
 
 
 def _wrapping(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT)
+    box = box_with(dice, steps=SHORT)
     box.cards = {1: lambda step: Card(replays=(2**32 - 40 + step) % 2**32)}
     return Drill(box)
 
 
 def _gap(dice: Dice) -> Drill:
     """No sample comes while the fault begins."""
-    box, card = _box(dice, steps=500), Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
+    box, card = box_with(dice, steps=500), Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
     step = dice.whole(220, 200, 240)
     box.cards, box.unsampled = {2: since(step, card)}, range(170, 320)
-    return Drill(box, slow={2: "power-cap"}, percent={2: _percent(card, box)}, since=step)
+    return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
 
 
 def _skewed(seconds: float) -> Callable[[Dice], Drill]:
@@ -370,7 +373,7 @@ def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
         devices = cpu_devices(2) if on_cpu else gpu_devices(dice.whole(4, 2, 8))
         other = dice.number(share, share - 0.1, min(1.0, share + 0.2))
         host = Host(other_cpu=other, run_cpu=0.9 if on_cpu else 0.35, queue=14)
-        box = _box(
+        box = box_with(
             dice, steps=SHORT, devices=devices, host=lambda step: host, backend="cpu" if on_cpu else "gpu"
         )
         if slow:
@@ -382,13 +385,13 @@ def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:
 
 def _swapping(dice: Dice) -> Drill:
     host = Host(memory_available=0.01, swap_bytes_per_s=60e6)
-    box = _box(dice, steps=SHORT, host=lambda step: host)
+    box = box_with(dice, steps=SHORT, host=lambda step: host)
     return Drill(box)
 
 
 def _short(slow: float) -> Callable[[Dice], Drill]:
     def make(dice: Dice) -> Drill:
-        box = _box(dice, compute_s=dice.number(0.003, 0.002, 0.004), noise=0.04, weights_s=0.0003)
+        box = box_with(dice, compute_s=dice.number(0.003, 0.002, 0.004), noise=0.04, weights_s=0.0003)
         box.rest_s = lambda step: 0.0005
         box.cards = {1: always(Card(hidden=1 - slow))}
         return Drill(box, untold=(1,) if slow else (), why="larger batch" if slow else "")
@@ -397,11 +400,11 @@ def _short(slow: float) -> Callable[[Dice], Drill]:
 
 
 def _steady(**changes: object) -> Callable[[Dice], Drill]:
-    return lambda dice: Drill(_box(dice, **{"steps": SHORT, **changes}))
+    return lambda dice: Drill(box_with(dice, **{"steps": SHORT, **changes}))
 
 
 def _even(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT)
+    box = box_with(dice, steps=SHORT)
     return Drill(box, even=tuple(range(len(box.devices))) if box.noise <= 0.01 else ())
 
 
@@ -409,27 +412,27 @@ def _paused(*phases: str) -> Callable[[Dice], Drill]:
     def make(dice: Dice) -> Drill:
         every = dice.whole(50, 30, 90)
         marks = {step: phases[place % len(phases)] for place, step in enumerate(range(every, 400, every))}
-        return Drill(_box(dice, phases=marks))
+        return Drill(box_with(dice, phases=marks))
 
     return make
 
 
 def _warming(dice: Dice) -> Drill:
-    box = _box(dice)
+    box = box_with(dice)
     box.cards = {2: lambda step: Card(core=0.8, temperature=40) if step <= 40 else HEALTHY}
     return Drill(box)
 
 
 def _clock_without_pace(dice: Dice) -> Drill:
     """A clock that is lower and costs nothing: the model waits for its memory."""
-    box = _box(dice, alpha=0.0)
+    box = box_with(dice, alpha=0.0)
     box.cards = {1: since(200, Card(core=0.88, throttle=POWER_CAP))}
     return Drill(box)
 
 
 def _innocent_clock(dice: Dice) -> Drill:
     """Slow all along for a hidden reason, beside a clock that moves without any effect."""
-    box, percent = _box(dice, alpha=0.0), dice.number(12, 8, 20)
+    box, percent = box_with(dice, alpha=0.0), dice.number(12, 8, 20)
 
     def card(step: int) -> Card:
         return Card(core=0.88 if step % 100 >= 50 else 1.0, hidden=1 - percent / 100)
@@ -440,7 +443,7 @@ def _innocent_clock(dice: Dice) -> Drill:
 
 def _all_capped_one_slow(dice: Dice) -> Drill:
     """Every card is at its power limit, as cards at work often are: that is not why one is slower."""
-    box, percent = _box(dice, steps=SHORT), dice.number(12, 7, 20)
+    box, percent = box_with(dice, steps=SHORT), dice.number(12, 7, 20)
     capped = Card(core=0.93, throttle=POWER_CAP, temperature=84)
     box.cards = {tower: always(capped) for tower in range(len(box.devices))}
     box.cards[1] = always(replace(capped, hidden=1 - percent / 100))
@@ -448,49 +451,49 @@ def _all_capped_one_slow(dice: Dice) -> Drill:
 
 
 def _one_fast(dice: Dice) -> Drill:
-    box = _box(dice, steps=SHORT, devices=gpu_devices(8))
+    box = box_with(dice, steps=SHORT, devices=gpu_devices(8))
     box.cards = {3: always(Card(hidden=dice.number(1.08, 1.05, 1.15)))}
     return Drill(box)
 
 
 def _hot_without_effect(dice: Dice) -> Drill:
     """Warm, and not slowed down by it: slow for another reason."""
-    box, percent = _box(dice, steps=SHORT), dice.number(9, 6, 15)
+    box, percent = box_with(dice, steps=SHORT), dice.number(9, 6, 15)
     box.cards = {0: always(Card(hidden=1 - percent / 100, temperature=89))}
     return Drill(box, slow={0: ""}, percent={0: percent})
 
 
 def _until(dice: Dice) -> Drill:
     """Another program was there when the run began, and ended."""
-    box, last = _box(dice), dice.whole(200, 150, 250)
+    box, last = box_with(dice), dice.whole(200, 150, 250)
     card = Card(busy=dice.number(0.3, 0.15, 0.5), others=1)
     box.cards = {2: since(-100, card, last)}
-    return Drill(box, slow={2: "other-process"}, percent={2: _percent(card, box)})
+    return Drill(box, slow={2: "other-process"}, percent={2: percent_of(card, box)})
 
 
 def _two_of_three(dice: Dice) -> Drill:
-    box, percent = _box(dice, steps=SHORT, devices=gpu_devices(3)), dice.number(10, 6, 20)
+    box, percent = box_with(dice, steps=SHORT, devices=gpu_devices(3)), dice.number(10, 6, 20)
     box.cards = {tower: always(Card(hidden=1 - percent / 100)) for tower in (0, 2)}
     return Drill(box, slow={0: "", 2: ""}, percent={0: percent, 2: percent})
 
 
 def _noisy_slow(dice: Dice) -> Drill:
     """Five percent in so much noise that nobody can say: neither slow nor even."""
-    box = _box(dice, steps=60, noise=0.09, memory=0.3)
+    box = box_with(dice, steps=60, noise=0.09, memory=0.3)
     box.cards = {1: always(Card(hidden=0.95))}
     return Drill(box, untold=(1,))
 
 
 def _pauses_of_all(dice: Dice) -> Drill:
     """Every hundred steps all wait for a disk, and no phase is announced."""
-    return Drill(_box(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
+    return Drill(box_with(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
 
 
 def _long(dice: Dice) -> Drill:
-    box, card = _box(dice, steps=1500), _capped(dice)
+    box, card = box_with(dice, steps=1500), _capped(dice)
     step = dice.whole(1000, 700, 1200)
     box.cards = {2: since(step, card)}
-    return Drill(box, slow={2: "power-cap"}, percent={2: _percent(card, box)}, since=step)
+    return Drill(box, slow={2: "power-cap"}, percent={2: percent_of(card, box)}, since=step)
 
 
 Make = Callable[[Dice], Drill]

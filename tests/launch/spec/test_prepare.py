@@ -240,7 +240,7 @@ def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
             for gpu in box.gpus
         ),
     )
-    expected = {0: {"graphics": 1900, "memory": 4004}, 1: {"graphics": 1901}}
+    expected = {"0": {"graphics": 1900, "memory": 4004}, "1": {"graphics": 1901}}
     plan = plan_for((0, 1), "cpu")
     assert on_gpus(plan, of=clocked).max_clocks_mhz == expected
     rehearsed = Target("cpu", plan, clocked, rehearsal_of="7gforce")

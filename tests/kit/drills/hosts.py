@@ -1,0 +1,180 @@
+"""Drills over several hosts: n1, n2 and so on, whose GPUs have the same numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from gputopo.values.run.events import NETWORK, Device
+from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
+from tests.kit.drills.box import POWER_CAP, THERMAL, Box, Card, Host, always, since
+from tests.kit.drills.table import SHORT, Dice, Drill, box_with, percent_of
+
+
+def _hosts(dice: Dice, *, hop: str | None = None, least: int = 2) -> tuple[Device, ...]:
+    """Two to four hosts of as many GPUs each."""
+    each = dice.whole(4, least, 6)
+    return on_hosts(*(gpu_devices(each) for _ in range(dice.whole(2, 2, 4))), hop=hop)
+
+
+def _box(dice: Dice, devices: Sequence[Device], **changes: object) -> Box:
+    return box_with(dice, **{"devices": devices, "steps": SHORT, **changes})
+
+
+def _of(devices: Sequence[Device], rank: int) -> list[int]:
+    return [device.tower for device in devices if device.rank == rank]
+
+
+def _even(dice: Dice) -> Drill:
+    return Drill(_box(dice, _hosts(dice)), says="All devices are even" if not dice.thrown else "")
+
+
+def _slow_card(dice: Dice) -> Drill:
+    """A card of another host than rank 0's."""
+    devices, percent = _hosts(dice), dice.number(15, 6, 25)
+    tower = dice.whole(5, _of(devices, 1)[0], len(devices) - 1)
+    box = _box(dice, devices, cards={tower: always(Card(hidden=1 - percent / 100))})
+    says = f"! {devices[tower].host} GPU {devices[tower].gpu} ("
+    return Drill(box, slow={tower: ""}, percent={tower: percent}, says=says)
+
+
+def _same_number(dice: Dice) -> Drill:
+    """GPUs of one number on two hosts: of one the power is capped, the other is slow for no known reason."""
+    devices = _hosts(dice, least=3)
+    first, second = _of(devices, 0)[1], _of(devices, 1)[1]
+    capped = Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
+    hidden = Card(hidden=dice.number(0.88, 0.75, 0.92))
+    box = _box(dice, devices, cards={first: always(capped), second: always(hidden)})
+    percents = {first: percent_of(capped, box), second: percent_of(hidden, box)}
+    return Drill(box, slow={first: "power-cap", second: ""}, percent=percents, says="! n2 GPU 1 (")
+
+
+def _link_of_another_host(dice: Dice) -> Drill:
+    devices = _hosts(dice, hop="host", least=3)
+    tower = _of(devices, 1)[0]
+    box = _box(dice, devices, weights_s=0.02, cards={tower: always(Card(width=4))})
+    return Drill(box, slow={tower: "pcie-link"}, percent={tower: 30.0}, says="! n2 GPU 0 (")
+
+
+def _slow_host(card: Callable[[Dice], Card], cause: str) -> Callable[[Dice], Drill]:
+    def make(dice: Dice) -> Drill:
+        devices = _hosts(dice)
+        rank = dice.whole(1, 0, devices[-1].rank)
+        own, state = _of(devices, rank), card(dice)
+        box = _box(dice, devices, cards={tower: always(state) for tower in own})
+        percent = percent_of(state, box)
+        return Drill(
+            box,
+            slow=dict.fromkeys(own, cause),
+            percent=dict.fromkeys(own, percent),
+            host=f"n{rank + 1}",
+            says=f"! host n{rank + 1}: all {len(own)} GPUs compute",
+        )
+
+    return make
+
+
+def _slow_host_since(dice: Dice) -> Drill:
+    devices, step = _hosts(dice), dice.whole(200, 120, 280)
+    own = _of(devices, 1)
+    hot = Card(core=dice.number(0.85, 0.75, 0.88), throttle=THERMAL, temperature=90)
+    box = _box(dice, devices, steps=400, cards={tower: since(step, hot) for tower in own})
+    percents = dict.fromkeys(own, percent_of(hot, box))
+    slow: dict[int, str | None] = dict.fromkeys(own, "thermal")
+    return Drill(box, slow=slow, percent=percents, since=step, host="n2", says="On n2 GPU")
+
+
+def _all_but_one(dice: Dice) -> Drill:
+    """Where one GPU of a host is as fast as those of the others, the slow ones are named one by one."""
+    devices, percent = _hosts(dice, least=3), dice.number(15, 9, 25)
+    own = _of(devices, 1)[1:]
+    box = _box(dice, devices, cards={tower: always(Card(hidden=1 - percent / 100)) for tower in own})
+    return Drill(box, slow=dict.fromkeys(own, ""), percent=dict.fromkeys(own, percent), says="! n2 GPU 1 (")
+
+
+def _slow_host_with_a_slower_card(dice: Dice) -> Drill:
+    devices = _hosts(dice, least=3)
+    own = _of(devices, 1)
+    cards = {tower: Card(hidden=0.88) for tower in own} | {own[2]: Card(hidden=0.65)}
+    box = _box(dice, devices, cards={tower: always(card) for tower, card in cards.items()})
+    percents = {tower: percent_of(card, box) for tower, card in cards.items()}
+    return Drill(box, slow=dict.fromkeys(own, ""), percent=percents, host="n2", says="! n2 GPU 2 (")
+
+
+def _network(dice: Dice) -> Drill:
+    """Variables on n1: the weights of n3 take longer over the network than those of n2."""
+    each = dice.whole(4, 2, 6)
+    devices = on_hosts(*(gpu_devices(each) for _ in range(3)), hop=NETWORK)
+    devices = tuple(
+        one if one.rank else msgspec.structs.replace(one, hop_to_variables="host") for one in devices
+    )
+    waits = [0.012 if one.rank == 0 else 0.030 if one.rank == 1 else 0.060 for one in devices]
+    box = _box(dice, devices, weights_s=waits)
+    own = _of(devices, 2)
+    percent = 100 * 0.030 / (box.compute_s + 0.060)
+    return Drill(
+        box,
+        slow=dict.fromkeys(own),
+        percent=dict.fromkeys(own, percent),
+        host="n3",
+        says="wait longer for their weights over the network",
+    )
+
+
+def _far(dice: Dice) -> Drill:
+    """Variables on n1: that the network takes longer than the bus of n1 is nobody's fault."""
+    drill = _network(dice)
+    devices = [one for one in drill.box.devices if one.rank < 2]
+    waits = [0.012 if one.rank == 0 else 0.030 for one in devices]
+    return Drill(replace(drill.box, devices=devices, weights_s=waits))
+
+
+def _two_models(dice: Dice) -> Drill:
+    """Hosts with different GPUs: a card is compared with those of its model."""
+    each, percent = dice.whole(4, 3, 6), dice.number(15, 6, 25)
+    devices = on_hosts(gpu_devices(each, "GTX 1070"), gpu_devices(each, "GTX 1080"))
+    tower = _of(devices, 1)[2]
+    speeds = [1.0 if one.rank == 0 else 1.3 for one in devices]
+    box = _box(dice, devices, speeds=speeds, cards={tower: always(Card(hidden=1 - percent / 100))})
+    return Drill(box, slow={tower: ""}, percent={tower: percent}, says="! n2 GPU 2 (GTX 1080)")
+
+
+def _two_models_even(dice: Dice) -> Drill:
+    return Drill(replace(_two_models(dice).box, cards={}))
+
+
+def _busy_host(dice: Dice) -> Drill:
+    """Other programs take the cores of n2: what looks slow there is not judged, and n1 is."""
+    devices, load = _hosts(dice), Host(other_cpu=0.6, run_cpu=0.5, queue=20)
+    own = _of(devices, 1)
+    card = always(Card(hidden=0.8))
+    box = _box(dice, devices, cards=dict.fromkeys((*own, 0), card), hosts={1: lambda step: load})
+    percent = {0: 20.0}
+    return Drill(box, slow={0: ""}, percent=percent, untold=tuple(own), why="on n2 other programs")
+
+
+def _cpu_devices(dice: Dice) -> Drill:
+    devices, percent = on_hosts(cpu_devices(2), cpu_devices(2)), dice.number(20, 12, 30)
+    box = _box(dice, devices, backend="cpu", cards={3: always(Card(hidden=1 - percent / 100))})
+    return Drill(box, slow={3: None}, percent={3: percent}, says="! n2 CPU 1 computes")
+
+
+HOST_DRILLS: dict[str, Callable[[Dice], Drill]] = {
+    "hosts: even": _even,
+    "hosts: slow card on another host": _slow_card,
+    "hosts: one number, two reasons": _same_number,
+    "hosts: slow link on another host": _link_of_another_host,
+    "hosts: a slow host": _slow_host(lambda dice: Card(hidden=dice.number(0.85, 0.75, 0.92)), ""),
+    "hosts: a host at its power limit": _slow_host(
+        lambda dice: Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP), "power-cap"
+    ),
+    "hosts: a host too warm from a step on": _slow_host_since,
+    "hosts: all but one of a host slow": _all_but_one,
+    "hosts: a slow host with a slower card": _slow_host_with_a_slower_card,
+    "hosts: network": _network,
+    "hosts: variables on another host": _far,
+    "hosts: two models, one slow": _two_models,
+    "hosts: two models, even": _two_models_even,
+    "hosts: a busy host": _busy_host,
+    "hosts: CPU devices": _cpu_devices,
+}
