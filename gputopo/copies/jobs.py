@@ -415,18 +415,27 @@ def _fabric(setting: Setting) -> Iterator[Job]:
 
 
 def _matchings(setting: Setting) -> Iterator[Job]:
-    """Return rounds in which each GPU exchanges with one other; together they have all pairs.
-
-    By the circle method: one stays, the others go round.
-    """
-    gpus: list[int | None] = [*setting.gpus, *([None] if len(setting.gpus) % 2 else [])]
-    if len(gpus) < 4:
+    """Return rounds in which each GPU exchanges with one other; together they have all pairs."""
+    if len(setting.gpus) < 3:
         return
-    for number in range(1, len(gpus)):
-        ends = [(a, b) for a, b in zip(gpus, reversed(gpus), strict=True) if a is not None and b is not None]
-        what = f"{MATCHING} {number} of {len(gpus) - 1}"
-        yield _at_once(what, _both_ways(ends[: len(setting.gpus) // 2]), setting)
-        gpus = [gpus[0], gpus[-1], *gpus[1:-1]]
+    rounds = matchings(setting.gpus)
+    for number, pairs in enumerate(rounds, 1):
+        yield _at_once(f"{MATCHING} {number} of {len(rounds)}", _both_ways(pairs), setting)
+
+
+def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Return rounds of pairs in which each member has one partner; together they have each pair once.
+
+    By the circle method: one stays, the others go round. Of an odd number one has no partner in each round.
+    """
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    rounds = []
+    for _ in range(1, len(circle)):
+        ends = zip(circle, reversed(circle), strict=True)
+        both = [(a, b) for a, b in ends if a is not None and b is not None]
+        rounds.append(both[: len(members) // 2])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
 
 
 def _one_and_all(setting: Setting) -> Iterator[Job]:

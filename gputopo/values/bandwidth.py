@@ -60,6 +60,7 @@ Kind = Literal[
 ]
 NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
+NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
 HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
 # How the bytes were moved: by a copy engine, by a kernel that reads or writes the other side, by the cores of

@@ -8,6 +8,7 @@ from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Mac
 from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings.boxes import IDS, at_times, find, sound
 from tests.findings.faults import FAULTS
+from tests.findings.measured import networks
 from tests.findings.measured.machines import MEASURED, OTHERS, measured
 from tests.findings.network_cards import with_every_fault
 from tests.findings.watched import all_watched
@@ -227,7 +228,7 @@ def test_every_id_is_in_the_table_and_states_something() -> None:
     machines = [everything_wrong(), *(with_driver(status) for status in get_args(DriverStatus))]
     machines += [change(sound()) for change, _ in FAULTS.values()]
     machines += [change(measured()) for change, _ in MEASURED.values()]
-    machines += OTHERS
+    machines += [*OTHERS, *networks.with_each_fault()]
     machines.append(at_times({"pcie.aer": {"fatal": 0}}, {"pcie.aer": {"fatal": 1}}))
     found = [finding for machine in machines for finding in find(machine)]
     found += [*all_watched(), *with_every_fault()]

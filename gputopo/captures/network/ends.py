@@ -6,11 +6,10 @@ Addresses and host names are dropped, since they identify somebody's machine.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.machine import Machine
 
 CLIENT, SERVER = "host:client", "host:server"
-NETWORK_ERROR = "NETWORK_ERROR"
 
 
 @dataclass(slots=True)

@@ -44,6 +44,8 @@ COPY_CHECKS = (
     collectives.places_differ,
     collectives.latency,
     network.failed,
+    network.slow,
+    network.oversubscribed,
     soak.errors,
     soak.falls,
     faults.throttled,

@@ -1,11 +1,45 @@
-"""The network between hosts, measured in pairs: transfers that failed."""
+"""The network between hosts, measured in pairs: failed transfers, slow hosts, directions, pairs, all.
 
-from collections.abc import Iterator
+A transfer is slow beside the others of the measurement. The slow ones are explained by as few hosts as can
+be: a host of whose transfers in a direction nearly all are slow, worst first; what is left is of pairs.
+"""
 
-from gputopo.findings.rule import Finding, Rule, check
-from gputopo.values.bandwidth import NETWORK, host_of
+from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
+from statistics import median
+from typing import Literal, NamedTuple
+
+from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
+
+SLOW = Threshold(
+    "rate between two hosts, of the fast ones of all pairs",
+    0.80,
+    "of them",
+    "Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a "
+    "noise of 3 % none is so low. Ours",
+)
+MOST = Threshold(
+    "transfers of a host in one direction that are slow",
+    0.75,
+    "of them",
+    "All where there are up to four hosts. Ours",
+)
+OF_CARD = Threshold(
+    "rate between hosts, of the payload at the card's rate",
+    0.80,
+    "of it",
+    "TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up. Ours",
+)
+AT_ONCE = Threshold(
+    "rate of a host while all send at once, of its rate in pairs",
+    0.70,
+    "of it",
+    "A network without oversubscription carries all at once. Ours",
+)
+_FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
 FAILED = Rule(
     "network.failed",
@@ -14,19 +48,229 @@ FAILED = Rule(
     "name, interface, firewall (ping, ss -tln); for RDMA see ibstat and gputopo inspect.",
     severities=("error",),
 )
+HOST_SLOW = Rule(
+    "network.host_slow",
+    title="a host sends or receives more slowly than the others",
+    remedy="Compare its card with those of the other hosts: rate, MTU, errors, PCIe width (gputopo inspect "
+    "--fleet), then its cable, transceiver and switch port; see whether other programs use its network or "
+    "CPU. Slow in one direction only: errors of the port, pause frames (ethtool -S).",
+    thresholds=(SLOW, MOST),
+)
+PAIR_SLOW = Rule(
+    "network.pair_slow",
+    title="single pairs of hosts are slow, which are fast with others",
+    remedy="Look for the path that only they share: a link between two switches, one of several equal paths "
+    "(ECMP, adaptive routing), a route over another interface (ip route get). Measure again: where other "
+    "pairs are slow then, it is load of others.",
+    thresholds=(SLOW,),
+)
+ALL_SLOW = Rule(
+    "network.all_slow",
+    title="all hosts transfer less than their cards allow",
+    remedy="Look for what all share: switch, MTU, the interface that the addresses are of (--hosts with "
+    "addresses of the fast network), load of other jobs; CPU frequency, and interrupts on one core.",
+    thresholds=(OF_CARD,),
+)
+UNATTRIBUTED = Rule(
+    "network.unattributed",
+    title="two hosts transfer slowly; which of them is the cause cannot be told",
+    remedy="Measure with a third host: the one that is slow with both of the others is named.",
+    thresholds=(SLOW, OF_CARD),
+)
+OVERSUBSCRIBED = Rule(
+    "network.oversubscribed",
+    title="all hosts at once are slower than in pairs",
+    remedy="The switches between them carry less than all cards together, or other jobs use them. Take hosts "
+    "of one switch (srun --switches=1), or expect reductions over all hosts at this rate.",
+    thresholds=(AT_ONCE,),
+)
+
+_MAX_NAMED = 4
+Direction = Literal["sends", "receives"]
+Pair = tuple[str, str]
+
+
+class Slow(NamedTuple):
+    """A host that is slow in one direction, with the median share of the fast rate that it reaches."""
+
+    host: str
+    direction: Direction
+    share: float
+
+
+class Verdict(NamedTuple):
+    """Why transfers are slow: hosts, and pairs that no slow host explains, with their shares."""
+
+    fast_gb_per_s: float
+    hosts: tuple[Slow, ...]
+    pairs: Mapping[Pair, float]
+
+
+def verdict(rates: Mapping[Pair, float]) -> Verdict:
+    """Return what explains the slow ones of GB/s from host to host, of three hosts or more."""
+    ordered = sorted(rates.values())
+    fast = ordered[ceil(_FAST * (len(ordered) - 1))]
+    left = {pair: rate / fast for pair, rate in rates.items()}
+    hosts: list[Slow] = []
+    while (worst := _worst(left)) is not None:
+        hosts.append(worst)
+        end = 0 if worst.direction == "sends" else 1
+        left = {pair: share for pair, share in left.items() if pair[end] != worst.host}
+    return Verdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
+
+
+def _worst(shares: Mapping[Pair, float]) -> Slow | None:
+    """Return the host and direction with the largest part of slow transfers, and of these the slowest."""
+    found: list[tuple[float, float, str, Direction]] = []
+    directions: tuple[Direction, Direction] = ("sends", "receives")
+    for end, direction in enumerate(directions):
+        by_host: dict[str, list[float]] = {}
+        for pair, share in shares.items():
+            by_host.setdefault(pair[end], []).append(share)
+        for host, own in by_host.items():
+            part = sum(share < SLOW.value for share in own) / len(own)
+            if len(own) > 1 and part >= MOST.value:
+                found.append((-part, median(own), host, direction))
+    if not found:
+        return None
+    _, share, host, direction = min(found)
+    return Slow(host, direction, share)
 
 
 @check(FAILED)
 def failed(machine: Machine) -> Iterator[Finding]:
     """Find transfers between hosts that failed, one finding for each reason."""
-    by_words: dict[str, list[tuple[str, str]]] = {}
+    by_words: dict[str, list[Pair]] = {}
     for one in machine.bandwidth.failures if machine.bandwidth else ():
         if one.kind in NETWORK:
-            by_words.setdefault(one.says, []).append((one.source, one.destination))
+            pair = (_name(one.source), _name(one.destination))
+            by_words.setdefault(one.says, []).append(pair)
     for says, pairs in by_words.items():
-        named = ", ".join(f"{host_of(a) or a} to {host_of(b) or b}" for a, b in pairs[:_MAX_NAMED])
-        more = f" and {len(pairs) - _MAX_NAMED} more" if len(pairs) > _MAX_NAMED else ""
-        yield FAILED.finding(MACHINE, f"{named}{more}: {says}", {"transfers": pairs, "says": says})
+        whole = list(dict.fromkeys(pairs))
+        yield FAILED.finding(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
 
 
-_MAX_NAMED = 4
+@check(HOST_SLOW, PAIR_SLOW, ALL_SLOW, UNATTRIBUTED)
+def slow(machine: Machine) -> Iterator[Finding]:
+    """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
+    samples = _of_pairs(machine.bandwidth)
+    rates = {_pair(one): one.median_gb_per_s or 0.0 for one in samples}
+    hosts = {host for pair in rates for host in pair}
+    if len(hosts) == 2:
+        yield from _of_two(samples, rates)
+    elif len(hosts) > 2:
+        found = verdict(rates)
+        yield from _of_hosts(found)
+        if found.pairs:
+            yield _of_single_pairs(found)
+        shares = _shares_of_cards(samples)
+        if shares and median(shares) < OF_CARD.value:
+            yield _below_cards(ALL_SLOW, samples, median(shares), f"{len(hosts)} hosts")
+
+
+def _of_hosts(found: Verdict) -> Iterator[Finding]:
+    by_host: dict[str, list[Slow]] = {}
+    for one in found.hosts:
+        by_host.setdefault(one.host, []).append(one)
+    for host, ways in by_host.items():
+        words = "sends and receives" if len(ways) > 1 else ways[0].direction
+        other = "" if len(ways) > 1 else "; the other direction is not slow"
+        share, fast = min(one.share for one in ways), found.fast_gb_per_s
+        yield HOST_SLOW.finding(
+            MACHINE,
+            f"host {host} {words} at {share:.0%} of what the fast pairs reach ({share * fast:.3g} of "
+            f"{fast:.3g} GB/s) with nearly all others{other}",
+            {
+                "host": host,
+                "directions": {one.direction: one.share for one in ways},
+                "fast_gb_per_s": fast,
+            },
+        )
+
+
+def _of_single_pairs(found: Verdict) -> Finding:
+    worst = min(found.pairs.values())
+    return PAIR_SLOW.finding(
+        MACHINE,
+        f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach "
+        f"({found.fast_gb_per_s:.3g} GB/s); both ends are fast with others",
+        {
+            "pairs": [[*pair, share] for pair, share in sorted(found.pairs.items())],
+            "fast_gb_per_s": found.fast_gb_per_s,
+        },
+    )
+
+
+def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Finding]:
+    if len(rates) < 2:
+        return
+    samples = list(samples)
+    (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
+    if low < SLOW.value * high:
+        yield UNATTRIBUTED.finding(
+            MACHINE,
+            f"{_named([slower])} at {low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s): "
+            "the sender or the receiver",
+            {"pair": list(slower), "gb_per_s": low, "other_direction_gb_per_s": high},
+        )
+        return
+    shares = _shares_of_cards(samples)
+    if shares and max(shares) < OF_CARD.value:
+        yield _below_cards(UNATTRIBUTED, samples, max(shares), " and ".join(sorted(slower)))
+
+
+def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Finding:
+    first = next(one for one in samples if one.expected_gb_per_s)
+    return rule.finding(
+        MACHINE,
+        f"{who}: {share:.0%} of what the cards allow ({first.expected_gb_per_s:.3g} GB/s: "
+        f"{first.expected_source})",
+        {"share": share, "expected_gb_per_s": first.expected_gb_per_s, "source": first.expected_source},
+    )
+
+
+@check(OVERSUBSCRIBED)
+def oversubscribed(machine: Machine) -> Iterator[Finding]:
+    """Find rates that fall while all hosts send at once."""
+    alone = {_pair(one): one.median_gb_per_s for one in _of_pairs(machine.bandwidth)}
+    together = [one for one in _rates(machine.bandwidth) if one.group is not None]
+    pairs = [(_pair(one), one.median_gb_per_s) for one in together]
+    shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
+    if len(shares) > 2 and median(shares) < AT_ONCE.value:
+        total = sum(rate or 0.0 for _, rate in pairs)
+        yield OVERSUBSCRIBED.finding(
+            MACHINE,
+            f"{len(pairs)} hosts at once reach {median(shares):.0%} of their rate in pairs, {total:.3g} GB/s "
+            "together",
+            {"share": median(shares), "together_gb_per_s": total},
+        )
+
+
+def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
+    """Return the transfers of a measurement of ours, in one direction."""
+    if bandwidth is None or bandwidth.source != "live":
+        return []
+    return [one for one in bandwidth.samples if one.kind == "network" and not one.with_reverse]
+
+
+def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
+    return [one for one in _rates(bandwidth) if one.group is None and one.median_gb_per_s]
+
+
+def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
+    rates = [(one.median_gb_per_s, one.expected_gb_per_s) for one in samples]
+    return [rate / allowed for rate, allowed in rates if rate and allowed]
+
+
+def _pair(sample: Sample) -> Pair:
+    return _name(sample.source), _name(sample.destination)
+
+
+def _name(place: str) -> str:
+    return host_of(place) or place
+
+
+def _named(pairs: Iterable[Pair]) -> str:
+    words = [f"{a} to {b}" for a, b in pairs]
+    more = f" and {len(words) - _MAX_NAMED} more" if len(words) > _MAX_NAMED else ""
+    return f"{', '.join(words[:_MAX_NAMED])}{more}"

@@ -1,0 +1,243 @@
+"""The network between hosts: who sends to whom and when, and what a card's rate allows. Pure.
+
+All hosts follow one schedule by clocks of their own, which start when rank 0 has answered. In each round of
+pairs every host has one partner; at the end all send at once, each to the next.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gputopo.copies.jobs import matchings
+from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
+
+AT_ONCE = "all hosts at once"
+SOURCE = "TCP probe"
+
+# Connections of a transfer at once. Ours: on loopback 4 carry half as much again as one (2.4 and 1.6 GB/s).
+STREAMS = 4
+_LATENCY_S = 0.2
+_LEAD_S = 0.5  # until all hosts have rank 0's answer. Ours.
+# Above it one process that copies all bytes through sockets may be the limit, and not the card: one core
+# copies about 3 GB/s. Ours.
+MAX_TCP_GBIT_PER_S = 25.0
+# Bytes of a packet that are not payload: IPv4 and TCP with timestamps (RFC 791, 9293, 7323) within its MTU;
+# Ethernet's header, check, preamble and gap around it (IEEE 802.3).
+_HEADERS = 20 + 20 + 12
+_FRAME = 14 + 4 + 8 + 12
+
+SlotKind = Literal["latency", "one way", "both ways", "at once"]
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long a transfer is measured, in seconds; before that it warms up. `gap_s`: between two slots."""
+
+    warm_s: float = 0.1
+    window_s: float = 0.1
+    windows: int = 5
+    latency_s: float = _LATENCY_S
+    gap_s: float = 0.15
+    lead_s: float = _LEAD_S
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds of a transfer."""
+        return self.warm_s + self.windows * self.window_s
+
+
+QUICK = Timing()
+FULL = Timing(warm_s=0.5, window_s=0.25, windows=10, latency_s=0.5)
+
+
+class Slot(NamedTuple):
+    """Transfers that run at the same time, from rank to rank, `start_s` after the beginning."""
+
+    kind: SlotKind
+    start_s: float
+    transfers: tuple[tuple[int, int], ...]
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address.
+
+    `rate_gbit_per_s`: None where it is not Ethernet, or not known.
+    """
+
+    name: str
+    address: str
+    port: int
+    interface: str | None = None
+    rate_gbit_per_s: float | None = None
+    mtu_bytes: int | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
+    """What all hosts do. `token`: shows a host that a connection is of this measurement."""
+
+    hosts: tuple[Host, ...]
+    token: str
+    timing: Timing
+    streams: int = STREAMS
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One transfer of a slot, by its sender: GB/s that arrived in each window, or microseconds."""
+
+    slot: int
+    destination: int
+    values: tuple[float, ...] = ()
+    error: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"):
+    """What one host measured."""
+
+    measured: tuple[Measured, ...]
+
+
+def schedule(hosts: int, timing: Timing) -> list[Slot]:
+    """Return the slots of all hosts: four for each round of pairs, and at the end all at once.
+
+    In a slot of latencies and in one way each host sends or receives; in the others both.
+    """
+    slots: list[Slot] = []
+    start_s = 0.0
+
+    def add(kind: SlotKind, transfers: Sequence[tuple[int, int]], seconds: float) -> None:
+        nonlocal start_s
+        slots.append(Slot(kind, start_s, tuple(transfers)))
+        start_s += seconds + timing.gap_s
+
+    for pairs in matchings(range(hosts)):
+        back = [(b, a) for a, b in pairs]
+        add("latency", pairs, timing.latency_s)
+        add("one way", pairs, timing.transfer_s)
+        add("one way", back, timing.transfer_s)
+        add("both ways", [*pairs, *back], timing.transfer_s)
+    if hosts > 2:
+        ring = [(rank, (rank + 1) % hosts) for rank in range(hosts)]
+        add("at once", ring, timing.transfer_s)
+    return slots
+
+
+def seconds_of(hosts: int, timing: Timing) -> float:
+    """Return how long all slots take, seconds."""
+    *_, last = schedule(hosts, timing)
+    return timing.lead_s + last.start_s + timing.transfer_s + timing.gap_s
+
+
+class Expected(NamedTuple):
+    """GB/s that the cards of both ends allow, and where that comes from."""
+
+    gb_per_s: float
+    source: str
+
+
+def expected(one: Host, other: Host) -> Expected | None:
+    """Return the payload that TCP can carry at the rate of the slower card; None where it is not known.
+
+    None as well above `MAX_TCP_GBIT_PER_S`.
+    """
+    if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
+        return None
+    rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
+    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
+    if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
+        return None
+    share = (mtu - _HEADERS) / (mtu + _FRAME)
+    source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
+    return Expected(rate / 8 * share, source)
+
+
+def bandwidth_of(order: Order, results: Mapping[int, Result], absent: Mapping[int, str]) -> Bandwidth:
+    """Return what all hosts measured. `absent`: why a host has no result, by rank."""
+    slots = schedule(len(order.hosts), order.timing)
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    for rank, result in sorted(results.items()):
+        for one in result.measured:
+            if not 0 <= one.slot < len(slots) or (rank, one.destination) not in slots[one.slot].transfers:
+                continue  # another host's word is not trusted
+            kind = slots[one.slot].kind
+            if one.error is not None or not one.values:
+                failures.append(_failure(order, rank, one, kind))
+            else:
+                samples.append(_sample(order, rank, one, kind))
+    whys = [
+        NotMeasured(what=f"transfers of {order.hosts[rank].name}", reason=why)
+        for rank, why in sorted(absent.items())
+    ]
+    return Bandwidth(
+        source="live",
+        samples=tuple(samples),
+        failures=tuple(failures),
+        not_measured=tuple(whys),
+        complete=not absent,
+        notes=tuple(_notes(order)),
+    )
+
+
+def _notes(order: Order) -> list[str]:
+    notes = [
+        f"{SOURCE}: {order.streams} connections for each transfer; RDMA was not measured (ib_write_bw "
+        "between two hosts does, and --from reads its output)"
+    ]
+    rates = {host.rate_gbit_per_s for host in order.hosts}
+    if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
+        notes.append(
+            f"cards above {MAX_TCP_GBIT_PER_S:g} Gbit/s: the CPU may limit TCP, so that hosts are compared "
+            "with one another only"
+        )
+    elif None in rates:
+        notes.append("the rate of a card is not known: hosts are compared with one another only")
+    return notes
+
+
+def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
+    ends = _ends(order, rank, one.destination)
+    middle = median(one.values)
+    spread = 100 * (max(one.values) - min(one.values)) / middle if middle else None
+    if kind == "latency":
+        return Sample(
+            kind="network_latency",
+            source=ends[0],
+            destination=ends[1],
+            median_us=middle,
+            repeats_us=one.values,
+            spread_percent=spread,
+            transport="TCP",
+            streams=1,
+        )
+    # Both ways share no link of a full-duplex network; at once each host does both.
+    rate = expected(order.hosts[rank], order.hosts[one.destination])
+    return Sample(
+        kind="network",
+        source=ends[0],
+        destination=ends[1],
+        group=AT_ONCE if kind == "at once" else None,
+        with_reverse=kind == "both ways",
+        median_gb_per_s=middle,
+        repeats_gb_per_s=one.values,
+        spread_percent=spread,
+        expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
+        expected_source=None if rate is None else rate.source,
+        transport="TCP",
+        streams=order.streams,
+    )
+
+
+def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
+    source, destination = _ends(order, rank, one.destination)
+    return Failure(
+        kind="network_latency" if kind == "latency" else "network",
+        source=source,
+        destination=destination,
+        reason=NETWORK_ERROR,
+        says=one.error or "nothing arrived",
+    )
+
+
+def _ends(order: Order, source: int, destination: int) -> tuple[str, str]:
+    return f"host:{order.hosts[source].name}", f"host:{order.hosts[destination].name}"

@@ -1,0 +1,112 @@
+"""Verdicts on simulated networks: which host, direction or pair is slow, and no other."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.findings import find_bandwidth
+from gputopo.findings.measured.network import Pair, verdict
+from gputopo.findings.rule import Finding
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Machine
+from tests.findings.measured.networks import machine, rates, slowed
+
+
+def find(found: Machine) -> list[Finding]:
+    return [one for one in find_bandwidth(found) if one.id.startswith("network.")]
+
+
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(3, 64))
+def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
+    found = rates(Random(seed), hosts)
+    assert verdict(found)[1:] == ((), {})
+    if hosts < 9:
+        assert find(machine(found, allowed=10.0)) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.data())
+def test_slow_hosts_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
+    faults = data.draw(st.integers(1, 2))
+    hosts = data.draw(st.integers(3 if faults == 1 else 4, 64))
+    random = Random(seed)
+    found = rates(random, hosts)
+    odd = random.sample([f"n{number}" for number in range(hosts)], faults)
+    ends = {host: random.choice(((0,), (1,), (0, 1))) if hosts > 4 else (0, 1) for host in odd}
+    for host in odd:
+        slowed(found, host, random.uniform(0.1, 0.65), ends[host])
+    seen = verdict(found)
+    directions = ("sends", "receives")
+    assert {(one.host, one.direction) for one in seen.hosts} == {
+        (host, directions[end]) for host in odd for end in ends[host]
+    }
+    assert seen.pairs == {}
+    if hosts < 9:  # the checks of copies between GPUs look at all samples
+        named = [one for one in find(machine(found)) if one.id == "network.host_slow"]
+        assert {one.evidence["host"] for one in named} == set(odd)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.integers(4, 12), st.integers(1, 2))
+def test_single_slow_pairs_are_named_as_pairs(seed: int, hosts: int, faults: int) -> None:
+    random = Random(seed)
+    found = rates(random, hosts)
+    names = [f"n{number}" for number in range(hosts)]
+    random.shuffle(names)
+    slow: set[Pair] = set()
+    for at in range(faults):
+        a, b = names[2 * at : 2 * at + 2]
+        slow |= {(a, b), (b, a)} if random.random() < 0.5 else {(a, b)}
+    for pair in slow:
+        found[pair] *= random.uniform(0.1, 0.65)
+    (finding,) = find(machine(found))
+    assert finding.id == "network.pair_slow"
+    assert {(a, b) for a, b, _ in finding.evidence["pairs"]} == slow
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(5, 12))
+def test_a_slow_host_and_a_slow_pair_are_told_apart(seed: int, hosts: int) -> None:
+    random = Random(seed)
+    found = rates(random, hosts)
+    slowed(found, "n0", 0.5)
+    found["n1", "n2"] *= 0.5
+    assert {one.id for one in find(machine(found))} == {"network.host_slow", "network.pair_slow"}
+
+
+def test_of_two_hosts_neither_is_blamed() -> None:
+    even = rates(Random(1), 2)
+    (finding,) = find(machine({pair: rate * (0.4 if pair[0] == "n0" else 1) for pair, rate in even.items()}))
+    assert finding.id == "network.unattributed"
+    assert "n0 to n1 at 4" in finding.says
+    assert "the sender or the receiver" in finding.says
+    (finding,) = find(machine(even, allowed=25.0))
+    assert finding.id == "network.unattributed"
+    assert "n0 and n1: 4" in finding.says
+    assert find(machine(even)) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, st.integers(3, 16))
+def test_all_below_their_cards_is_one_finding_about_all(seed: int, hosts: int) -> None:
+    (finding,) = find(machine(rates(Random(seed), hosts), allowed=20.0))
+    assert finding.id == "network.all_slow"
+    assert f"{hosts} hosts: " in finding.says
+
+
+def test_hosts_that_are_slow_only_all_at_once_are_oversubscribed() -> None:
+    (finding,) = find(machine(rates(Random(1), 6), at_once=0.5))
+    assert finding.id == "network.oversubscribed"
+    assert "6 hosts at once reach 5" in finding.says
+
+
+def test_outputs_of_other_programs_are_not_compared_as_hosts() -> None:
+    found = machine({("client", "server"): 1.0, ("server", "client"): 9.0})
+    assert found.bandwidth is not None
+    other = Bandwidth(source="iperf3", samples=found.bandwidth.samples)
+    assert find(Machine(source="iperf3", bandwidth=other)) == []
