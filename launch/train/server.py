@@ -13,7 +13,6 @@ from pathlib import Path
 
 from gputopo.launch.spec.device_names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.op_errors import first_line
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, PhaseBegun, RankFailed, encode_line
@@ -38,18 +37,18 @@ def main(arguments: list[str]) -> int:
             cluster, job_name=JOB, task_index=rank, protocol="grpc", config=devices.server_config(spec, rank)
         )
     except tf.errors.OpError as error:
-        address, why = spec.servers[rank].address, first_line(str(error))
+        failed = devices.cannot_listen(spec, rank, error)
         emit(
             RankFailed(
                 time_s=time.time(),
                 rank=rank,
                 kind="error",
-                cause=f"TensorFlow's server cannot listen on {address}: {why}",
-                remedy="see whether another program has the port, and whether the address is this host's",
-                exit_code=ExitCode.HARDWARE,
+                cause=failed.what,
+                remedy=failed.hint,
+                exit_code=failed.exit_code,
             )
         )
-        return ExitCode.HARDWARE
+        return failed.exit_code
     emit(PhaseBegun(time_s=time.time(), rank=rank, phase="serving"))
     while serving is not None:
         signal.pause()

@@ -12,6 +12,7 @@ from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_M
 from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules.numerics import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.op_errors import first_line
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 
@@ -59,13 +60,26 @@ def set_up(spec: RunSpec) -> None:
 def joined(spec: RunSpec) -> Iterator[None]:
     """Join the servers of the other hosts, after `set_up`; on a single host do nothing.
 
-    In this context devices without a task are rank 0's.
+    In this context devices without a task are rank 0's. Raises HardwareError if this host's own server cannot
+    listen on its address.
     """
     if spec.servers:
         cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
-        tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0, protocol="grpc")
+        try:
+            tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0, protocol="grpc")
+            tf.config.list_logical_devices()  # connects, and starts this host's server
+        except tf.errors.UnknownError as error:  # others that are not there yet are waited for
+            raise cannot_listen(spec, 0, error) from error
     with home():
         yield
+
+
+def cannot_listen(spec: RunSpec, rank: int, error: Exception) -> HardwareError:
+    """Return the error of a host whose server TensorFlow could not start."""
+    return HardwareError(
+        f"TensorFlow's server cannot listen on {spec.servers[rank].address}: {first_line(str(error))}",
+        "see whether another program has the port, and whether the address is this host's",
+    )
 
 
 def home() -> AbstractContextManager[Any]:

@@ -87,12 +87,14 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.models.randomness import Stream
     from gputopo.launch.train import training
     from gputopo.launch.train.inputs.synthetic import examples
+    from gputopo.launch.train.lifecycle import evaluating
     from gputopo.launch.train.placement import variables as made
 
     events: list[Event] = []
     model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
     first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
-    placement = training.train(model, spec, events.append)
+    tasks = {"train": training.train, "forward": evaluating.pass_forward, "eval": evaluating.evaluate}
+    placement = tasks[spec.task](model, spec, events.append)
     rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {

@@ -149,6 +149,12 @@ def saving(folder: Path, *, resume: bool = False) -> dict[str, dict[str, Any]]:
     return found
 
 
+def passing(folder: Path) -> dict[str, dict[str, Any]]:
+    """Forward passes, and the evaluation of a checkpoint."""
+    evaluated = case(2, 1, task="eval", lifecycle={"checkpoints": str(folder / "copies")})
+    return {"forward": case(2, 1, task="forward"), "evaluated": evaluated}
+
+
 def on_one_host(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the cases of two hosts of one device as those of two devices of a host."""
     found = {}
@@ -180,7 +186,9 @@ def alone(root: Path, data: Path) -> dict[str, Any]:
         f"{name} longer": {**one, "num_batches": 2 * STEPS - 1} for name, one in uninterrupted().items()
     }
     (root / "alone").mkdir()
-    return run_cases(root / "alone", 2, on_one_host(same | saving(root / "by one") | longer))
+    return run_cases(
+        root / "alone", 2, on_one_host(same | saving(root / "by one") | passing(root / "by one") | longer)
+    )
 
 
 def uninterrupted() -> dict[str, dict[str, Any]]:
@@ -190,7 +198,8 @@ def uninterrupted() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     every = spec_of(3, 2)
-    there = saving(root / "by two") | saving(root / "by one", resume=True) | unreadable(data)
+    there = passing(root / "by one") | saving(root / "by two") | saving(root / "by one", resume=True)
+    there |= unreadable(data)
     with serving(root, every):
         return run_cases(root, 6, cases() | fed(data) | there, all=msgspec.to_builtins(every))
 
@@ -243,6 +252,15 @@ def test_a_run_goes_on_with_the_same_losses_on_more_hosts_and_on_fewer(
         np.testing.assert_array_equal(np.concatenate([first["losses"], rest["losses"]]), whole["losses"])
         for got, expected in zip(weights(rest, 0), weights(whole, 0), strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("task", ["forward", "evaluated"])
+def test_forward_passes_and_evaluations_of_two_hosts_are_those_of_one(
+    ran: dict[str, Any], alone: dict[str, Any], task: str
+) -> None:
+    several, single = ran[task], alone[task]
+    np.testing.assert_array_equal(several["losses"], single["losses"])
+    assert not np.array_equal(several["losses"], alone["copies saved"]["losses"])
 
 
 @pytest.mark.parametrize("name", FED)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ sys.exit(worker.main([sys.argv[1], str(events)]))
 
 def interrupted(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -> list[Event]:
     """Interrupt a worker by SIGINT after its first event of a kind; return all its events."""
+    asked: list[Event] = []
+
+    def interrupt(pid: int, event: Event) -> None:
+        if isinstance(event, after) and not asked:
+            os.kill(pid, signal.SIGINT)
+            asked.append(event)
+
+    ended, events = watched(folder, spec, interrupt)
+    assert ended == code
+    return events
+
+
+def watched(folder: Path, spec: RunSpec, react: Callable[[int, Event], None]) -> tuple[int, list[Event]]:
+    """Run a worker, call `react` with its process and each event as it comes; return exit code and events."""
     from tests.launch.forks import run_program
 
     file = folder / "spec.json"
@@ -76,8 +91,5 @@ def interrupted(folder: Path, spec: RunSpec, *, after: type[Event], code: int) -
         events: list[Event] = []
         for line in lines:
             events.append(decode_line(line))
-            if isinstance(events[-1], after) and pid:
-                os.kill(pid, signal.SIGINT)
-                pid = 0
-    assert done.result().returncode == code, done.result().stderr[-2000:]
-    return events
+            react(pid, events[-1])
+    return done.result().returncode, events

@@ -1,0 +1,74 @@
+"""What goes wrong with the TensorFlow servers of a run's hosts is reported with the host."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values import schema
+from gputopo.values.run.drill import read_drills
+from gputopo.values.run.events import Event, RankFailed, Step, decode_line
+from tests.launch.forks import run_program
+from tests.launch.train.hosts import serving, spec_of
+from tests.launch.train.worker_process import run_worker, watched
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_a_server_that_is_killed_ends_the_training_with_its_host(tmp_path: Path) -> None:
+    endless = spec_of(3, 1, num_batches=1_000_000, ps_device=device_name("CPU", 0, 1))
+    with serving(tmp_path, endless) as servers:
+
+        def kill(_: int, event: Event) -> None:
+            if isinstance(event, Step) and event.step == 1:
+                os.kill(servers[2], signal.SIGKILL)
+
+        code, events = watched(tmp_path, endless, kill)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
+    assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_address_that_another_program_has_is_named(tmp_path: Path, rank: int) -> None:
+    spec = spec_of(2, 1)
+    file = tmp_path / "spec.json"
+    schema.write(file, spec)
+    with socket.socket() as taken:
+        taken.bind(("", int(spec.servers[rank].address.rpartition(":")[2])))
+        taken.listen()
+        if rank == 0:
+            code, events, _ = run_worker(tmp_path, spec)
+        else:
+            done = run_program("-m", "gputopo.launch.train.server", str(file), "1", "1")
+            code, events = done.returncode, [decode_line(done.stdout)]
+    (failed,) = events
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code) == (3, 3)
+    assert f"cannot listen on {spec.servers[rank].address}" in failed.cause
+    assert "port" in failed.remedy
+
+
+def computing_s(steps: list[Step], tower: int) -> float:
+    return median(step.marks[tower].compute_s for step in steps)
+
+
+def test_a_device_of_another_host_that_is_slow_is_seen_in_its_own_marks(tmp_path: Path) -> None:
+    spec: RunSpec = spec_of(
+        2,
+        1,
+        batch_size=16,
+        num_batches=8,
+        drills=read_drills("--drill", ["slow-gpu=1:0.2"]),
+    )
+    with serving(tmp_path, spec):
+        code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr
+    steps = [event for event in events if isinstance(event, Step) and event.step > 0]
+    assert computing_s(steps, 1) > 2 * computing_s(steps, 0)
