@@ -1,8 +1,10 @@
 """A run of gputopo as a measurement: from its result, whole or of a killed run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gputopo.runs.verdict.devices import place_name
+from gputopo.values.run.events import Device
 from gputopo.values.run.measurement import (
     COMPLETE,
     FAILED,
@@ -33,7 +35,8 @@ def of_result(
     spec = result.spec
     complete = result.status == COMPLETE and result.throughput is not None
     speed = result.throughput if complete else None
-    numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None)
+    several = result.of_several_hosts  # then indices are of several machines
+    numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     data = _part(spec, "data")
     return Measurement(
         source=source,
@@ -58,7 +61,7 @@ def of_result(
         method=_method(spec),
         version=result.versions.get("tensorflow"),
         variable_update=_text(spec, "variable_update"),
-        ps_device=_ps_device(spec),
+        ps_device=_ps_device(spec, [row.device for row in result.devices]),
         all_reduce=_text(spec, "all_reduce"),
         images_per_sec=speed.mean if speed else None,
         median=speed.median if speed else None,
@@ -67,7 +70,7 @@ def of_result(
         steps=result.steps if complete else None,
         devices=tuple(
             DeviceFigure(
-                number=row.device.gpu if row.device.gpu is not None else row.device.tower,
+                number=row.device.tower if row.device.gpu is None or several else row.device.gpu,
                 name=row.device.gpu_name,
                 images_per_sec=row.images_per_sec if complete else None,
                 graphics_mhz=row.graphics_mhz,
@@ -117,12 +120,15 @@ def data_source(data: Mapping[str, Any]) -> str | None:
     return f"synthetic-{source}" if source in ("cpu", "python") else "synthetic"
 
 
-def _ps_device(spec: Mapping[str, Any]) -> str | None:
+def _ps_device(spec: Mapping[str, Any], devices: Sequence[Device]) -> str | None:
     if spec.get("variable_update") != "parameter_server":
         return None
     if _part(spec, "exchange").get("ps_spread"):
         return "gpu:spread"
-    name = (_text(spec, "ps_device") or "").lower().removeprefix("/")
+    place = _text(spec, "ps_device") or ""
+    if (name := place_name(place, devices)) != place:
+        return name
+    name = place.lower().removeprefix("/")
     return ("cpu" if name.startswith("cpu") else name) or None
 
 
@@ -139,8 +145,10 @@ def _predicted(result: Result) -> Predicted | None:
 
 
 def _conditions(result: Result) -> tuple[str, ...]:
-    """Return what the run was under that another need not be: a rehearsal, slow devices, a loaded host."""
+    """Return what the run was under that another need not be: a rehearsal, several hosts, slow devices."""
     found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
+    if result.of_several_hosts:
+        found.append(f"on {len({row.device.rank for row in result.devices})} hosts")
     found += [one.says for one in result.anomalies]
     if result.run_verdict is not None and result.run_verdict.word == "slow":
         found.append(result.run_verdict.says)

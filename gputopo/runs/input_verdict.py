@@ -137,9 +137,12 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _gpus(spec: Mapping[str, Any]) -> list[Any]:
-    """Return the GPU of every device, None for a CPU device."""
+    """Return host and GPU of every device; None: the only host, a CPU device."""
     devices = spec.get("devices", ())
-    return [device.get("gpu") if isinstance(device, Mapping) else device for device in devices]
+    return [
+        (device.get("host"), device.get("gpu")) if isinstance(device, Mapping) else device
+        for device in devices
+    ]
 
 
 def _data(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -52,10 +52,14 @@ class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
 
 
 class Start(_Message, frozen=True, tag="gputopo.start/1"):
-    """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server."""
+    """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
+
+    `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
+    """
 
     spec: msgspec.Raw
     environment: dict[str, str] = {}
+    place: int | None = None
 
 
 class Unused(_Message, frozen=True, tag="gputopo.unused/1"):

@@ -130,6 +130,8 @@ class Roll:
     ) -> list[GuestEvent]:
         """Return the events that have not come before, with their rank, and times of rank 0's clock.
 
+        A sample has that of the host among those that train.
+
         `first`: number of the first event, counted from 0; a request whose answer was lost comes again.
         `later_s`: by how much rank 0's clock is ahead of the host's. Raises ValueError where events between
         are missing.
@@ -224,6 +226,9 @@ class Roll:
         changed: dict[str, Any] = {"rank": rank, "time_s": event.time_s + later_s}
         if isinstance(event, RankFailed):
             changed["cause"] = f"host {self.words(rank)}: {event.cause}"
+        reply = self._seats[rank].reply
+        if isinstance(event, Sample) and isinstance(reply, Start) and reply.place is not None:
+            changed["rank"] = reply.place
         if isinstance(event, Sample) and event.host is not None:
             changed["host"] = msgspec.structs.replace(event.host, time_s=event.host.time_s + later_s)
         return msgspec.structs.replace(event, **changed)

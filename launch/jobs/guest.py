@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gputopo.launch.hosts.guest import Guest, Telling
 from gputopo.launch.hosts.messages import End, GuestEvent
 from gputopo.launch.spec.run_spec import RunSpec
@@ -17,7 +19,7 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.values.run.events import Event, RankFailed
+from gputopo.values.run.events import Event, Noticed, RankFailed, Silent
 
 _ENDED = "ended"  # kind of what ends a server when the run is over
 # A server prints nothing while it serves, however long that is.
@@ -50,8 +52,10 @@ def serve(
 
         def tell(event: Event) -> None:
             on_event(event)
-            if isinstance(event, GuestEvent) and not (isinstance(event, RankFailed) and event.kind == _ENDED):
-                telling.put(event)
+            over = isinstance(event, RankFailed) and event.kind == _ENDED
+            # A server that serves is silent, and that is no news.
+            if isinstance(event, GuestEvent) and not over and not isinstance(event, Silent):
+                telling.put(_of_host(event, spec.servers[rank].host))
 
         record = Record(None, tell)
         with workers(environment, limits=_SERVING) as running, sampled(sampler) as samples:
@@ -63,6 +67,11 @@ def serve(
     failed = record.failure
     assert failed is not None, "a server without a failure serves"
     return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+
+
+def _of_host(event: GuestEvent, host: str) -> GuestEvent:
+    """Return the event with the host in a notice, which rank 0 shows beside its own."""
+    return replace(event, says=f"host {host}: {event.says}") if isinstance(event, Noticed) else event
 
 
 class _RunsEnd:

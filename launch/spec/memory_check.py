@@ -64,7 +64,7 @@ def _on_gpus(spec: RunSpec, machine: Machine | None) -> list[tuple[int, int]]:
     limit = spec.runtime.memory_limit_mib
     found = []
     for device, batch in zip(spec.devices, spec.batches, strict=True):
-        gpu = find_gpu(machine, device.gpu)
+        gpu = None if device.rank else find_gpu(machine, device.gpu)  # `machine` is of rank 0
         total = None if gpu is None else gpu.memory_mib.total
         known = [mib for mib in (total, limit) if mib is not None]
         if known:

@@ -187,12 +187,15 @@ def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str
 
 
 def past_results(home: Path) -> Iterator["PastResult"]:
-    """Iterate over the latest runs, latest first, each followed by the first of its short runs or cells."""
+    """Iterate over the latest runs, latest first, each followed by the first of its short runs or cells.
+
+    Without those of several hosts, which say nothing of this one.
+    """
     for path in _latest(home):
         short = (sorted((path / name).glob("*"))[:MAX_PAST_RUNS] for name in (AUTOTUNE, SCREEN, CELLS))
         for folder in (path, *chain.from_iterable(short)):
             result = _result_in(folder)
-            if result is not None:
+            if result is not None and not result.of_several_hosts:
                 yield PastResult(RunFolder(folder), result)
 
 

@@ -27,6 +27,7 @@ from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, process_words
+from gputopo.runs.verdict.devices import with_names
 from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Sample, Silent
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
@@ -178,7 +179,11 @@ class WorkerLife:
                 self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
-                    event = msgspec.structs.replace(event, last_lines=self._output.last_lines)
+                    event = msgspec.structs.replace(
+                        event,
+                        cause=with_names(event.cause, self._spec.devices),
+                        last_lines=self._output.last_lines,
+                    )
                     self._note_lost_state(event)
                     self._expect_end()
                     if event.kind == failure.UNREACHABLE:

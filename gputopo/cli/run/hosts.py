@@ -205,7 +205,7 @@ def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
     plan = target.others[place - 1].plan
-    return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment))
+    return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
 
 
 def _place(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.report import units
+from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
@@ -10,6 +11,7 @@ from gputopo.values.run.events import (
     AnomalyOver,
     BatchTried,
     CheckpointSaved,
+    Device,
     Evaluated,
     Event,
     Exported,
@@ -24,8 +26,11 @@ from gputopo.values.run.events import (
 )
 
 
-def news(event: Event) -> str | None:
-    """Return the line for an event that a user wants to read at once, None for all others."""
+def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
+    """Return the line for an event that a user wants to read at once, None for all others.
+
+    `devices`: of the run, to name those of several hosts.
+    """
     match event:
         case Anomaly() | AnomalyOver() | Noticed() | Restarted():
             return event.says
@@ -49,9 +54,11 @@ def news(event: Event) -> str | None:
         case Traced():
             return f"traced {steps_words(event.steps)}: {event.path}"
         case LossNotFinite():
-            towers = ", ".join(map(str, event.towers))
+            hosted = {one.tower: short_name_of(one) for one in devices if one.host is not None}
+            towers = ", ".join(hosted.get(tower, str(tower)) for tower in event.towers)
+            towers = towers if hosted else f"tower {towers}"
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
-            return f"the loss is {event.value} {since} (tower {towers})"
+            return f"the loss is {event.value} {since} ({towers})"
         case BatchTried():
             return f"a batch of {batch_words(event.batch_size)} {'fits' if event.fits else 'does not fit'}"
     return None

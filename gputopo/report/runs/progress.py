@@ -96,5 +96,5 @@ class Progress:
         elif isinstance(event, RunStarted):
             for message in event.says:
                 self._console.print(Text(message))
-        elif (latest := news(event)) is not None:
+        elif (latest := news(event, self._state.devices)) is not None:
             self._console.print(Text(latest))

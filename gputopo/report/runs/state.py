@@ -120,6 +120,11 @@ class RunState:
         return f"cannot tell yet{resolved}"
 
     @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the run."""
+        return self._devices
+
+    @property
     def is_slow(self) -> bool:
         """Whether the verdict so far is that a device is slow, or all of them are."""
         judged = self._judged
@@ -181,7 +186,7 @@ class RunState:
             case Step() if not event.warmup and self._is_due(event.step, display_every):
                 speed = units.images_per_sec(self.running.mean)
                 return [f"step {event.step}: {speed} images/sec{self._loss(event)}{self._left()}"]
-        line = news(event)
+        line = news(event, self._devices)
         return [] if line is None else [line]
 
     def _is_due(self, number: int, display_every: int | None) -> bool:

@@ -23,16 +23,25 @@ def place_name(place: str, devices: Iterable[Device]) -> str:
     `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
     """
     found = _HOSTED.fullmatch(place)
-    if found is None:
-        return place
+    return place if found is None else _name(found, devices)
+
+
+def with_names(text: str, devices: Iterable[Device]) -> str:
+    """Return a text, such as an error of TensorFlow's, in which devices of several hosts have their names."""
+    known = tuple(devices)
+    return _HOSTED.sub(lambda found: _name(found, known), text)
+
+
+def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
     rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
-    host = f"rank {rank}"
-    for device in devices:
-        if device.rank == rank:
-            host = device.host or host
-            if device.device == place and kind == "GPU" and device.gpu is not None:
-                number = device.gpu
-    return f"{host} {kind} {number}"
+    own = [device for device in devices if device.rank == rank and device.host is not None]
+    if not own:
+        return found[0]
+    for device in own:
+        ends = device.device.upper().endswith(f"{kind}:{number}")
+        if ends and kind == "GPU" and device.gpu is not None:
+            return f"{device.host} {kind} {device.gpu}"
+    return f"{own[0].host} {kind} {number}"
 
 
 def label_of(device: Device) -> str:

@@ -178,6 +178,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     placed: Placed | None = None  # where a program of the user was seen
 
     @property
+    def of_several_hosts(self) -> bool:
+        """Whether devices of several hosts trained together."""
+        return any(row.device.host is not None for row in self.devices)
+
+    @property
     def is_slow(self) -> bool:
         """Whether a device is slow, or all of them together: an anomaly."""
         return bool(self.anomalies) or (self.run_verdict is not None and self.run_verdict.word == SLOW)

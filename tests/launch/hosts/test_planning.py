@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target
 from gputopo.planner.request import Request
 from gputopo.values.errors import UsageError
+from gputopo.values.gpu import ClockMhz, ClocksMhz
 from gputopo.values.machine import Machine
 from tests.launch.specs import machine, plan_for
 
@@ -80,6 +82,27 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
     assert (spec.variable_update, spec.all_reduce) == ("replicated", "hierarchical")
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
+
+
+def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its_own_gpus() -> None:
+    slower, faster = (
+        msgspec.structs.replace(
+            box,
+            gpus=tuple(
+                msgspec.structs.replace(gpu, clocks_mhz=ClocksMhz(graphics=ClockMhz(max=mhz)))
+                for gpu in box.gpus
+            ),
+        )
+        for box, mhz in ((machine(), 1500), (machine(), 2000))
+    )
+    both = joint(
+        [target((0,), slower), target((0,), faster)],
+        servers("n1", "n1"),
+        Request(model="trivial", num_gpus=2),
+    )
+    spec = spec_of(both, "trivial")
+    assert [one.host for one in spec.devices] == ["n1 (rank 0)", "n1 (rank 1)"]
+    assert spec.max_clocks_mhz == {"0": {"graphics": 1500}, "1:0": {"graphics": 2000}}
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,14 @@ def test_times_of_a_host_are_turned_into_those_of_rank_0() -> None:
     assert taken == Sample(time_s=30.0, rank=1, gpus=(), host=HostLoad(time_s=29.0, seconds=2.0))
 
 
+def test_a_sample_has_the_rank_of_its_host_among_those_that_train() -> None:
+    one = roll("n1", "n2")
+    one.join(joining(2), "a", 0.0)
+    one.seats[2].reply = msgspec.structs.replace(START, place=1)
+    taken = one.take(2, 0, [Sample(time_s=0.0, gpus=()), Noticed(time_s=0.0, says="")], later_s=0.0)
+    assert [event.rank for event in taken] == [1, 2]
+
+
 def test_text_of_another_host_cannot_act_on_a_terminal() -> None:
     said = roll("n1", job="\x1b[2J").absence("") + refusal(
         roll("n1").join(joining(1, job="\x1b[2J"), "a", 0.0)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputopo.launch.spec.run_spec import RunSpec
@@ -17,7 +18,8 @@ from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
 from gputopo.values.run.plan import Plan
-from gputopo.values.run.result import Result
+from gputopo.values.run.result import DeviceResult, Result
+from tests.invented_runs import cpu_devices, on_hosts
 from tests.launch.specs import cpu_spec, machine, plan_for
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -259,8 +261,6 @@ def test_a_run_folder_that_was_removed_is_reported_as_that_and_no_space_is_asked
 
 
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
-    import msgspec
-
     from gputopo.launch.supervise import failure
 
     first = failure.broken("the first", time_s=1.0)
@@ -304,9 +304,15 @@ def test_short_runs_of_autotune_and_cells_of_a_sweep_follow_their_run(tmp_path: 
     assert [one.folder.path for one in past_results(tmp_path)] == [new, *trials, old]
 
 
-def test_a_past_run_is_of_this_machine_by_its_gpus_and_their_slots(tmp_path: Path) -> None:
-    import msgspec
+def test_a_run_of_several_hosts_says_nothing_of_one(tmp_path: Path) -> None:
+    rows = tuple(DeviceResult(device=one, batch_size=8) for one in on_hosts(cpu_devices(1), cpu_devices(1)))
+    several = past_run(tmp_path, "20260102-000000-a-1")
+    schema.write(several / "result.json", msgspec.structs.replace(RESULT, devices=rows))
+    alone = past_run(tmp_path, "20260101-000000-a-1")
+    assert [one.folder.path for one in past_results(tmp_path)] == [alone]
 
+
+def test_a_past_run_is_of_this_machine_by_its_gpus_and_their_slots(tmp_path: Path) -> None:
     from gputopo.captures.recording import read_bundled
     from gputopo.topology.identities import without_identities
 

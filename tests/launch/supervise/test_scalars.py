@@ -8,7 +8,7 @@ import pytest
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.supervise.scalars import SampleScalars
 from gputopo.values.run.events import Event, GpuSample, RunStarted, Sample, Step, TowerMarks
-from tests.invented_runs import gpu_devices
+from tests.invented_runs import gpu_devices, on_hosts
 
 
 def run(folder: Path, samples: int) -> list[Event]:
@@ -55,6 +55,21 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
     framings = [walk(file) for file in files]
     assert [(one.records, one.damage) for one in framings] == [(1 + 3, None)] * 2  # at 0, 5 and 10 s
     assert "tensorflow" not in sys.modules
+
+
+def test_gpus_of_several_hosts_have_folders_with_their_hosts(tmp_path: Path) -> None:
+    scalars = SampleScalars(pytest.fail)
+    devices = on_hosts(gpu_devices(1), gpu_devices(1))
+    for event in run(tmp_path, 7):  # a point every 5 s
+        if isinstance(event, RunStarted):
+            scalars.event(msgspec.structs.replace(event, devices=devices))
+        elif isinstance(event, Sample):
+            for rank in range(2):
+                scalars.event(msgspec.structs.replace(event, rank=rank, gpus=event.gpus[:1]))
+        else:
+            scalars.event(event)
+    scalars.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n1_gpu_0", "n2_gpu_0"]
 
 
 def test_nothing_is_written_without_the_option_or_a_gpu(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.verdict.devices import label_of, name_of, place_name, short_name_of
+from gputopo.runs.verdict.devices import label_of, name_of, place_name, short_name_of, with_names
 from gputopo.values.run.events import Device
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
-
-PLACES = st.from_regex(r"/(job:worker/task:[0-9]{1,3}/device:)?(GPU|CPU):[0-9]{1,3}", fullmatch=True)
 
 
 def test_a_device_of_a_single_host_is_called_as_ever() -> None:
@@ -27,10 +25,23 @@ def test_a_gpu_has_the_number_of_its_machine_not_that_of_tensorflow() -> None:
     assert place_name("/job:worker/replica:0/task:2/device:CPU:0", [device]) == "n3 CPU 0"
 
 
-@given(PLACES)
-def test_a_place_names_a_host_exactly_if_tensorflow_names_a_task(place: str) -> None:
-    found = place_name(place, ())
-    assert found == place if "task" not in place else found.startswith("rank ")
+@given(st.integers(0, 3), st.sampled_from(["GPU", "CPU"]), st.integers(0, 99))
+def test_a_place_of_the_run_has_its_hosts_name_and_another_stays_as_it_is(
+    rank: int, kind: str, number: int
+) -> None:
+    place = f"/job:worker/task:{rank}/device:{kind}:{number}"
+    hosts = on_hosts(cpu_devices(1), cpu_devices(1))
+    expected = f"n{rank + 1} {kind} {number}" if rank < 2 else place
+    assert place_name(place, hosts) == expected
+    assert place_name(place, cpu_devices(2)) == place
+    assert place_name(f"/{kind}:{number}", hosts) == f"/{kind}:{number}"
+
+
+def test_the_devices_in_an_error_of_tensorflow_have_their_names() -> None:
+    hosts = on_hosts(gpu_devices(2), gpu_devices(2))
+    text = "OOM on /job:worker/replica:0/task:1/device:GPU:1 by allocator GPU_1_bfc"
+    assert with_names(text, hosts) == "OOM on n2 GPU 1 by allocator GPU_1_bfc"
+    assert with_names(text, gpu_devices(2)) == text
 
 
 @pytest.mark.parametrize("place", ["", "/GPU", "worker", "/job:worker/task:x/device:GPU:0"])

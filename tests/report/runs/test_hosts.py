@@ -1,0 +1,132 @@
+"""What is shown of a run over two hosts that have a GPU 0 each."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from gputopo.report.layout import text_of
+from gputopo.report.metrics.run import RunMetrics
+from gputopo.report.runs.display import Display
+from gputopo.report.runs.news import news
+from gputopo.report.runs.report import run_report
+from gputopo.report.runs.state import RunState
+from gputopo.report.runs.tf_cnn_log import lines
+from gputopo.runs.over_time import over_time
+from gputopo.runs.summary import summarise
+from gputopo.values.run.events import (
+    Event,
+    GpuSample,
+    HostLoad,
+    Judged,
+    LossNotFinite,
+    RunStarted,
+    Sample,
+    Standing,
+)
+from tests.invented_runs import InventedRun, Noise, gpu_devices, on_hosts, stream
+from tests.report.metrics.exposition_grammar import read
+
+CLOCKS = {0: 1500, 1: 1200}  # of GPU 0, by rank
+MAX_CLOCKS = {"0": {"graphics": 2000}, "1:0": {"graphics": 1500}}
+DEVICES = on_hosts(gpu_devices(1), gpu_devices(1))
+
+
+def events() -> Iterator[Event]:
+    """A run over n1 and n2: each host samples its GPU 0 and its own load."""
+    steps = InventedRun(2, noise=Noise(own=0.01, stalls=0.0)).steps(40)
+    for event in stream(DEVICES, steps):
+        if isinstance(event, RunStarted):
+            spec = event.spec | {"max_clocks_mhz": MAX_CLOCKS}
+            event = msgspec.structs.replace(event, spec=spec, backend="gpu")
+        yield event
+        for rank, clock in CLOCKS.items():
+            load = HostLoad(time_s=event.time_s, seconds=1.0, run_queue=1.0 + rank)
+            seen = GpuSample(gpu=0, graphics_mhz=clock, temperature_c=60 + rank)
+            yield Sample(time_s=event.time_s, rank=rank, gpus=(seen,), host=load)
+
+
+@pytest.fixture(scope="module")
+def run() -> list[Event]:
+    return list(events())
+
+
+def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(run: list[Event]) -> None:
+    rows = summarise(run).devices
+    assert [(row.graphics_mhz, row.graphics_percent) for row in rows] == [(1500, 75.0), (1200, 80.0)]
+    assert [row.device.host for row in rows] == ["n1", "n2"]
+
+
+def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
+    words = " ".join(text_of(run_report(summarise(run), 120)).split())
+    assert "/job:" not in words
+    assert words.startswith("alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0")
+    assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
+    for name in ("n1 GPU 0", "n2 GPU 0"):
+        assert f"{name} GTX 1070" in words
+
+
+def test_the_display_has_what_each_hosts_gpu_reported(run: list[Event]) -> None:
+    state = RunState()
+    for event in run[:-3]:
+        state.add(event)
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as taken:
+        console.print(Display(state))
+    of_each = {name: line for line in taken.get().splitlines() for name in ("n1", "n2") if name in line}
+    assert "1500 MHz" in of_each["n1"]
+    assert "1200 MHz" in of_each["n2"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "words"),
+    [
+        ({2: 12.0}, "n2 GPU 0 slow by 12 % (thermal)"),
+        ({2: 12.0, 3: 12.0}, "host n2: all 2 GPUs slow by 12 % (thermal)"),
+        (
+            {1: 9.0, 2: 12.0, 3: 12.0},
+            "n1 GPU 1 slow by 9.0 % (thermal), host n2: all 2 GPUs slow by 12 % (thermal)",
+        ),
+    ],
+)
+def test_the_verdict_so_far_names_the_device_or_the_host(slow: dict[int, float], words: str) -> None:
+    state = RunState()
+    for event in stream(on_hosts(gpu_devices(2), gpu_devices(2)), InventedRun(4).steps(3)):
+        state.add(event)
+        if state.phase == "training":
+            break
+    standings = (
+        Standing(tower=tower, gpu=tower % 2, word="slow", percent=by, cause="thermal")
+        for tower, by in slow.items()
+    )
+    state.add(Judged(time_s=0.0, step=1, devices=tuple(standings)))
+    assert state.verdict_words() == words
+
+
+def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
+    metrics = RunMetrics()
+    for event in run:
+        metrics.add(event)
+    families = read(metrics.text()).values()
+    found = {one.identity: one.value for family in families for one in family.samples}
+    clocks = {dict(labels)["host"]: value for (name, labels), value in found.items() if "gpu_clock" in name}
+    assert clocks == {"n1": 1500e6, "n2": 1200e6}
+    queues = {dict(labels)["host"]: value for (name, labels), value in found.items() if "run_queue" in name}
+    assert queues == {"n1": 1.0, "n2": 2.0}
+    devices = {dict(labels)["device"] for (name, labels) in found if name.endswith("run_device_seconds")}
+    assert devices == {"n1 GPU 0", "n2 GPU 0"}
+
+
+def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
+    found = over_time(run)
+    assert found is not None
+    clocks = {one.label: set(one.values) for one in found.facts["core clock, MHz"]}
+    assert clocks == {"n1 GPU 0": {1500.0}, "n2 GPU 0": {1200.0}}
+    assert [one.label for one in found.paces] == ["n1 GPU 0", "n2 GPU 0"]
+
+
+def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -> None:
+    assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in list(lines(run))
+    lost = LossNotFinite(time_s=0.0, step=5, value="nan", towers=(1,))
+    assert news(lost, DEVICES) == "the loss is nan from step 5 on (n2 GPU 0)"
