@@ -167,7 +167,10 @@ def _pipeline(
         training=spec.task != "eval",
         seed=spec.seed,
     )
-    notices = (*found.notices, _summary(found, subset, threads))
+    notices = (
+        *found.notices,
+        _summary(found, subset, threads, several=bool(spec.servers) and subset == "train"),
+    )
     paths = found.of(subset)
     if found.name == "cifar10":
         return Cifar10(*read(paths, bad), recipe, threads, bad, notices)
@@ -194,11 +197,12 @@ def _require_on_hosts(paths: Sequence[Path], spec: RunSpec) -> None:
             )
 
 
-def _summary(found: DataFolder, subset: Subset, threads: int) -> str:
+def _summary(found: DataFolder, subset: Subset, threads: int, *, several: bool) -> str:
     files = len(found.of(subset))
     return (
         f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
-        f"on {threads} private thread{'' if threads == 1 else 's'}; {NORMALISATION}."
+        f"on {threads} private thread{'' if threads == 1 else 's'}{' of each host' if several else ''}; "
+        f"{NORMALISATION}."
     )
 
 

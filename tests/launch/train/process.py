@@ -2,17 +2,18 @@
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
 of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size; `lost`: a tower
-whose gradients the reduction `copy` leaves out; `within`: a folder that the process is in. With `all`, the
-spec of a run on several hosts whose servers stand, each case has `on`: the number of hosts, and of devices on
-each. For each case OUT_FOLDER/name.npz holds the losses of all steps, the first and last weights of every
-place, the last moving statistics, the images and labels of the joint batch, and the placements found; a case
-that fails writes name.error instead.
+whose gradients the reduction `copy` leaves out; `within`: a folder that the process is in; `unread`: hosts
+but rank 0 cannot read the data. With `all`, the spec of a run on several hosts whose servers stand, each case
+has `on`: the number of hosts, and of devices on each. For each case OUT_FOLDER/name.npz holds the losses of
+all steps, the first and last weights of every place, the last moving statistics, the images and labels of the
+joint batch, and the placements found; a case that fails writes name.error instead.
 """
 
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, chdir, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -56,6 +57,8 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
         return cut_as_on_gpus(min_chunk=1)
     if (folder := fields.pop("within", None)) is not None:
         return chdir(folder)
+    if fields.pop("unread", False):
+        return _unread()
     lost = fields.pop("lost", None)
     if lost is None:
         return nullcontext()
@@ -67,6 +70,17 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
 
     copy = methods.ALGORITHMS["copy"]
     return patch.dict(methods.ALGORITHMS, copy=losing)
+
+
+def _unread() -> AbstractContextManager[Any]:
+    from gputopo.launch.train.inputs.imagenet import ImageNet
+
+    def read(self: Any, files: Any, first: int, share: Any) -> Any:
+        nowhere = replace(self, paths=[Path("/nowhere/train")] * len(self.paths))
+        return whole(self if share.host is None else nowhere, files, first, share)
+
+    whole = ImageNet._fast
+    return patch.object(ImageNet, "_fast", read)
 
 
 def _spec(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any]) -> RunSpec:

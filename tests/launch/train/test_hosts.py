@@ -133,11 +133,12 @@ def unreadable(data: Path) -> dict[str, dict[str, Any]]:
     shutil.copytree(data / "imagenet", data / "damaged")
     cut = sorted((data / "damaged").glob("train-*"))[0]
     cut.write_bytes(cut.read_bytes()[:-7])
-    elsewhere, damaged = (
+    elsewhere, damaged, sound = (
         case(2, 1, model="trivial", batch_size=10, data={"folder": folder, "name": "imagenet"})
-        for folder in ("/proc/self/cwd/imagenet", str(data / "damaged"))
+        for folder in ("/proc/self/cwd/imagenet", str(data / "damaged"), str(data / "imagenet"))
     )
-    return {"elsewhere": {**elsewhere, "within": str(data)}, "damaged": damaged}
+    elsewhere |= {"within": str(data)}
+    return {"elsewhere": elsewhere, "damaged": damaged, "unread": {**sound, "unread": True}}
 
 
 def saving(folder: Path, *, resume: bool = False) -> dict[str, dict[str, Any]]:
@@ -274,6 +275,11 @@ def test_every_source_of_examples_feeds_two_hosts_as_one(
 def test_a_host_without_the_files_that_it_is_to_read_is_named(ran: dict[str, Any]) -> None:
     assert "host n1 (rank 1) lacks 4 of the 4 files" in ran["elsewhere"]
     assert "/proc/self/cwd/imagenet/train-" in ran["elsewhere"]
+
+
+def test_a_host_that_cannot_read_what_rank_0_can_is_named(ran: dict[str, Any]) -> None:
+    assert "host n1 (rank 1) cannot read the data, and rank 0 can" in ran["unread"]
+    assert "/nowhere/train" in ran["unread"]
 
 
 def test_a_damaged_record_is_named_as_on_a_single_host(ran: dict[str, Any]) -> None:
