@@ -11,6 +11,7 @@ import msgspec
 from gputopo.cli.plan_options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.bandwidth import Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
@@ -106,6 +107,14 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             max=1000,
         ),
     ] = None
+    network: Annotated[
+        bool,
+        Option(
+            "--network",
+            "Measure between hosts instead: each of them runs this command, started by srun, mpirun or "
+            "with --hosts and --node-rank; rank 0 shows the result",
+        ),
+    ] = False
     sources: Annotated[
         tuple[str, ...],
         Option(
@@ -139,8 +148,10 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-def bandwidth(given: Annotated[Given, OptionsOf(BandwidthOptions)]) -> int:
-    """Measure each link, alone and shared: host, GPU pairs, memory; report findings.
+def bandwidth(
+    given: Annotated[Given, OptionsOf(BandwidthOptions)], hosts: Annotated[Given, OptionsOf(HostOptions)]
+) -> int:
+    """Measure each link, alone and shared: host, GPU pairs, memory; or the network between hosts.
 
     Without a working driver only host memory is measured, and the rest is reported as not measured. Ctrl-C
     ends the measurement and shows the results so far, which are not saved. Where a driver call hangs or
@@ -150,6 +161,8 @@ def bandwidth(given: Annotated[Given, OptionsOf(BandwidthOptions)]) -> int:
     could be measured, or the driver ended the measurement (not with --from); 130 ended by Ctrl-C.
     """
     options = BandwidthOptions(**given.fields)
+    if options.network or hosts.typed:
+        return _network(options, given.typed, HostOptions(**hosts.fields))
     _check(options, given.typed)
     from gputopo.topology.peer_access import with_reasons
 
@@ -180,6 +193,32 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
             "--matrices is for the table of the links; Markdown has the matrices, and JSON every number",
             "leave it out",
         )
+
+
+def _network(options: BandwidthOptions, typed: "Mapping[str, object]", hosts: HostOptions) -> int:
+    """Measure between hosts; on rank 0 print the report. Return the exit code."""
+    from gputopo import findings
+    from gputopo.cli.network import measure_network
+    from gputopo.values.machine import Machine
+
+    stray = next((name for name in typed if name not in _OF_A_NETWORK), None)
+    if stray is not None:
+        raise UsageError(
+            f"--{stray} is for one host, and this measures between hosts",
+            "leave it out; without --network and options of hosts this host is measured",
+        )
+
+    def report(measured: "Bandwidth") -> int:
+        machine = Machine(source="live", bandwidth=measured)
+        found = findings.find_bandwidth(machine)
+        print_bandwidth(machine, measured, found, options.shape)
+        failed = findings.fails(found, options.fail_on)
+        return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
+
+    return measure_network(hosts, options.level, report)
+
+
+_OF_A_NETWORK = ("network", "quick", "full", "format", "json", "fail_on")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:

@@ -1,4 +1,4 @@
-"""The hosts of a training and the rank of this one, from all sources, in order of precedence. Pure."""
+"""The hosts of a job and the rank of this one, from all sources, in order of precedence. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +12,11 @@ from gputopo.values.errors import UsageError
 
 __all__ = ["Allocation", "HostAddress", "find"]
 
-_ALONE = "--num-hosts 1 trains on this host alone"
+_ALONE = "--num-hosts 1 takes this host alone"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Two hosts or more that train together, and which of them this is.
+    """Two hosts or more that work together, and which of them this is.
 
     `rank`: index of this host in `hosts`. `hosts`: in rank order; the first has a name, others have one
     where it is known before they join. `source`: what named the size, in words for messages. `job`: what
@@ -40,7 +40,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
-    """Return the hosts that train together, None for this one alone.
+    """Return the hosts that work together, None for this one alone.
 
     Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
     A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
@@ -92,7 +92,7 @@ def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
     if index.job is not None and index.rank:
         raise UsageError(
             f"this is pod {index.rank} of {index.source}, whose number of pods no variable has",
-            f"add --num-hosts N to train on all of them; {_ALONE}",
+            f"add --num-hosts N for all of them; {_ALONE}",
         )
     return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
 
@@ -100,7 +100,7 @@ def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
 def _require_one_task(claim: Claim) -> None:
     if claim.tasks_per_host > 1:
         raise UsageError(
-            f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one trains on all GPUs",
+            f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one takes all GPUs",
             f"start one on each host: {claim.one_each}; {_ALONE}",
         )
 
@@ -153,7 +153,7 @@ def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocati
     if rank is None:
         raise UsageError(
             f"{source} has {_counted(size)}, and the rank of this one is not given",
-            f"add --node-rank N, or start one gputopo run on each by srun or mpirun; {_ALONE}",
+            f"add --node-rank N, or start gputopo on each by srun or mpirun; {_ALONE}",
         )
     _require_inside(rank, size, source)
     if not hosts:

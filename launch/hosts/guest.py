@@ -23,6 +23,7 @@ from gputopo.launch.hosts.messages import (
     Taken,
     Waiting,
     events_path,
+    result_path,
 )
 from gputopo.launch.hosts.patience import JOIN_S, PATIENCE, Patience, Silence
 from gputopo.launch.hosts.serving import authorization
@@ -111,6 +112,25 @@ class Guest:
             self._waiting.popleft()
         self._told = taken.events
         return taken.end
+
+    def report(self, result: bytes) -> None:
+        """Report a result, JSON of at most `MAX_BODY_BYTES`; try until rank 0 has it.
+
+        Raises FirstHostGoneError after `silent_s` seconds without an answer, or where it is not taken.
+        """
+        while True:
+            try:
+                status, _ = self._post(result_path(self._rank), result)
+            except _NO_ANSWER as error:
+                self._require_present(error)
+                time.sleep(self.patience.retry_s)
+                continue
+            if status != HTTPStatus.OK:
+                raise FirstHostGoneError(
+                    f"{self._where} did not take the result: it answered {status} {_phrase(status)}",
+                    "see its output, and start all hosts again",
+                )
+            return
 
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []

@@ -36,6 +36,7 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.events import Noticed
 
 _EVENTS = re.compile(r"/ranks/(\d{1,9})/events")
+_RESULT = re.compile(r"/ranks/(\d{1,9})/result")
 _PRESENT = 3  # intervals of silence after which a host is not waited for at the end. Ours.
 _STRANGER = Refused(
     what="rank 0 does not know this host", hint="start all hosts again", exit_code=ExitCode.USAGE
@@ -156,6 +157,18 @@ class Meeting:
                 self._roll.seats[rank].reply = reply
             self._changed.notify_all()
 
+    def results(self, timeout_s: float) -> dict[int, bytes]:
+        """Wait until each host that was started has reported a result or fallen silent; return those."""
+
+        def are_there() -> bool:
+            seats = self._roll.seats.values()
+            return all(seat.result is not None or seat.failure is not None for seat in seats)
+
+        with self._changed:
+            self._changed.wait_for(are_there, timeout_s)
+            seats = sorted(self._roll.seats.items())
+            return {rank: seat.result for rank, seat in seats if seat.result is not None}
+
     def end(self, end: End) -> None:
         """Report the end of the run to all hosts, and wait until those that are there have heard it."""
         with self._changed:
@@ -200,6 +213,8 @@ class _Desk:
         try:
             if path == JOIN_PATH:
                 return self._join(token, body)
+            if result := _RESULT.fullmatch(path):
+                return self._keep(int(result[1]), token, body)
             found = _EVENTS.fullmatch(path)
             if found is None:
                 return Answer(HTTPStatus.NOT_FOUND)
@@ -245,6 +260,16 @@ class _Desk:
             self.changed.notify_all()
             sent = None if self.end is None else partial(self._note_told, seat)
             return Answer(HTTPStatus.OK, schema.encode(Taken(events=seat.taken, end=self.end)), sent)
+
+    def _keep(self, rank: int, token: str, body: bytes) -> Answer:
+        with self.changed:
+            seat = self._roll.seat(rank, token)
+            if seat is None:
+                return Answer(HTTPStatus.FORBIDDEN, schema.encode(_STRANGER))
+            seat.silence.heard(time.monotonic())
+            seat.result = body
+            self.changed.notify_all()
+            return Answer(HTTPStatus.OK, schema.encode(Taken(events=seat.taken, end=self.end)))
 
     def _note_told(self, seat: Seat) -> None:
         with self.changed:

@@ -4,6 +4,7 @@
 |----------------------------------------------|--------------------|------------------------------------|
 | `POST /join`                                 | `Joining`          | a `Reply`, or `Waiting`: ask again |
 | `POST /ranks/<rank>/events?first=..&sent=..` | events, one a line | `Taken`, with `End` after the run  |
+| `POST /ranks/<rank>/result`                  | what was asked for | `Taken`                            |
 
 Every request has a token in its `Authorization` header that the host made up when it joined: only who joined
 can go on for that rank. What is refused is answered by 403 and `Refused`, what cannot be read by 400.
@@ -97,3 +98,8 @@ class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
 def events_path(rank: int) -> str:
     """Return where the events of a rank are posted."""
     return f"/ranks/{rank}/events"
+
+
+def result_path(rank: int) -> str:
+    """Return where the result of a rank is posted."""
+    return f"/ranks/{rank}/result"

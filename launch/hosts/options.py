@@ -1,4 +1,4 @@
-"""The options that name the hosts of a training, and which of them this is."""
+"""The options that name the hosts of a job, and which of them this is."""
 
 from pathlib import Path
 from typing import Annotated
@@ -32,20 +32,20 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[HostAddress, ...],
         Option(
             "--hosts",
-            "Hosts of the training in the order of their ranks, each with a port if need be",
+            "Hosts in the order of their ranks, each with a port if need be",
             value="LIST",
             read=read_hosts,
         ),
     ] = ()
     hostfile: Annotated[
         tuple[HostAddress, ...],
-        Option("--hostfile", "File with a host of the training on each line", value="FILE", read=_read_file),
+        Option("--hostfile", "File with a host on each line", value="FILE", read=_read_file),
     ] = ()
     num_hosts: Annotated[
         int | None,
         Option(
             "--num-hosts",
-            "Number of hosts, where nothing else gives it; 1: train on this host alone",
+            "Number of hosts, where nothing else gives it; 1: this host alone",
             default="from the environment",
             min=1,
             max=MAX_HOSTS,

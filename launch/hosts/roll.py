@@ -20,7 +20,10 @@ _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as plann
 
 
 class Seat:
-    """A host that has joined. `told`: that it has been sent what is the last for it."""
+    """A host that has joined. `told`: that it has been sent what is the last for it.
+
+    `result`: what it has reported at its end, where it was asked for a result.
+    """
 
     def __init__(self, joining: Joining, token: str, silence: Silence) -> None:
         self.joining = joining
@@ -29,6 +32,7 @@ class Seat:
         self.reply: Reply | None = None
         self.taken = 0
         self.failure: str | None = None
+        self.result: bytes | None = None
         self.told = False
 
 

@@ -85,6 +85,11 @@ THRESHOLDS = {
     ("network.pair_slow", "rate between two hosts, of the fast ones of all pairs"): 0.8,
     ("network.unattributed", "rate between two hosts, of the fast ones of all pairs"): 0.8,
     ("network.unattributed", "rate between hosts, of the payload at the card's rate"): 0.8,
+    ("network.unsteady", "spread of the windows of a transfer, median of all pairs"): 40.0,
+    (
+        "network.unsteady",
+        "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
+    ): 0.1,
     ("numa.far_slow", "slow copies with a far NUMA node"): 0.9,
     ("numa.far_slow", "very slow copies with a far NUMA node"): 0.5,
     ("numa.affinity_cut", "scattered CPUs"): 6,

@@ -45,6 +45,7 @@ COPY_CHECKS = (
     collectives.latency,
     network.failed,
     network.slow,
+    network.unsteady,
     network.oversubscribed,
     soak.errors,
     soak.falls,

@@ -275,7 +275,7 @@ def unsteady(machine: Machine) -> Iterator[Finding]:
     found = [
         sample
         for sample in (machine.bandwidth.samples if machine.bandwidth else ())
-        if is_large(sample) and is_unsteady(sample)
+        if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
     ]
     if found:
         paths = list(dict.fromkeys(map(path_words, found)))

@@ -1,7 +1,9 @@
 """The network between hosts, measured in pairs: failed transfers, slow hosts, directions, pairs, all.
 
-A transfer is slow beside the others of the measurement. The slow ones are explained by as few hosts as can
-be: a host of whose transfers in a direction nearly all are slow, worst first; what is left is of pairs.
+A transfer is slow that is so beside the others of its measurement, alone and while the other direction is
+used, which is at another time: load of others is rarely there twice. The slow ones are explained by as few
+hosts as can be: a host of whose transfers in a direction nearly all are slow, worst first; what is left is of
+pairs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +40,18 @@ AT_ONCE = Threshold(
     0.70,
     "of it",
     "A network without oversubscription carries all at once. Ours",
+)
+UNSTEADY = Threshold(
+    "spread of the windows of a transfer, median of all pairs",
+    40.0,
+    "% of the median",
+    "With it a median of five windows may be off by a fifth, which is what SLOW compares. Ours",
+)
+AGAIN = Threshold(
+    "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
+    0.10,
+    "between the two, median of all pairs",
+    "Two measurements of one path at other times. Half of what SLOW compares. Ours",
 )
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
@@ -85,6 +99,14 @@ OVERSUBSCRIBED = Rule(
     thresholds=(AT_ONCE,),
 )
 
+UNSTEADY_RATES = Rule(
+    "network.unsteady",
+    title="rates between hosts vary too much to be compared: whether a host is slow cannot be told",
+    remedy="End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
+    "measure again; --full measures longer.",
+    thresholds=(UNSTEADY, AGAIN),
+)
+
 _MAX_NAMED = 4
 Direction = Literal["sends", "receives"]
 Pair = tuple[str, str]
@@ -106,17 +128,30 @@ class Verdict(NamedTuple):
     pairs: Mapping[Pair, float]
 
 
-def verdict(rates: Mapping[Pair, float]) -> Verdict:
-    """Return what explains the slow ones of GB/s from host to host, of three hosts or more."""
-    ordered = sorted(rates.values())
-    fast = ordered[ceil(_FAST * (len(ordered) - 1))]
-    left = {pair: rate / fast for pair, rate in rates.items()}
+def verdict(rates: Mapping[Pair, float], again: Mapping[Pair, float] | None = None) -> Verdict:
+    """Return what explains the slow ones of GB/s from host to host, of three hosts or more.
+
+    `again`: rates of another measurement; what is slow in one of them only is not slow.
+    """
+    fast, other = _fast(rates), _shares(again or {})
+    left = {pair: max(share, other.get(pair, 0.0)) for pair, share in _shares(rates).items()}
     hosts: list[Slow] = []
     while (worst := _worst(left)) is not None:
         hosts.append(worst)
         end = 0 if worst.direction == "sends" else 1
         left = {pair: share for pair, share in left.items() if pair[end] != worst.host}
     return Verdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
+
+
+def _fast(rates: Mapping[Pair, float]) -> float:
+    ordered = sorted(rates.values())
+    return ordered[ceil(_FAST * (len(ordered) - 1))]
+
+
+def _shares(rates: Mapping[Pair, float]) -> dict[Pair, float]:
+    """Return the share of the fast rate that each pair reaches."""
+    fast = _fast(rates) if rates else 1.0
+    return {pair: rate / fast for pair, rate in rates.items()}
 
 
 def _worst(shares: Mapping[Pair, float]) -> Slow | None:
@@ -154,12 +189,14 @@ def failed(machine: Machine) -> Iterator[Finding]:
 def slow(machine: Machine) -> Iterator[Finding]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
     samples = _of_pairs(machine.bandwidth)
-    rates = {_pair(one): one.median_gb_per_s or 0.0 for one in samples}
+    if _variation(machine.bandwidth) is not None:
+        return
+    rates = _by_pair(samples)
     hosts = {host for pair in rates for host in pair}
     if len(hosts) == 2:
         yield from _of_two(samples, rates)
     elif len(hosts) > 2:
-        found = verdict(rates)
+        found = verdict(rates, _by_pair(_both_ways(machine.bandwidth)))
         yield from _of_hosts(found)
         if found.pairs:
             yield _of_single_pairs(found)
@@ -229,10 +266,38 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
     )
 
 
+@check(UNSTEADY_RATES)
+def unsteady(machine: Machine) -> Iterator[Finding]:
+    """Find measurements in which the rate of each transfer varies too much for a verdict."""
+    if (found := _variation(machine.bandwidth)) is not None:
+        says = f"{found}: no host or pair is called slow"
+        yield UNSTEADY_RATES.finding(MACHINE, says, {"varies": found})
+
+
+def _variation(bandwidth: Bandwidth | None) -> str | None:
+    """Return in words how rates vary that vary too much for a verdict, else None."""
+    samples = _of_pairs(bandwidth)
+    if not samples:
+        return None
+    spread = median(one.spread_percent or 0.0 for one in samples)
+    if spread > UNSTEADY.value:
+        return f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
+    shares, again = _shares(_by_pair(samples)), _shares(_by_pair(_both_ways(bandwidth)))
+    apart = [abs(share - again[pair]) for pair, share in shares.items() if pair in again]
+    if len(apart) > 2 and median(apart) > AGAIN.value:
+        return (
+            "what a pair reaches of the fast rate alone, and while it uses both directions, differs by "
+            f"{100 * median(apart):.0f} points (median of all)"
+        )
+    return None
+
+
 @check(OVERSUBSCRIBED)
 def oversubscribed(machine: Machine) -> Iterator[Finding]:
     """Find rates that fall while all hosts send at once."""
-    alone = {_pair(one): one.median_gb_per_s for one in _of_pairs(machine.bandwidth)}
+    if _variation(machine.bandwidth) is not None:
+        return
+    alone = _by_pair(_of_pairs(machine.bandwidth))
     together = [one for one in _rates(machine.bandwidth) if one.group is not None]
     pairs = [(_pair(one), one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
@@ -247,14 +312,22 @@ def oversubscribed(machine: Machine) -> Iterator[Finding]:
 
 
 def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
-    """Return the transfers of a measurement of ours, in one direction."""
+    """Return the transfers of a measurement of ours."""
     if bandwidth is None or bandwidth.source != "live":
         return []
-    return [one for one in bandwidth.samples if one.kind == "network" and not one.with_reverse]
+    return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
 
 
 def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
-    return [one for one in _rates(bandwidth) if one.group is None and one.median_gb_per_s]
+    return [one for one in _rates(bandwidth) if one.group is None and not one.with_reverse]
+
+
+def _both_ways(bandwidth: Bandwidth | None) -> list[Sample]:
+    return [one for one in _rates(bandwidth) if one.with_reverse]
+
+
+def _by_pair(samples: Iterable[Sample]) -> dict[Pair, float]:
+    return {_pair(one): one.median_gb_per_s or 0.0 for one in samples}
 
 
 def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:

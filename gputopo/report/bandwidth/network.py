@@ -1,29 +1,111 @@
-"""The part of a bandwidth report about the network between hosts."""
+"""The parts of a bandwidth report about the network between hosts: all pairs, or single transfers."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import NETWORK, Sample, host_of
+from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
+_MAX_MATRIX = 32  # hosts; of more the table of hosts alone
 _ARROWS = {"network_bidirectional": "<->"}
 
 
-def network_part(samples: Sequence[Sample]) -> Part | None:
-    """Return the transfers between hosts, the largest messages first; None where there are none."""
-    found = sorted((one for one in samples if one.kind in NETWORK), key=lambda one: -(one.bytes or 0))
+def network_parts(bandwidth: Bandwidth) -> Iterator[Part]:
+    """Yield the transfers between hosts: by host and pair where all were measured, else one by one."""
+    found = [one for one in bandwidth.samples if one.kind in NETWORK]
     if not found:
-        return None
-    shown = found[:_MAX_ROWS]
+        return
+    if bandwidth.source != "live":
+        yield _transfers(found)
+        return
+    hosts = list(dict.fromkeys(_name(place) for one in found for place in (one.source, one.destination)))
+    hosts.sort(key=_natural)
+    yield _by_host(found, hosts)
+    if len(hosts) <= _MAX_MATRIX:
+        yield _matrix(found, hosts)
+
+
+def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
+    alone = [one for one in found if one.kind == "network" and one.group is None]
+    pairs = [one for one in alone if not one.with_reverse]
+    both = [one for one in alone if one.with_reverse]
+    at_once = [one for one in found if one.group is not None]
+    latencies = [one for one in found if one.kind == "network_latency"]
+    columns = [
+        _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
+        _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
+        _column("both: sends\nGB/s", [_rates(both, sends=host) for host in hosts]),
+        _column("receives\nGB/s", [_rates(both, receives=host) for host in hosts]),
+        _column("all at once:\nsends GB/s", [_rates(at_once, sends=host) for host in hosts]),
+        _column("expected\nGB/s", [_expected(pairs, host) for host in hosts]),
+        _column(
+            "latency\nus",
+            [
+                [one.median_us for one in latencies if host in (_name(one.source), _name(one.destination))]
+                for host in hosts
+            ],
+        ),
+    ]
+    return Part(
+        "Between hosts",
+        head=Column("Host", tuple(map(plain, hosts))),
+        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
+        notes=(
+            "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends "
+            "and receives. latency: half a round trip of 8 bytes.",
+        ),
+    )
+
+
+def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
+    rates = {
+        (_name(one.source), _name(one.destination)): one.median_gb_per_s
+        for one in found
+        if one.kind == "network" and one.group is None and not one.with_reverse
+    }
+    columns = [
+        Column(plain(to), tuple(number(rates.get((host, to))) for host in hosts), side="right")
+        for to in hosts
+    ]
+    return Part(
+        "From host (row) to host (column), GB/s",
+        head=Column("", tuple(map(plain, hosts))),
+        groups=tuple((column,) for column in columns),
+    )
+
+
+def _rates(
+    samples: Iterable[Sample], *, sends: str | None = None, receives: str | None = None
+) -> list[float | None]:
+    return [
+        one.median_gb_per_s
+        for one in samples
+        if sends in (None, _name(one.source)) and receives in (None, _name(one.destination))
+    ]
+
+
+def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
+    return [one.expected_gb_per_s for one in samples if host == _name(one.source)]
+
+
+def _column(head: str, values: Sequence[Sequence[float | None]]) -> Column:
+    known = [[value for value in own if value is not None] for own in values]
+    return Column(head, tuple(number(median(own) if own else None) for own in known), side="right")
+
+
+def _transfers(found: Sequence[Sample]) -> Part:
+    ordered = sorted(found, key=lambda one: -(one.bytes or 0))
+    shown = ordered[:_MAX_ROWS]
     columns = [
         Column("run", tuple(NOT_ASKED if one.run is None else plain(one.run) for one in shown)),
         Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in shown)),
         Column("streams", tuple(NOT_ASKED if not one.streams else str(one.streams) for one in shown)),
         Column("GB/s", tuple(number(one.median_gb_per_s) for one in shown), side="right"),
-        Column("expected", tuple(number(one.expected_gb_per_s) for one in shown), side="right"),
         Column("us", tuple(number(one.median_us) for one in shown), side="right"),
     ]
     kinds = {one.kind for one in found}
@@ -32,8 +114,8 @@ def network_part(samples: Sequence[Sample]) -> Part | None:
         notes.append("<-> is the sum of both directions.")
     if "network_latency" in kinds:
         notes.append("us: half a round trip; of an RDMA read or atomic the whole.")
-    if len(found) > len(shown):
-        notes.append(f"{len(found) - len(shown)} more: see --json.")
+    if len(ordered) > len(shown):
+        notes.append(f"{len(ordered) - len(shown)} more: see --json.")
     return Part(
         "Between hosts",
         head=Column("Transfer", tuple(map(_transfer, shown))),
@@ -43,8 +125,17 @@ def network_part(samples: Sequence[Sample]) -> Part | None:
 
 
 def _transfer(sample: Sample) -> str:
-    source, destination = (plain(host_of(one) or one) for one in (sample.source, sample.destination))
     words = [plain(sample.transport or ""), "beside the other direction" if sample.with_reverse else ""]
     details = ", ".join(filter(None, words))
-    ends = f"{source} {_ARROWS.get(sample.kind, '->')} {destination}"
+    arrow = _ARROWS.get(sample.kind, "->")
+    ends = f"{plain(_name(sample.source))} {arrow} {plain(_name(sample.destination))}"
     return f"{ends} ({details})" if details else ends
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _name(place: str) -> str:
+    return host_of(place) or place

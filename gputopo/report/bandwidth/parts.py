@@ -8,7 +8,7 @@ from gputopo.copies.numbers import runs_agree
 from gputopo.report.bandwidth.collectives import collective_parts
 from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
 from gputopo.report.bandwidth.heat_map import heat_part
-from gputopo.report.bandwidth.network import network_part
+from gputopo.report.bandwidth.network import network_parts
 from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
 from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
 from gputopo.report.bandwidth.part import Part
@@ -52,7 +52,7 @@ def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = 
         concurrent_part(numbers),
         _uplinks(bandwidth.uplink_groups),
         _host_memory(bandwidth.samples),
-        network_part(bandwidth.samples),
+        *network_parts(bandwidth),
         *collective_parts(bandwidth.samples),
         _reductions(bandwidth.samples),
         *sweep_parts(numbers),

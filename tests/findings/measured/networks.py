@@ -21,7 +21,15 @@ def slowed(found: dict[Pair, float], host: str, share: float, ends: tuple[int, .
             found[pair] *= share
 
 
-def machine(found: dict[Pair, float], *, allowed: float | None = None, at_once: float = 1.0) -> Machine:
+def machine(
+    found: dict[Pair, float],
+    *,
+    allowed: float | None = None,
+    at_once: float = 1.0,
+    spread_percent: float | None = None,
+    again: dict[Pair, float] | None = None,
+) -> Machine:
+    """Return a measurement of these GB/s. `again`: those while both directions are used."""
     samples = [
         Sample(
             kind="network",
@@ -30,8 +38,11 @@ def machine(found: dict[Pair, float], *, allowed: float | None = None, at_once: 
             median_gb_per_s=rate,
             expected_gb_per_s=allowed,
             expected_source=None if allowed is None else "the card",
+            spread_percent=spread_percent,
+            with_reverse=is_again,
         )
-        for (a, b), rate in found.items()
+        for is_again, rates in ((False, found), (True, again or {}))
+        for (a, b), rate in rates.items()
     ]
     names = sorted({host for pair in found for host in pair})
     ring = zip(names, [*names[1:], names[0]], strict=True)
@@ -62,4 +73,5 @@ def with_each_fault() -> list[Machine]:
         machine(even, allowed=20.0),
         machine(even, at_once=0.5),
         machine(two),
+        machine(even, spread_percent=60.0),
     ]

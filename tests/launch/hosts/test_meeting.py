@@ -79,6 +79,25 @@ def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> Non
                 assert telling.end == End(exit_code=3, cause="out of memory", hint="less")
 
 
+def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
+    with meeting("n1", "n2") as one:
+        first, _ = started(one, 1, 2)
+        assert one.results(0.0) == {}
+        with Telling(first):
+            first.report(b'{"a": 1}')
+            assert one.results(5) == {1: b'{"a": 1}'}
+        one.end(OVER)
+
+
+def test_the_result_of_a_host_that_rank_0_does_not_know_is_refused() -> None:
+    with meeting("n1") as one:
+        started(one, 1)
+        with pytest.raises(FirstHostGoneError, match="did not take the result: it answered 403"):
+            guest(one, 1).report(b"{}")
+        assert one.results(0.0) == {}
+        one.end(OVER)
+
+
 def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
