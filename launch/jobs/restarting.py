@@ -12,7 +12,12 @@ _BY_CHANCE = ("killed", "hung")
 
 
 def may_restart(failed: RankFailed) -> bool:
-    """Return whether the next worker may do better than one that failed like this."""
+    """Return whether the next worker may do better than one that failed like this.
+
+    The servers of other hosts serve it too, if none of them is what failed.
+    """
+    if failed.rank:
+        return False
     return failed.kind in _BY_CHANCE or (failed.kind == "error" and failed.exit_code == ExitCode.HARDWARE)
 
 

@@ -57,7 +57,6 @@ def _refuse(options: OutputOptions, request: "Request") -> None:
         "--dry-run": options.dry_run,
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
-        "--restart": bool(options.restart),
         "--num-gpus auto": request.num_gpus == "auto",
     }
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)

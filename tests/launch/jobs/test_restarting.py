@@ -1,5 +1,6 @@
 """The rest of a run after a failure of its worker."""
 
+import msgspec
 import pytest
 
 from gputopo.launch.jobs.restarting import Kept, continued, may_restart
@@ -63,3 +64,9 @@ def test_a_drill_that_happened_does_not_happen_again_and_a_slow_gpu_stays_slow_f
     rest = continued(cpu_spec(num_batches=100, drills=drills), 20)
     assert rest is not None
     assert [one.typed for one in rest.drills] == ["slow-gpu=1:0.9", "slow-gpu=1:0.8@30"]
+
+
+def test_no_worker_goes_on_without_the_server_of_another_host() -> None:
+    failed = RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3)
+    assert may_restart(failed)
+    assert not may_restart(msgspec.structs.replace(failed, rank=1))
