@@ -80,13 +80,13 @@ class Box:
 
     `alpha`, `beta`: how much of a lower core and memory clock is lost. `weights_s`: of each tower;
     `waited_s`, `rest_s`, `host`: by step. `noise`: own, `memory` of it from step to step; `common`: of all
-    towers of a step. `bursts`: chance that a burst of up to 15 steps begins in a tower. `collected`: steps
-    between two collections of garbage of a tower, 0: none; its seconds are `collects_s`. `phases`: by the
-    step that they precede. `ends_at`: the worker fails after this step. `unsampled`: steps without samples.
-    `skew_s`: of the samples against the steps; `clock_set_s`: by step, what the host's clock was set by.
-    `hosts`: load of the hosts of other ranks; without it that of `host`.
-    `robbed`: a CPU device from whose part of the cores other programs take all their time.
-    `known`: what the launcher knows of the box before the run.
+    towers of a step; `of_host`: of all towers of a host. `bursts`: chance that a burst of up to 15 steps
+    begins in a tower. `collected`: steps between two collections of garbage of a tower, 0: none; its
+    seconds are `collects_s`. `phases`: by the step that they precede. `ends_at`: the worker fails after
+    this step. `unsampled`: steps without samples. `skew_s`: of the samples against the steps;
+    `clock_set_s`: by step, what the host's clock was set by. `hosts`: load of the hosts of other ranks;
+    without it that of `host`. `robbed`: a CPU device from whose part of the cores other programs take all
+    their time. `known`: what the launcher knows of the box before the run.
     """
 
     devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
@@ -102,6 +102,7 @@ class Box:
     noise: float = 0.01
     memory: float = 0.0
     common: float = 0.02
+    of_host: float = 0.0
     bursts: float = 0.0
     collected: int = 0
     collects_s: float = 0.4
@@ -155,10 +156,13 @@ class Box:
         self, step: int, rng: random.Random, state: Sequence[float], burst: Sequence[int], after_phase: float
     ) -> Step:
         common = math.exp(rng.gauss(0, self.common)) * after_phase
+        ranks = sorted({device.rank for device in self.devices}) if self.of_host else ()
+        of_hosts = {rank: math.exp(rng.gauss(0, self.of_host)) for rank in ranks}
         marks, ends = [], [0.0]
         for tower, device in enumerate(self.devices):
             card = self.card(tower, step)
             compute_s = self._compute_s(tower, card) * common * math.exp(state[tower])
+            compute_s *= of_hosts.get(device.rank, 1.0)
             compute_s *= 1.3 if burst[tower] else 1.0
             if self.collected and (step + 17 * tower) % self.collected == 0:
                 compute_s += self.collects_s

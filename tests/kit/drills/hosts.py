@@ -29,6 +29,18 @@ def _even(dice: Dice) -> Drill:
     return Drill(_box(dice, _hosts(dice)), says="All devices are even" if not dice.thrown else "")
 
 
+def _even_hosts_of_noise(dice: Dice) -> Drill:
+    """What disturbs all GPUs of a host in a step, and then those of another one."""
+    return Drill(_box(dice, _hosts(dice), steps=300, of_host=dice.number(0.03, 0.01, 0.06)))
+
+
+def _one_gpu_a_host(dice: Dice) -> Drill:
+    """A host with one GPU is named by its GPU."""
+    devices, percent = on_hosts(*[gpu_devices(1)] * dice.whole(4, 3, 8)), dice.number(12, 6, 25)
+    box = _box(dice, devices, cards={2: always(Card(hidden=1 - percent / 100))})
+    return Drill(box, slow={2: ""}, percent={2: percent}, says="! n3 GPU 0 (")
+
+
 def _slow_card(dice: Dice) -> Drill:
     """A card of another host than rank 0's."""
     devices, percent = _hosts(dice), dice.number(15, 6, 25)
@@ -161,6 +173,8 @@ def _cpu_devices(dice: Dice) -> Drill:
 
 HOST_DRILLS: dict[str, Callable[[Dice], Drill]] = {
     "hosts: even": _even,
+    "hosts: even, with noise of each host": _even_hosts_of_noise,
+    "hosts: one GPU each": _one_gpu_a_host,
     "hosts: slow card on another host": _slow_card,
     "hosts: one number, two reasons": _same_number,
     "hosts: slow link on another host": _link_of_another_host,

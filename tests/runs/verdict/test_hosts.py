@@ -1,11 +1,15 @@
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.hosts import named_by_host, whole_hosts
+from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import SLOW, Verdict
 from tests.invented_runs import gpu_devices, on_hosts
+from tests.runs.verdict.drills import Trainer, always
 
 DEVICES = on_hosts(gpu_devices(2), gpu_devices(2), gpu_devices(1))
 
@@ -44,6 +48,29 @@ def test_a_device_that_is_slower_still_than_its_host_keeps_its_own_sentence() ->
     first, second = said(10, 30)
     assert first.startswith("host n2: all 2 GPUs")
     assert second == "tower 3"
+
+
+def judgement(trainer: Trainer) -> Judgement:
+    summary = Summary()
+    for event in trainer.events(150):
+        summary.add(event)
+    return summary.check().judgement
+
+
+def test_a_slow_host_costs_what_all_its_devices_cost_together() -> None:
+    devices = on_hosts(gpu_devices(2), gpu_devices(2))
+    found = judgement(Trainer(devices=devices, common=0.0, slow={2: always(20), 3: always(20)}))
+    costs = [verdict.cost.percent for verdict in found.devices if verdict.cost is not None]
+    # A step takes 10 ms of weights, 100 / 0.8 ms of computing and 10 ms of rest, of which 25 ms are lost.
+    assert costs == [pytest.approx(100 * 25 / 145, abs=1.5)] * 2
+    assert {verdict.says.split(" compute")[0] for verdict in found.slow} == {"host n2: all 2 GPUs"}
+
+
+def test_two_slow_hosts_of_three_are_both_named() -> None:
+    devices = on_hosts(*[gpu_devices(4)] * 3)
+    found = judgement(Trainer(devices=devices, slow={tower: always(12) for tower in range(4, 12)}))
+    names = {verdict.says.split(" compute")[0] for verdict in found.slow}
+    assert names == {"host n2: all 4 GPUs", "host n3: all 4 GPUs"}
 
 
 def test_devices_that_were_slow_one_after_another_are_no_slow_host() -> None:
