@@ -89,7 +89,6 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
     error = document.get("error")
     if isinstance(error, str):
         report.fail(SOURCE, without_addresses(error.removeprefix("error - ")))
-        report.complete = False
     if not report.samples and not report.failures:
         if not head:
             raise InputError(f"{origin} is JSON of iperf3 without a test", _HINT)

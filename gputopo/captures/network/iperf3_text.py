@@ -5,8 +5,8 @@ streams (`[SUM]`) where there are several. Formats: its src/iperf_locale.c and s
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.matrix_rows import MAX_GB_PER_S, Read, understood_of
@@ -37,7 +37,7 @@ _PROSE = re.compile(
     r"|^(?:iperf Done\.|iperf 3\..*|Server listening on .*|Test Complete\. Summary Results:|Time: .*"
     r"|CPU Utilization: .*|(?:snd|rcv)_tcp_congestion .*|Server output:|Cookie: .*|TCP MSS: .*"
     r"|Control connection MSS .*|Connecting to .*|Target Bitrate: .*|Finished omit period.*|UDP .*"
-    r"|congestion .*|UUID: .*"
+    r"|congestion .*|UUID: .*|Linux \S+ \d.*|Setting UDP block size .*"
     r"|\(pacing .*|\[ *\d+\] WARNING: .*|warning: .*)$",
     re.IGNORECASE,
 )
@@ -47,26 +47,24 @@ _MARKS = re.compile(
     r"|\biperf3: error - ",
     re.MULTILINE,
 )
-_STAMP = re.compile(r"^[\dA-Z][^\[\n]{5,40}(?=\[ *(?:\d{1,6}|SUM|ID)\])")  # --timestamps
+_STAMP = re.compile(  # --timestamps: by default as ctime writes it
+    r"^(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}(?: |$)"
+    r"|[\dA-Z][^\[\n]{5,40}(?=\[ *(?:\d{1,6}|SUM|ID)\]))"
+)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
-
-class _Rate(NamedTuple):
-    """One line at the end of a test."""
-
-    who: str  # a stream's number, or SUM
-    is_receiver: bool
-    gb_per_s: float
 
 
 @dataclass(slots=True)
 class _Scanned:
-    """One test. `rates`: by whether they go to the client; None: not known yet."""
+    """One test. `rates`: GB/s by whether they go to the client (None: not known yet), stream or SUM, and end.
+
+    `--get-server-output` prints the lines of the server once more.
+    """
 
     report: Report = field(default_factory=Report)
     understood: frozenset[int] = frozenset()
     marks: list[runs.Mark] = field(default_factory=list)
-    rates: dict[bool | None, list[_Rate]] = field(default_factory=dict)
+    rates: dict[bool | None, dict[tuple[str, bool], float]] = field(default_factory=dict)
     intervals: int = 0
     is_server: bool = False
     is_reverse: bool = False
@@ -92,7 +90,7 @@ class _Scanned:
         elif error := _ERROR.match(line):
             self.report.fail(SOURCE, without_addresses(error[1] or error[2]))
         else:
-            return _PROSE.match(line) is not None
+            return not line or _PROSE.match(line) is not None
         return True
 
     def measured(self) -> list[runs.Mark]:
@@ -141,29 +139,28 @@ class _Scanned:
         if (lost := _LOST.search(rest)) and int(lost[1]) and who != "SUM":
             self.report.notes[f"{SOURCE}: {lost[1]} of {lost[2]} datagrams were lost"] = None
         if 0 < rate <= MAX_GB_PER_S:
-            self.rates.setdefault(to_client, []).append(_Rate(who, end[1] == "receiver", rate))
+            self.rates.setdefault(to_client, {}).setdefault((who, end[1] == "receiver"), rate)
         return rate <= MAX_GB_PER_S
 
     def _note_retransmits(self, count: int, *, is_sum: bool) -> None:
         if count and not is_sum:
             self.report.notes[f"{SOURCE}: {count} segments of a stream were sent again"] = None
 
-    def _to_client(self, rates: list[_Rate], known: bool | None) -> bool:
+    def _to_client(self, rates: Mapping[tuple[str, bool], float], known: bool | None) -> bool:
         """Whether the data went to the client: a server prints only its own end."""
         if known is not None:
             return known
         if self.is_server:
-            return not any(one.is_receiver for one in rates)
+            return not any(is_receiver for _, is_receiver in rates)
         return self.is_reverse
 
 
-def _of_all(rates: list[_Rate]) -> tuple[float, int]:
+def _of_all(rates: Mapping[tuple[str, bool], float]) -> tuple[float, int]:
     """Return the rate of all streams, GB/s, and how many there are."""
-    received = [one for one in rates if one.is_receiver] or rates
-    streams = [one for one in received if one.who != "SUM"]
-    total = next((one.gb_per_s for one in received if one.who == "SUM"), None)
-    whole = total if total is not None else sum(one.gb_per_s for one in streams)
-    return whole, max(1, len({one.who for one in rates} - {"SUM"}))
+    at_receiver = any(is_receiver for _, is_receiver in rates)
+    counted = {who: rate for (who, is_receiver), rate in rates.items() if is_receiver == at_receiver}
+    whole = counted["SUM"] if "SUM" in counted else sum(counted.values())
+    return whole, max(1, len({who for who, _ in rates} - {"SUM"}))
 
 
 def without_addresses(words: str) -> str:

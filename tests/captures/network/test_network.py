@@ -89,6 +89,22 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     assert "10.1.0" not in repr(bandwidth)
 
 
+def test_the_output_of_the_server_below_that_of_the_client_counts_once() -> None:
+    random = Random(6)
+    text, samples = network.iperf3(random, Iperf3(streams=2))
+    end = [line for line in text.splitlines() if line.endswith("receiver")]
+    whole = text.replace("iperf Done.", "\n".join(["Server output:", *end, "iperf Done."]))
+    check(whole, samples, "iperf3")
+
+
+def test_dates_before_lines_and_the_systems_name_are_no_results() -> None:
+    text, samples = network.iperf3(Random(7), Iperf3(streams=2))
+    lines = ["iperf 3.12", "Linux some-host 6.1.0 #1 SMP x86_64", *text.splitlines()]
+    check("\n".join(f"Tue Nov 24 03:37:19 2026 {line}" for line in lines), samples, "iperf3")
+    machine, _ = read("\n".join(lines))
+    assert "some-host" not in repr(machine)
+
+
 def test_the_events_of_a_json_stream_are_one_run() -> None:
     document = json.loads(network.iperf3_json(Random(1), Iperf3(streams=2))[0])
     events = [
