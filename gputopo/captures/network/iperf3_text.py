@@ -5,8 +5,10 @@ streams (`[SUM]`) where there are several. Formats: its src/iperf_locale.c and s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.matrix_rows import MAX_GB_PER_S, Read, understood_of
@@ -35,9 +37,9 @@ _PROSE = re.compile(
     r"^(?:- ){3,}-?$|^-{20,}$|^\[ *(?:\d{1,6}|SUM)\] (?:local \S+ port .*|\((?:sender|receiver) statistics .*"
     r"|Sent \d+ datagrams|Server Report:)$|^\[ *(?:\d{1,6}|SUM)\].* datagrams received out-of-order$"
     r"|^(?:iperf Done\.|iperf 3\..*|Server listening on .*|Test Complete\. Summary Results:|Time: .*"
-    r"|CPU Utilization: .*|(?:snd|rcv)_tcp_congestion .*|Server output:|Cookie: .*|TCP MSS: .*"
+    r"|CPU Utilization: .*|(?:snd|rcv)_tcp_congestion .*|Cookie: .*|TCP MSS: .*"
     r"|Control connection MSS .*|Connecting to .*|Target Bitrate: .*|Finished omit period.*|UDP .*"
-    r"|congestion .*|UUID: .*|Linux \S+ \d.*|Setting UDP block size .*"
+    r"|congestion .*|UUID: .*|Linux \S+ \d.*|iperf3: interrupt - .*|Setting UDP block size .*"
     r"|\(pacing .*|\[ *\d+\] WARNING: .*|warning: .*)$",
     re.IGNORECASE,
 )
@@ -54,99 +56,37 @@ _STAMP = re.compile(  # --timestamps: by default as ctime writes it
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
+Rates = Mapping[tuple[str, bool], float]  # GB/s by stream or SUM, and whether it is the receiver's
+
+
 @dataclass(slots=True)
-class _Scanned:
-    """One test. `rates`: GB/s by whether they go to the client (None: not known yet), stream or SUM, and end.
+class _Test:
+    """One test. `line`: of its first rate; `rates`: by whether they go to the client, None: not known yet."""
 
-    `--get-server-output` prints the lines of the server once more.
-    """
-
-    report: Report = field(default_factory=Report)
-    understood: frozenset[int] = frozenset()
-    marks: list[runs.Mark] = field(default_factory=list)
-    rates: dict[bool | None, dict[tuple[str, bool], float]] = field(default_factory=dict)
-    intervals: int = 0
     is_server: bool = False
     is_reverse: bool = False
     is_both_ways: bool = False
     transport: str = "TCP"
+    intervals: int = 0
+    line: int = 0
+    rates: dict[bool | None, dict[tuple[str, bool], float]] = field(default_factory=dict)
 
-    def add(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not understood."""
-        line = _STAMP.sub("", line, count=1)
-        if row := _ROW.match(line):
-            return self._row(number, row)
-        if head := _HEAD.match(line):
-            if "Datagrams" in head[1]:
-                self.transport = "UDP"
-        elif _CLIENT.match(line):
-            self.is_server = False
-        elif _SERVER.match(line):
-            self.is_server = True
-        elif _REVERSE.match(line):
-            self.is_reverse = True
-        elif starting := _STARTING.match(line):
-            self.transport = starting[1]
-        elif error := _ERROR.match(line):
-            self.report.fail(SOURCE, without_addresses(error[1] or error[2]))
-        else:
-            return not line or _PROSE.match(line) is not None
-        return True
-
-    def measured(self) -> list[runs.Mark]:
-        """Return the lines at the end of the tests."""
-        return self.marks
-
-    def read(self, *, origin: str) -> Read:
-        """Return the machine, with the lines that were understood."""
-        del origin  # nothing in such a text is refused
+    def samples(self) -> Iterator[Sample]:
+        """Yield a sample for each direction."""
         for to_client, rates in self.rates.items():
             source, destination = ends.ends(to_client=self._to_client(rates, to_client))
             value, streams = _of_all(rates)
-            self.report.samples.append(
-                Sample(
-                    kind="network",
-                    source=source,
-                    destination=destination,
-                    with_reverse=self.is_both_ways,
-                    median_gb_per_s=value,
-                    transport=self.transport,
-                    streams=streams,
-                )
+            yield Sample(
+                kind="network",
+                source=source,
+                destination=destination,
+                with_reverse=self.is_both_ways,
+                median_gb_per_s=value,
+                transport=self.transport,
+                streams=streams,
             )
-        if not self.rates and self.intervals:
-            what = f"{SOURCE}: {self.intervals} intervals without the rate of the whole test"
-            self.report.not_measured.append(
-                NotMeasured(what=what, reason="the output ends before its summary")
-            )
-            self.report.complete = False
-        return Read(ends.machine(SOURCE, self.report), self.understood)
 
-    def _row(self, number: int, row: re.Match[str]) -> bool:
-        who, sends, role, value, power, unit, rest = row.groups()
-        end = _END.search(rest)
-        if end is None:
-            self.intervals += 1
-            return True
-        # Bits count in powers of 1000, bytes in powers of 1024 (units.c).
-        factor = 1000.0 ** _POWERS[power] / 8 if unit == "bit" else 1024.0 ** _POWERS[power]
-        rate: float = float(value) * factor / 1e9
-        to_client = None if sends is None else (sends == "RX") == (role == "C")
-        self.is_both_ways |= sends is not None
-        self.marks.append((number, (who, to_client, end[1])))
-        if retransmits := _RETRANSMITS.match(rest):
-            self._note_retransmits(int(retransmits[1]), is_sum=who == "SUM")
-        if (lost := _LOST.search(rest)) and int(lost[1]) and who != "SUM":
-            self.report.notes[f"{SOURCE}: {lost[1]} of {lost[2]} datagrams were lost"] = None
-        if 0 < rate <= MAX_GB_PER_S:
-            self.rates.setdefault(to_client, {}).setdefault((who, end[1] == "receiver"), rate)
-        return rate <= MAX_GB_PER_S
-
-    def _note_retransmits(self, count: int, *, is_sum: bool) -> None:
-        if count and not is_sum:
-            self.report.notes[f"{SOURCE}: {count} segments of a stream were sent again"] = None
-
-    def _to_client(self, rates: Mapping[tuple[str, bool], float], known: bool | None) -> bool:
+    def _to_client(self, rates: Rates, known: bool | None) -> bool:
         """Whether the data went to the client: a server prints only its own end."""
         if known is not None:
             return known
@@ -155,7 +95,68 @@ class _Scanned:
         return self.is_reverse
 
 
-def _of_all(rates: Mapping[tuple[str, bool], float]) -> tuple[float, int]:
+class _Reader:
+    """One text, line by line."""
+
+    def __init__(self) -> None:
+        self.report = Report()
+        self.tests = [_Test()]
+        self.is_of_other_end = False  # below `Server output:` the lines of the server come once more
+
+    def add(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not understood."""
+        line = _STAMP.sub("", line, count=1)
+        if _CLIENT.match(line):
+            self.tests.append(_Test())
+            self.is_of_other_end = False
+        elif line == "Server output:":
+            self.is_of_other_end = True
+        elif self.is_of_other_end:
+            self.is_of_other_end = line != "iperf Done."
+        elif row := _ROW.match(line):
+            return self._row(number, row)
+        elif head := _HEAD.match(line):
+            if "Datagrams" in head[1]:
+                self.tests[-1].transport = "UDP"
+        elif _SERVER.match(line):
+            self.tests.append(_Test(is_server=True))
+        elif _REVERSE.match(line):
+            self.tests[-1].is_reverse = True
+        elif starting := _STARTING.match(line):
+            self.tests[-1].transport = starting[1]
+        elif error := _ERROR.match(line):
+            self.report.fail(SOURCE, without_addresses(error[1] or error[2]))
+        else:
+            return not line or _PROSE.match(line) is not None
+        return True
+
+    def _row(self, number: int, row: re.Match[str]) -> bool:
+        who, sends, role, value, power, unit, rest = row.groups()
+        end = _END.search(rest)
+        if end is None:
+            self.tests[-1].intervals += 1
+            return True
+        # Bits count in powers of 1000, bytes in powers of 1024 (units.c).
+        factor = 1000.0 ** _POWERS[power] / 8 if unit == "bit" else 1024.0 ** _POWERS[power]
+        rate: float = float(value) * factor / 1e9
+        to_client = None if sends is None else (sends == "RX") == (role == "C")
+        key = (who, end[1] == "receiver")
+        if key in self.tests[-1].rates.get(to_client, {}):  # the head of the next test is not there
+            last = self.tests[-1]
+            self.tests.append(_Test(last.is_server, last.is_reverse, transport=last.transport))
+        test = self.tests[-1]
+        test.is_both_ways |= sends is not None
+        test.line = test.line or number
+        if (sent_again := _RETRANSMITS.match(rest)) and int(sent_again[1]) and who != "SUM":
+            self.report.notes[f"{SOURCE}: {sent_again[1]} segments of a stream were sent again"] = None
+        if (lost := _LOST.search(rest)) and int(lost[1]) and who != "SUM":
+            self.report.notes[f"{SOURCE}: {lost[1]} of {lost[2]} datagrams were lost"] = None
+        if 0 < rate <= MAX_GB_PER_S:
+            test.rates.setdefault(to_client, {})[key] = rate
+        return rate <= MAX_GB_PER_S
+
+
+def _of_all(rates: Rates) -> tuple[float, int]:
     """Return the rate of all streams, GB/s, and how many there are."""
     at_receiver = any(is_receiver for _, is_receiver in rates)
     counted = {who: rate for (who, is_receiver), rate in rates.items() if is_receiver == at_receiver}
@@ -176,13 +177,20 @@ def recognise(text: str) -> bool:
 
 def read(text: str, *, origin: str) -> Read:
     """Read the tests of a text, with the numbers of the lines that were understood."""
-    return runs.read(text, _scan, SOURCE, origin=origin)
-
-
-def _scan(text: str, above: _Scanned | None) -> _Scanned:
-    """Return the content of one run; `above`: the one above it, on whose end it was."""
-    found = _Scanned()
-    if above is not None:
-        found.is_server = above.is_server
-    found.understood = understood_of(text, found.add)
-    return found
+    del origin  # nothing in such a text is refused
+    reader = _Reader()
+    understood = understood_of(text, reader.add)
+    report, lines = reader.report, []
+    for test in reader.tests:
+        own = list(test.samples())
+        report.samples += own
+        lines += [test.line] * len(own)
+        if not own and test.intervals:
+            what = f"{SOURCE}: {test.intervals} intervals without the rate of the whole test"
+            reason = "the output ends before its summary"
+            report.not_measured.append(NotMeasured(what=what, reason=reason))
+            report.complete = False
+    machine = ends.machine(SOURCE, report)
+    assert machine.bandwidth is not None
+    bandwidth, headings = runs.with_runs(machine.bandwidth, text, lines)
+    return Read(replace(machine, bandwidth=bandwidth), understood | headings)

@@ -97,6 +97,22 @@ def test_the_output_of_the_server_below_that_of_the_client_counts_once() -> None
     check(whole, samples, "iperf3")
 
 
+def test_each_test_of_one_log_is_a_result() -> None:
+    for of_server in (False, True):
+        forms = [Iperf3(of_server=of_server), Iperf3(4, reverse=True, of_server=of_server)]
+        parts = [network.iperf3(Random(seed), form) for seed, form in enumerate(forms)]
+        _, bandwidth = read("".join(text for text, _ in parts))
+        expected = tuple(sample for _, samples in parts for sample in samples)
+        assert without_rates(bandwidth.samples) == without_rates(expected)
+
+
+def test_repeated_tests_of_one_log_are_runs() -> None:
+    parts = [network.iperf3(Random(seed), Iperf3()) for seed in range(3)]
+    _, bandwidth = read("".join(text for text, _ in parts))
+    assert [one.run for one in bandwidth.samples] == ["run 1", "run 2", "run 3"]
+    assert rates(bandwidth.samples) == pytest.approx([rates(samples)[0] for _, samples in parts])
+
+
 def test_dates_before_lines_and_the_systems_name_are_no_results() -> None:
     text, samples = network.iperf3(Random(7), Iperf3(streams=2))
     lines = ["iperf 3.12", "Linux some-host 6.1.0 #1 SMP x86_64", *text.splitlines()]
