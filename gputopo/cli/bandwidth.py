@@ -162,7 +162,7 @@ def bandwidth(
     """
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
-        return _network(options, given.typed, HostOptions(**hosts.fields))
+        return _network(options, given, hosts)
     _check(options, given.typed)
     from gputopo.topology.peer_access import with_reasons
 
@@ -195,18 +195,23 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
         )
 
 
-def _network(options: BandwidthOptions, typed: "Mapping[str, object]", hosts: HostOptions) -> int:
+def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     """Measure between hosts; on rank 0 print the report. Return the exit code."""
     from gputopo import findings
+    from gputopo.cli.driving import hosts_to_start, start_hosts
     from gputopo.cli.network import measure_network
     from gputopo.values.machine import Machine
 
-    stray = next((name for name in typed if name not in _OF_A_NETWORK), None)
+    stray = next((name for name in given.typed if name not in _OF_A_NETWORK), None)
     if stray is not None:
         raise UsageError(
             f"--{stray} is for one host, and this measures between hosts",
             "leave it out; without --network and options of hosts this host is measured",
         )
+    named = HostOptions(**hosts.fields)
+    if (starting := hosts_to_start(named)) is not None:
+        typed = {**given.typed, **hosts.typed, "network": True}
+        return start_hosts(bandwidth, starting, named, typed)
 
     def report(measured: "Bandwidth") -> int:
         machine = Machine(source="live", bandwidth=measured)
@@ -215,7 +220,7 @@ def _network(options: BandwidthOptions, typed: "Mapping[str, object]", hosts: Ho
         failed = findings.fails(found, options.fail_on)
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
-    return measure_network(hosts, options.level, report)
+    return measure_network(named, options.level, report)
 
 
 _OF_A_NETWORK = ("network", "quick", "full", "format", "json", "fail_on")

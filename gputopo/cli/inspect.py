@@ -103,15 +103,22 @@ def inspect(
     if interval is not None or duration is not None:
         raise UsageError("--interval and --duration belong to --watch", "add --watch")
     if fleet:
-        return _inspect_fleet(sources, HostOptions(**hosts.fields), shape, fail_on)
+        return _inspect_fleet(sources, hosts, shape, fail_on)
     return _inspect_once(sources, record, shape, diff, fail_on, identities)
 
 
-def _inspect_fleet(sources: tuple[str, ...], hosts: HostOptions, shape: Shape, fail_on: FailOn | None) -> int:
+def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
+    from gputopo.cli.driving import hosts_to_start, start_hosts
     from gputopo.cli.fleet import fleet, fleet_of_hosts
 
-    found = None if sources else find(hosts, os.environ)
-    return fleet(sources, shape, fail_on) if found is None else fleet_of_hosts(found, hosts, shape, fail_on)
+    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+        typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
+        options = HostOptions(**hosts.fields)
+        return start_hosts(inspect, starting, options, typed, needs_all=False)
+    found = None if sources else find(HostOptions(**hosts.fields), os.environ)
+    if found is None:
+        return fleet(sources, shape, fail_on)
+    return fleet_of_hosts(found, HostOptions(**hosts.fields), shape, fail_on)
 
 
 def default_interval(duration_s: float | None) -> float:

@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import platform
 import socket
 from collections.abc import Iterable
 
@@ -31,6 +32,21 @@ def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
             f"{listed(public, 'and')} is public, and the hosts of a training trust whoever connects",
             "name rank 0 by an address of a private network, or allow this one with --allow-public-address",
         )
+
+
+def is_this_host(name: str) -> bool:
+    """Whether a name, or an IP address, is of this host: its own name, or one that means it here."""
+    own = platform.node().lower()
+    if name.rstrip(".").lower() in (own, own.partition(".")[0]):
+        return True
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return False
+    own_addresses = set(_own_addresses())
+    return all(
+        ipaddress.ip_address(one.partition("%")[0]).is_loopback or one in own_addresses for one in found
+    )
 
 
 def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:

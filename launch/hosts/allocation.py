@@ -10,7 +10,7 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.starters import Claim
 from gputopo.values.errors import UsageError
 
-__all__ = ["Allocation", "HostAddress", "find"]
+__all__ = ["Allocation", "HostAddress", "find", "is_started"]
 
 _ALONE = "--num-hosts 1 takes this host alone"
 
@@ -49,8 +49,7 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     asked = _asked(options)
     if options.num_hosts == 1:
         return None
-    readers = (starters.tf_config, starters.slurm, starters.mpi, starters.torch)
-    found = [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
+    found = _claims(environ)
     if not found and (index := starters.indexed_job(environ)) is not None:
         found = _indexed(index, asked)
     if not found and (asked is None or asked.size == 1):
@@ -60,6 +59,18 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
         _require_one_task(one)
     _require_agreement(claims)
     return _allocation(claims, environ)
+
+
+def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
+    """Whether a starter, or --node-rank, has made this process one of several. Raises UsageError."""
+    given = options.node_rank is not None or bool(_claims(environ))
+    return given or starters.indexed_job(environ) is not None
+
+
+def _claims(environ: Mapping[str, str]) -> list[Claim]:
+    """Return the claims of starters, in order of precedence, but for those of one host."""
+    readers = (starters.tf_config, starters.slurm, starters.mpi, starters.torch)
+    return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
 
 
 def _speaks(claim: Claim) -> bool:
@@ -153,7 +164,7 @@ def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocati
     if rank is None:
         raise UsageError(
             f"{source} has {_counted(size)}, and the rank of this one is not given",
-            f"add --node-rank N, or start gputopo on each by srun or mpirun; {_ALONE}",
+            f"name them by --hosts LIST to start all, or add --node-rank N; {_ALONE}",
         )
     _require_inside(rank, size, source)
     if not hosts:

@@ -1,7 +1,7 @@
 """The options that name the hosts of a job, and which of them this is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -9,6 +9,8 @@ from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, read_hostfile
 from gputopo.launch.hosts.patience import JOIN_S
 from gputopo.values.errors import InputError
 from gputopo.values.option import Option, shown
+
+Starter = Literal["auto", "ssh", "srun", "mpirun"]
 
 
 def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
@@ -49,6 +51,23 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="from the environment",
             min=1,
             max=MAX_HOSTS,
+        ),
+    ] = None
+    starter: Annotated[
+        Starter,
+        Option(
+            "--starter",
+            "What starts gputopo on each of the --hosts where this is none of them; auto: srun in a Slurm "
+            "job, else ssh",
+        ),
+    ] = "auto"
+    remote_python: Annotated[
+        str | None,
+        Option(
+            "--remote-python",
+            "Python of the other hosts, which has gputopo",
+            value="PATH",
+            default="the path of this one's",
         ),
     ] = None
     join_timeout: Annotated[

@@ -40,6 +40,14 @@ def caught() -> Iterator[int]:
         os.close(writing)
 
 
+def take(came: int) -> list[int]:
+    """Return the signals that have come by the pipe of `caught`."""
+    try:
+        return list(os.read(came, 64))
+    except BlockingIOError:
+        return []
+
+
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
     """Raise EndedError at SIGTERM and SIGHUP, as KeyboardInterrupt at SIGINT, except within `caught`."""

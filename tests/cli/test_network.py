@@ -26,7 +26,7 @@ SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02
         (["--network", "--gpus", "0"], "--gpus is for one host", "leave it out"),
         (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "leave it out"),
         (["--hosts", "a,b", "--from", "x"], "--from is for one host", "leave it out"),
-        (["--hosts", "a,b"], "rank of this one is not given", "--node-rank N"),
+        (["--network", "--num-hosts", "2"], "rank of this one is not given", "--node-rank N"),
         (["--hosts", "a,b", "--node-rank", "2"], "rank 2 is outside", "0 to 1"),
         (["--hosts", "8.8.8.8,b", "--node-rank", "0"], "8.8.8.8 is public", "private"),
     ],

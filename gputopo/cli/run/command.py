@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.before import Before, measured_before, warn, with_costs
+from gputopo.cli.driving import hosts_to_start, start_hosts
 from gputopo.cli.plan_options import PlanOptions, update_of
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
@@ -88,6 +89,11 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)
+    if not program and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+        request = request_of(placement.fields, asked, model, training.fields)
+        _require_several(options, request, sources)
+        typed = {**placement.typed, **training.typed, **hosts.typed, **showing.typed, "model": model}
+        return start_hosts(run, starting, HostOptions(**hosts.fields), typed)
     if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
     with contextlib.ExitStack() as claims:
@@ -141,13 +147,9 @@ def _train_on_hosts(
     from gputopo.launch.supervise import run_folder as runs
 
     assert model is not None
-    if sources:
-        raise UsageError(
-            "--from rehearses on one host, and this is a training of several",
-            "leave --from out, or add --num-hosts 1",
-        )
-    runs.check_output(None if options.output is None else Path(options.output))
     request = request_of(placement, asked, model, training.fields)
+    _require_several(options, request, sources)
+    runs.check_output(None if options.output is None else Path(options.output))
     machine = planned_machine(())
     if machine.gpus and not options.cpu:
         with contextlib.suppress(GputopoError):
@@ -155,6 +157,23 @@ def _train_on_hosts(
     alike = {"model": model, **asked}
     job = Job(request, alike, lambda target: spec_of(target, model, asked, **training.fields))
     return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
+
+
+def _require_several(options: OutputOptions, request: "Request", sources: tuple[str, ...]) -> None:
+    """Raise UsageError for what one host can do alone only."""
+    alone = {
+        "--from": bool(sources),
+        "--dry-run": options.dry_run,
+        "--autotune": options.autotune is not None,
+        "--repeats": options.repeats > 1,
+        "--num-gpus auto": request.num_gpus == "auto",
+    }
+    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
+    if found is not None:
+        raise UsageError(
+            f"{found} is for one host, and this is a training of several",
+            f"leave {found} out, or add --num-hosts 1",
+        )
 
 
 def placed(placement: Given) -> dict[str, Any]:

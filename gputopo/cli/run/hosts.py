@@ -14,10 +14,11 @@ import msgspec
 from gputopo.cli.hosts import address_of, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
+from gputopo.launch.drive.agent import begun
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.errors import ExitCode, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
@@ -45,26 +46,9 @@ def train_on_hosts(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
-    _refuse(options, job.request)
     if allocation.rank == 0:
         return _lead(allocation, hosts, job, machine, options)
     return _take_part(allocation, hosts, job, machine, options)
-
-
-def _refuse(options: OutputOptions, request: "Request") -> None:
-    """Raise UsageError for what one host can do alone only."""
-    alone = {
-        "--dry-run": options.dry_run,
-        "--autotune": options.autotune is not None,
-        "--repeats": options.repeats > 1,
-        "--num-gpus auto": request.num_gpus == "auto",
-    }
-    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
-    if found is not None:
-        raise UsageError(
-            f"{found} is for one host, and this is a training of several",
-            f"leave {found} out, or add --num-hosts 1",
-        )
 
 
 def _lead(
@@ -82,6 +66,7 @@ def _lead(
             spec = job.spec_of(target)
             training.require_runnable(target, spec, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
+            begun(os.environ)
             return training.train(target, spec, options, meeting=meeting)
 
 
@@ -239,6 +224,7 @@ def _serve(
     from gputopo.launch.supervise.cpus import usable_cpus
     from gputopo.probes.run_watch import RunWatch
 
+    begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     place = _place(spec.servers, bringing.address, bringing.port)
     assert place is not None, "rank 0 starts hosts that its spec names"

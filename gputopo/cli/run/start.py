@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputopo.cli.driving import typed_words
 from gputopo.cli.plan_options import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
@@ -73,15 +74,7 @@ def show_start(
 def words_of(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:
     """Return the options of a run as they were typed, without those of its plan and of what is shown."""
     plan = PlanOptions.__struct_fields__
-    words: list[str] = []
-    for one in declared:
-        name = one.name.rstrip("_")
-        if name not in typed or one.field in plan or name in _NOT_OF_THE_RUN:
-            continue
-        value = typed[name]
-        for text in value if one.option.repeated else (value,):
-            words += [one.option.flag] if one.is_flag else [one.option.flag, str(text)]
-    return words
+    return typed_words([one for one in declared if one.field not in plan], typed, _NOT_OF_THE_RUN)
 
 
 def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:

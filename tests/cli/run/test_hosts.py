@@ -45,7 +45,7 @@ def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
         assert "this is a training of several" in what
         assert "--num-hosts 1" in hint
     done = call("run", "--model", "alexnet", "--from", "7gforce")
-    assert (done.code, "--from rehearses on one host" in done.err) == (2, True)
+    assert (done.code, "--from is for one host" in done.err) == (2, True)
     assert source in call("run", "--model", "alexnet", "--hosts", "n[1-7]").err, "a contradiction"
 
 
@@ -67,12 +67,10 @@ def test_a_host_whose_rank_0_does_not_come_names_it(call: Call, without_gpu: Non
 @pytest.mark.parametrize(
     ("options", "what", "hint"),
     [
-        ("--hosts n[1-2]", "the rank of this one is not given", "--node-rank N"),
-        (
-            "--worker_hosts=a:5000,b:5000 --job_name=worker",
-            "the rank of this one is not given",
-            "--node-rank N",
-        ),
+        ("--hosts n[1-2]", "--dry-run is for one host", "--num-hosts 1"),
+        ("--num-hosts 2", "the rank of this one is not given", "--hosts LIST"),
+        ("--worker_hosts=a:5000,b:5000 --job_name=worker", "--dry-run is for one host", "--num-hosts 1"),
+        ("--starter ssh", "--starter ssh needs the hosts", "--hosts LIST"),
         ("--hosts n[1-3]", "--hosts has 3 hosts, Slurm step 1234.0 has 2", "unset SLURM_STEP_ID"),
         ("--hosts n[2-1]", "--hosts has [2-1], which counts down", "[1-2]"),
         ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host a line"),

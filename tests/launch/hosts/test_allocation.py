@@ -277,7 +277,7 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, JOBSET, "this is pod 1 of JobSet 'mnist'", "--num-hosts N"),
         (asked(num_hosts=4), INDEXED_JOB, "the host of rank 0 is not given", "--hosts LIST"),
         (asked("n1,n2"), {}, "the rank of this one is not given", "--node-rank N"),
-        (asked("n1,n2"), SLURM_JOB, "the rank of this one is not given", "srun"),
+        (asked("n1,n2"), SLURM_JOB, "the rank of this one is not given", "--hosts LIST"),
         (asked(node_rank=1), {}, "--node-rank needs the number of hosts", "--num-hosts N"),
         (asked("n1", node_rank=1), {}, "rank 1 is outside the 1 host of --hosts", "0 to 0"),
         (asked(num_hosts=1, node_rank=1), {}, "rank 1 is outside the 1 host of --num-hosts", "0 to 0"),

@@ -1,0 +1,71 @@
+"""A command with `--hosts` and no rank: it starts itself on each of the hosts, and is their terminal."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gputopo.cli.printing import note, to_stderr
+from gputopo.launch.drive import commands
+from gputopo.launch.hosts.addresses import is_this_host
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.option import Declared, parameters_of
+
+# The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
+_OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "starter", "remote_python")
+
+
+def hosts_to_start(options: HostOptions) -> commands.Starting | None:
+    """Return the hosts that this process is to start; None where it is one of them, or alone.
+
+    Raises UsageError.
+    """
+    found = commands.find(options, os.environ)
+    is_alone = found is not None and found.size == 1 and options.starter == "auto"
+    return None if found is None or (is_alone and is_this_host(str(found.hosts[0].name))) else found
+
+
+def start_hosts(
+    command: Callable[..., int],
+    starting: commands.Starting,
+    options: HostOptions,
+    typed: Mapping[str, Any],
+    *,
+    needs_all: bool = True,
+) -> int:
+    """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
+
+    `needs_all`: it ends where one of them cannot be started.
+    """
+    from gputopo.launch.drive.driver import drive
+
+    environment = dict(os.environ)
+    if sys.stdout.isatty():  # that of rank 0 is a pipe
+        environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
+    python = options.remote_python or sys.executable
+    agents = commands.Agents(
+        words=("-P", "-m", "gputopo", command.__name__, *words),
+        python=sys.executable,
+        remote_python=python,
+        folder=os.getcwd(),
+        environment=environment,
+    )
+    starts = commands.starts(starting, agents, is_this_host)
+    return drive(starts, python=python, show=to_stderr, note=note, needs_all=needs_all)
+
+
+def typed_words(
+    declared: Sequence[Declared], typed: Mapping[str, Any], without: Sequence[str] = ()
+) -> list[str]:
+    """Return the options as they were typed, but for those `without`, which are names."""
+    words: list[str] = []
+    for one in declared:
+        name = one.name.rstrip("_")
+        if name not in typed or name in without:
+            continue
+        value = typed[name]
+        for text in value if one.option.repeated else (value,):
+            words += [one.option.flag] if one.is_flag else [one.option.flag, str(text)]
+    return words

@@ -1,0 +1,37 @@
+"""A driver with agents that pretend: `python -m tests.launch.drive.driven STARTER HOSTS BEHAVIOURS`."""
+
+import os
+import sys
+
+from gputopo.launch.drive import course
+from gputopo.launch.drive.commands import Agents, find, starts
+from gputopo.launch.drive.driver import drive
+from gputopo.launch.hosts.hostlists import read_hosts
+from gputopo.launch.hosts.options import HostOptions, Starter
+from tests.launch.drive import pretends
+
+
+def drives(starter: Starter, hosts: str, behaviours: str, *, folder: str | None = None) -> int:
+    """Drive the hosts, `localhost` here and the others by the starter, and return the exit code."""
+    found = find(HostOptions(hosts=read_hosts("--hosts", hosts), starter=starter), {})
+    assert found is not None
+    agents = Agents(
+        words=("-IS", pretends.__file__, behaviours),
+        python=sys.executable,
+        remote_python=sys.executable,
+        folder=folder or os.getcwd(),
+        environment=dict(os.environ),
+    )
+    started = starts(found, agents, lambda name: name == "localhost")
+    return drive(started, python=sys.executable, show=says, note=lambda line: says(f"gputopo: {line}\n"))
+
+
+def says(text: str) -> None:
+    """Write to stderr."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    course.OTHERS_S = 0.2  # ranks that pretend do not hear of the end of rank 0
+    sys.exit(drives(sys.argv[1], sys.argv[2], sys.argv[3]))  # type: ignore[arg-type]

@@ -1,0 +1,145 @@
+import shlex
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.drive.commands import Agents, Start, find, not_started, starts
+from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
+from gputopo.launch.hosts.options import HostOptions, Starter
+from gputopo.values.errors import UsageError
+from tests.launch.hosts.environs import open_mpi_5, ray_train, slurm_step, torchrun
+
+SALLOC = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_NUM_NODES": "4"}
+HOSTS = read_hosts("--hosts", "n[1-3]")
+
+
+def agents(*words: str, **environ: str) -> Agents:
+    return Agents(
+        words=("-m", "gputopo", "run", *words),
+        python="/here/python",
+        remote_python="/there/python",
+        folder="/a folder",
+        environment=environ,
+    )
+
+
+def never(name: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("environ", "asked", "starter"),
+    [({}, "auto", "ssh"), (SALLOC, "auto", "srun"), (SALLOC, "ssh", "ssh"), ({}, "mpirun", "mpirun")],
+)
+def test_hosts_without_a_rank_are_started_by_what_there_is(
+    environ: Mapping[str, str], asked: Starter, starter: str
+) -> None:
+    found = find(HostOptions(hosts=HOSTS, starter=asked), environ)
+    assert found is not None
+    assert (found.starter, found.hosts, found.size) == (starter, HOSTS, 3)
+
+
+@pytest.mark.parametrize("environ", [slurm_step(), open_mpi_5(0, 3), ray_train(), torchrun()])
+def test_who_has_a_rank_starts_nobody(environ: Mapping[str, str]) -> None:
+    assert find(HostOptions(hosts=HOSTS), environ) is None
+    assert find(HostOptions(hosts=HOSTS, node_rank=0), {}) is None
+    assert find(HostOptions(hosts=HOSTS, num_hosts=1), {}) is None
+    with pytest.raises(UsageError, match="has a rank already"):
+        find(HostOptions(hosts=HOSTS, starter="ssh"), environ)
+
+
+def test_the_nodes_of_a_job_are_hosts_where_so_many_are_asked_for() -> None:
+    assert find(HostOptions(), SALLOC) is None, "as without several hosts"
+    assert find(HostOptions(num_hosts=2), {}) is None, "refused where the rank is looked for"
+    two, all_four = find(HostOptions(num_hosts=2), SALLOC), find(HostOptions(starter="srun"), SALLOC)
+    assert two is not None
+    assert two.hosts == read_hosts("", "n[1-2]")
+    assert all_four is not None
+    assert all_four.size == 4
+    with pytest.raises(UsageError, match="--starter ssh needs the hosts"):
+        find(HostOptions(starter="ssh"), {})
+
+
+def started(starter: Starter, hosts: str, to_run: Agents) -> tuple[Start, ...]:
+    found = find(HostOptions(hosts=read_hosts("--hosts", hosts), starter=starter), {})
+    assert found is not None
+    return starts(found, to_run, lambda name: name == "localhost")
+
+
+def test_ssh_starts_each_rank_and_this_host_needs_none() -> None:
+    here, there = started("ssh", "localhost:2300,n2", agents("--json", NCCL_DEBUG="INFO", HOME="/me"))
+    assert here.command == (
+        *("env", "/here/python", "-P", "-m", "gputopo.launch.drive.agent", "0", "localhost", "/a folder"),
+        *("-m", "gputopo", "run", "--json", "--hosts", "localhost:2300,n2", "--node-rank", "0"),
+    )
+    *options, end, host, command = there.command
+    assert (options[0], "BatchMode=yes" in options, end, host) == ("ssh", True, "--", "n2")
+    words = shlex.split(command)
+    assert words[:3] == ["env", "NCCL_DEBUG=INFO", "/there/python"]
+    assert words[-2:] == ["--node-rank", "1"]
+    assert (there.ranks, there.host) == ((1,), "n2")
+
+
+@pytest.mark.parametrize(
+    ("starter", "where"),
+    [("srun", ["--nodes=2", "--ntasks=2", "--nodelist=n2,n3"]), ("mpirun", ["-n", "2", "--host", "n2,n3"])],
+)
+def test_srun_and_mpirun_start_one_agent_on_each_host(starter: Starter, where: list[str]) -> None:
+    (start,) = started(starter, "n[2-3]", agents("--json"))
+    assert start.command[0] == starter
+    assert set(where) <= set(start.command)
+    assert start.command[-5:] == ("gputopo", "run", "--json", "--hosts", "n[2-3]")
+    assert (start.ranks, start.host) == ((0, 1), None)
+
+
+def test_the_words_of_a_program_stay_behind_the_dashes() -> None:
+    (start,) = started("srun", "n1", agents("--", "python", "--hosts"))
+    assert start.command[-5:] == ("--hosts", "n1", "--", "python", "--hosts")
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5))
+def test_a_shell_gives_an_agent_the_words_as_they_were_typed(words: list[str]) -> None:
+    (start,) = started("ssh", "n1", agents(*(word for word in words if word != "--")))
+    assert [one for one in words if one != "--"] == shlex.split(start.command[-1])[11:-4]
+
+
+def test_the_names_of_hosts_cannot_be_options_or_commands() -> None:
+    for name in ("-oProxyCommand=x", "a;b", "$(x)", "a b"):
+        with pytest.raises(UsageError):
+            read_hosts("--hosts", name)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "what", "hint"),
+    [
+        (255, "Host key verification failed.", "ssh cannot connect to n2: Host key", "confirm the key"),
+        (255, "u@n2: Permission denied (publickey).", "ssh cannot connect to n2", "ssh-copy-id n2"),
+        (255, "ssh: Could not resolve hostname n2: Name or", "cannot connect to n2", "~/.ssh/config"),
+        (255, "ssh: connect to host n2 port 22: Connection timed out", "timed out", "the host is up"),
+        (255, "kex_exchange_identification: read", "kex_exchange", "ssh n2 true"),
+        (
+            127,
+            "env: '/there/python': No such file or directory",
+            "cannot be started on n2",
+            "--remote-python",
+        ),
+        (1, "/there/python: No module named gputopo.launch.drive", "cannot be started on n2", "same version"),
+        (137, "", "n2 ended with exit code 137", "by hand"),
+    ],
+)
+def test_a_host_that_cannot_be_started_is_named_with_what_to_do(
+    code: int, line: str, what: str, hint: str
+) -> None:
+    start = Start(ranks=(1,), command=("ssh", "n2"), host="n2")
+    error = not_started(start, code, [line, ""], "/there/python")
+    assert (what in error.what, hint in error.hint) == (True, True), error.args
+    assert error.exit_code == 3
+
+
+def test_hosts_with_ports_are_named_with_them() -> None:
+    assert HostAddress("n1", 2300) in read_hosts("", "n1:2300")
+    (start,) = started("srun", "n1:2300,n2", agents())
+    assert start.command[-1] == "n1:2300,n2"
+    assert "--nodelist=n1,n2" in start.command
