@@ -38,7 +38,7 @@ class Timing(msgspec.Struct, frozen=True):
     window_s: float = 0.1
     windows: int = 5
     latency_s: float = _LATENCY_S
-    gap_s: float = 0.15
+    gap_s: float = 0.2
     lead_s: float = _LEAD_S
 
     @property

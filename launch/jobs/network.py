@@ -25,6 +25,8 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
 
 _WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun. Ours.
+_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others. Ours.
+_IS_LATE = "left out: a transfer before it took too long"
 _LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
 
 
@@ -68,17 +70,28 @@ def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s
 
 
 def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
-    """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call."""
+    """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
+
+    Those to a host that could not be reached are not tried again: each would take some seconds, and this host
+    would be late for the others.
+    """
     begin_s = time.monotonic() + order.timing.lead_s
     found: list[Measured] = []
+    errors: dict[int, str] = {}
     for number, slot in enumerate(schedule(len(order.hosts), order.timing)):
         while (left_s := begin_s + slot.start_s - time.monotonic()) > 0 and not is_over():
             time.sleep(min(left_s, _WAIT_S))
         if is_over():
             break
-        for source, destination in slot.transfers:
-            if source == rank:
-                found.append(_measured(order, number, destination, is_latency=slot.kind == "latency"))
+        for destination in [end for source, end in slot.transfers if source == rank]:
+            error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
+            if error is not None:
+                one = Measured(slot=number, destination=destination, error=error)
+            else:
+                one = _measured(order, number, destination, is_latency=slot.kind == "latency")
+            if one.error is not None and one.error != _IS_LATE:
+                errors[destination] = one.error
+            found.append(one)
     return Result(measured=tuple(found))
 
 

@@ -4,6 +4,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from gputopo.launch.hosts.guest import Guest, Telling
 from gputopo.launch.hosts.meeting import Meeting
 from gputopo.launch.hosts.messages import End, Joining, Start
 from gputopo.launch.hosts.patience import Patience
-from gputopo.launch.jobs.network import lead, take_part
+from gputopo.launch.jobs.network import lead, measure, take_part
 from gputopo.probes.network.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
@@ -104,6 +105,41 @@ def test_a_result_that_cannot_be_read_is_none(result: bytes) -> None:
         later.result()
         meeting.end(OVER)
     assert not found.complete
+
+
+def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def latency(address: str, port: int, *_: object) -> tuple[float, ...]:
+        tried.append(port)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
+    monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    assert sorted(tried) == [2, 3]
+    assert {one.error for one in result.measured} == {"timed out"}
+    own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
+    assert [one.destination for one in result.measured] == own
+
+
+def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
+    def slow(*_: object) -> tuple[float, ...]:
+        now_s[0] += 5.0
+        return (1.0,)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda s: now_s.append(now_s.pop() + s))
+    monkeypatch.setattr("gputopo.launch.jobs.network.time", clock)
+    monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
+    monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    first, *others = result.measured
+    assert first.error is None
+    assert {one.error for one in others} == {"left out: a transfer before it took too long"}
 
 
 def test_rank_0_that_ends_early_ends_the_measurement_of_the_others() -> None:
