@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from gputopo.values.run.batches import batches_of, stored_batches
-from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks
+from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks, gpu_key
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.screen import Screen
 
 # Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
-# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, keys as of `clocks_key`.
+# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, by `gpu_key`.
 MAX_CLOCKS = "max_clocks_mhz"
 
 # What of a GPU's samples stands in its row.
@@ -137,15 +137,10 @@ def _median(readings: Iterable[GpuSample], field: str) -> Any:
     return median_low(values) if values else None  # a value that was really observed
 
 
-def clocks_key(rank: int, gpu: int | None) -> str:
-    """Return the key of a GPU's maximum clocks: its index, past rank 0 with the rank before it: "2:3"."""
-    return f"{rank}:{gpu}" if rank else str(gpu)
-
-
 def _max_clock(spec: Mapping[str, Any], device: Device, domain: str) -> float | None:
     """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as unknown."""
     clocks = spec.get(MAX_CLOCKS)
-    of_gpu = clocks.get(clocks_key(device.rank, device.gpu)) if isinstance(clocks, Mapping) else None
+    of_gpu = clocks.get(gpu_key(device.rank, device.gpu)) if isinstance(clocks, Mapping) else None
     value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None
     return value if isinstance(value, int | float) and value > 0 else None
 

@@ -153,7 +153,8 @@ class Reports:
         for verdict in check.judgement.devices if check.made else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
-                news.append(_over(verdict, known[0], f"Over all steps: {verdict.says}", time_s))
+                says = f"Over all steps: {verdict.says}"
+                news.append(_over(verdict, known[0], says, time_s, ranks.get(verdict.tower or 0, 0)))
         return tuple(_each_host_once(news))
 
     def _is_known(self, slow: Verdict) -> bool:
@@ -190,9 +191,8 @@ class Reports:
             self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
             even = "" if now.word == SLOW else f", to within {words.at_most(now.percent_under_high or 0.0)} %"
-            yield _over(
-                now, known[0], f"{found.name_of(now)} is even with its peers again{since}{even}", time_s
-            )
+            says = f"{found.name_of(now)} is even with its peers again{since}{even}"
+            yield _over(now, known[0], says, time_s, found.ranks.get(tower, 0))
 
 
 def _is_slow(verdict: Verdict) -> bool:
@@ -221,5 +221,6 @@ def _each_host_once(events: Iterable[Event]) -> list[Event]:
     return left
 
 
-def _over(verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:
-    return AnomalyOver(time_s=time_s, tower=verdict.tower or 0, gpu=verdict.gpu, part=part, says=says)
+def _over(verdict: Verdict, part: str, says: str, time_s: float, rank: int) -> AnomalyOver:
+    tower = verdict.tower or 0
+    return AnomalyOver(time_s=time_s, rank=rank, tower=tower, gpu=verdict.gpu, part=part, says=says)

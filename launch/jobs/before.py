@@ -60,9 +60,13 @@ def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Known | None":
-    """Return what is known beside which a run is judged; None for a rehearsal."""
+    """Return what is known beside which a run is judged; None for a rehearsal, or CPUs of several hosts."""
     machine = _box(target)
-    if machine is None:
+    if target.others and spec.backend == "gpu":
+        from gputopo.runs.predicted.known import known_of_hosts
+
+        return known_of_hosts(spec.devices, [one.machine for one in (target, *target.others)])
+    if machine is None or target.others:
         return None
     import msgspec
 

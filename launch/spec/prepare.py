@@ -15,7 +15,6 @@ from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Pr
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
 from gputopo.planner.request import HOST_PS, SPREAD
-from gputopo.runs.device_results import clocks_key
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -30,7 +29,7 @@ from gputopo.values.run.batches import (
     shares,
 )
 from gputopo.values.run.drill import says as drill_says
-from gputopo.values.run.events import NETWORK, Device
+from gputopo.values.run.events import NETWORK, Device, gpu_key
 from gputopo.values.run.plan import Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
@@ -247,13 +246,13 @@ def _cpu_batch(batch_of_two: int, count: int) -> int:
 
 
 def max_clocks(machine: Machine | None, gpus: tuple[int, ...], rank: int = 0) -> dict[str, dict[str, int]]:
-    """Return the maximum clocks of the chosen GPUs of a host that NVML reports, by `clocks_key`."""
+    """Return the maximum clocks of the chosen GPUs of a host that NVML reports, by `gpu_key`."""
     found = {}
     for index in gpus:
         gpu = find_gpu(machine, index)
         if gpu is not None:
             clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
-            found[clocks_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
+            found[gpu_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
     return found
 
 

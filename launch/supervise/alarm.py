@@ -169,6 +169,7 @@ def variables_of(event: Event) -> Mapping[str, str]:
         "SAYS": event.says,
         "TOWER": event.tower,
         "GPU": event.gpu,
+        "RANK": event.rank or None,
         "TIME": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.time_s)),
     }
     if isinstance(event, Anomaly):

@@ -270,8 +270,8 @@ def _train_once(
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.runs.predicted.compare import with_prediction
 
-    # What is known of one host says nothing of several.
-    known = None if target.others else known_of(target, spec, past_of(target, folder.path))
+    past = () if target.others else past_of(target, folder.path)  # runs of one host say nothing of several
+    known = known_of(target, spec, past)
     outcome = _supervised(target, spec, folder, display, options, known, meeting)
     if meeting is not None:
         meeting.end(_end_of(outcome))

@@ -9,7 +9,7 @@ from gputopo.reference.clock_events import BITS
 from gputopo.reference.expectations import expected_link
 from gputopo.runs.verdict.blocks import Blocks
 from gputopo.runs.verdict.host import CORES_TAKEN_SHARE, OTHER_CPU_SHARE, SWAP_BYTES_PER_S
-from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step
+from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.verdict import Known
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
@@ -50,7 +50,7 @@ class Facts:
     def __init__(self, devices: Sequence[Device], known: Known | None = None) -> None:
         known = known or Known()
         self._sharing = known.sharing
-        self._memory_mib: dict[_Place, int] = {(0, gpu): total for gpu, total in known.memory_mib.items()}
+        self._memory_mib = known.memory_mib
         self._towers = [device.tower for device in devices]
         self._places = {device.tower: place for place, device in enumerate(devices)}
         self._gpus = [(device.rank, device.gpu) for device in devices]
@@ -155,8 +155,8 @@ class Facts:
             OTHERS: gpu.other_processes,
             HEAT: gpu.temperature_c,
             FULL: None
-            if gpu.memory_used_mib is None or place not in self._memory_mib
-            else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * self._memory_mib[place]),
+            if gpu.memory_used_mib is None or (total := self._memory_mib.get(gpu_key(*place))) is None
+            else float(gpu.memory_used_mib >= MEMORY_FULL_SHARE * total),
         }
 
 

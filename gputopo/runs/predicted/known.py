@@ -16,7 +16,7 @@ from gputopo.reference.published import Published, published
 from gputopo.runs.predicted.past import MAX_UNCERTAINTY, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.drill import labels
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Expected, Known
@@ -83,8 +83,24 @@ def known_before(
         unexpected=None if expected else _why_not(spec),
         speeds=_speeds(spec, devices, batches, machine, past, workload),
         sharing=_sharing(devices, machine),
-        memory_mib={gpu.index: total for gpu in machine.gpus if (total := gpu.memory_mib.total) is not None},
+        memory_mib=_memory_mib(machine),
     )
+
+
+def known_of_hosts(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
+    """Return what is known of a run over several hosts, by rank: of its machines, and not of its speed."""
+    sharing: dict[int, tuple[int, ...]] = {}
+    memory_mib: dict[str, int] = {}
+    for rank, machine in enumerate(machines):
+        if machine is not None:
+            sharing |= _sharing([device for device in devices if device.rank == rank], machine)
+            memory_mib |= _memory_mib(machine, rank)
+    return Known(sharing=sharing, memory_mib=memory_mib)
+
+
+def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
+    totals = {gpu_key(rank, gpu.index): gpu.memory_mib.total for gpu in machine.gpus}
+    return {key: total for key, total in totals.items() if total is not None}
 
 
 def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:

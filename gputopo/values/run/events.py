@@ -39,6 +39,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     hop_to_variables: str | None = None  # "PIX"; "local"; "host"; "network"; None: own copy
 
 
+def gpu_key(rank: int, gpu: int | None) -> str:
+    """Return the key of a GPU in JSON: its index in its host's machine, past rank 0 after the rank: "2:3"."""
+    return f"{rank}:{gpu}" if rank else str(gpu)
+
+
 class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace shows of one device, in seconds over all traced steps.
 

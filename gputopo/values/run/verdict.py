@@ -118,11 +118,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     `expected`: its speed; None: `unexpected` has the reason, if it was looked for. `speeds`: of each tower's
     device alone, where the devices are of several models. `sharing`: towers whose GPUs share a link to the
-    host with that of a tower. `memory_mib`: of each GPU of rank 0, by its index.
+    host with that of a tower. `memory_mib`: of each GPU, by `events.gpu_key`.
     """
 
     expected: Expected | None = None
     unexpected: str | None = None
     speeds: dict[int, Expected] = {}
     sharing: dict[int, tuple[int, ...]] = {}
-    memory_mib: dict[int, int] = {}
+    memory_mib: dict[str, int] = {}

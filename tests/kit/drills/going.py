@@ -15,7 +15,6 @@ from gputopo.probes.host_load import HostReader
 from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import run_report
-from gputopo.runs.device_results import clocks_key
 from gputopo.values.run.events import (
     Event,
     HostLoad,
@@ -27,6 +26,7 @@ from gputopo.values.run.events import (
     WarmupDone,
     decode_line,
     encode_line,
+    gpu_key,
 )
 from gputopo.values.run.result import Result
 from tests.invented_runs import BEGAN_S
@@ -225,7 +225,7 @@ def _spec(box: Box) -> dict[str, Any]:
         "ps_device": box.devices[0].device,
         "batch_size": 64,
         "num_batches": box.steps,
-        "max_clocks_mhz": {clocks_key(one.rank, one.gpu): clocks for one in box.devices},
+        "max_clocks_mhz": {gpu_key(one.rank, one.gpu): clocks for one in box.devices},
         "devices": [{"gpu": one.gpu} for one in box.devices],
         "data": {"source": "python" if box.waited_s(box.steps) else "gpu"},
     }

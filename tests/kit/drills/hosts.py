@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import msgspec
 
-from gputopo.values.run.events import NETWORK, Device
+from gputopo.values.run.events import NETWORK, Device, gpu_key
+from gputopo.values.run.verdict import Known
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 from tests.kit.drills.box import POWER_CAP, THERMAL, Box, Card, Host, always, since
 from tests.kit.drills.table import SHORT, Dice, Drill, box_with, percent_of
@@ -66,6 +67,26 @@ def _link_of_another_host(dice: Dice) -> Drill:
     tower = _of(devices, 1)[0]
     box = _box(dice, devices, weights_s=0.02, cards={tower: always(Card(width=4))})
     return Drill(box, slow={tower: "pcie-link"}, percent={tower: 30.0}, says="! n2 GPU 0 (")
+
+
+def _shared_link_of_another_host(dice: Dice) -> Drill:
+    """Two cards of n2 behind one uplink, while those of n1 have one each."""
+    devices, cause = on_hosts(gpu_devices(2), gpu_devices(4), hop="host"), "pcie-shared"
+    box = _box(dice, devices, weights_s=dice.number(0.03, 0.025, 0.05))
+    box.known = Known(sharing={4: (5,), 5: (4,)})
+    box.cards = {tower: always(Card(link=0.5)) for tower in (4, 5)}
+    return Drill(box, slow={4: cause, 5: cause}, percent={4: 15.0, 5: 15.0}, says="! n2 GPU 2 (")
+
+
+def _memory_full_on_another_host(dice: Dice) -> Drill:
+    """GPU 1 of n2 is full, of less memory than GPU 1 of n1 has."""
+    devices = on_hosts(gpu_devices(3), gpu_devices(3))
+    box = _box(dice, devices)
+    sizes = (80_000, 40_960)
+    box.known = Known(memory_mib={gpu_key(one.rank, one.gpu): sizes[one.rank] for one in devices})
+    card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
+    box.cards = {4: always(card)}
+    return Drill(box, slow={4: "memory-full"}, percent={4: percent_of(card, box)}, says="! n2 GPU 1 (")
 
 
 def _slow_host(card: Callable[[Dice], Card], cause: str) -> Callable[[Dice], Drill]:
@@ -178,6 +199,8 @@ HOST_DRILLS: dict[str, Callable[[Dice], Drill]] = {
     "hosts: slow card on another host": _slow_card,
     "hosts: one number, two reasons": _same_number,
     "hosts: slow link on another host": _link_of_another_host,
+    "hosts: shared link on another host": _shared_link_of_another_host,
+    "hosts: full memory on another host": _memory_full_on_another_host,
     "hosts: a slow host": _slow_host(lambda dice: Card(hidden=dice.number(0.85, 0.75, 0.92)), ""),
     "hosts: a host at its power limit": _slow_host(
         lambda dice: Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP), "power-cap"

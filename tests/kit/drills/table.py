@@ -169,7 +169,7 @@ def _shared_link(dice: Dice) -> Drill:
 def _memory_full(dice: Dice) -> Drill:
     """Somebody's arrays fill the memory of one card, and its allocations are retried."""
     box = box_with(dice, steps=SHORT)
-    box.known = Known(memory_mib=dict.fromkeys(range(len(box.devices)), 40_960))
+    box.known = Known(memory_mib={str(gpu): 40_960 for gpu in range(len(box.devices))})
     card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
     box.cards = {1: always(card)}
     return Drill(box, slow={1: "memory-full"}, percent={1: percent_of(card, box)})

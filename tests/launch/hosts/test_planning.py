@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.hosts.planning import cpu_devices_of_each, devices_of_each, joint, request_of
@@ -13,25 +13,31 @@ from gputopo.values.gpu import ClockMhz, ClocksMhz
 from gputopo.values.machine import Machine
 from tests.launch.specs import machine, plan_for
 
-AVAILABLE = st.lists(st.integers(0, 16), min_size=1, max_size=12)
+# GPUs of each host, at least one on rank 0, and a number of them.
+REQUESTS = st.builds(
+    lambda first, others, number: ([first, *others], 1 + number % (first + sum(others))),
+    st.integers(1, 16),
+    st.lists(st.integers(0, 16), max_size=11),
+    st.integers(0, 200),
+)
 
 
-@given(AVAILABLE, st.integers(1, 200))
+@given(REQUESTS)
 def test_the_devices_are_those_wanted_and_no_host_has_more_than_it_has(
-    available: list[int], wanted: int
+    request: tuple[list[int], int],
 ) -> None:
-    assume(available[0] and wanted <= sum(available))
+    available, wanted = request
     counts = devices_of_each(available, wanted)
     assert sum(counts) == wanted
     assert all(0 <= count <= has for count, has in zip(counts, available, strict=True))
     assert counts[0], "rank 0 trains"
 
 
-@given(AVAILABLE, st.integers(1, 200))
+@given(REQUESTS)
 def test_no_fewer_hosts_would_do_and_the_shares_are_as_equal_as_they_can_be(
-    available: list[int], wanted: int
+    request: tuple[list[int], int],
 ) -> None:
-    assume(available[0] and wanted <= sum(available))
+    available, wanted = request
     counts = devices_of_each(available, wanted)
     used = [rank for rank, count in enumerate(counts) if count]
     best = sorted(available[1:], reverse=True)[: max(len(used) - 2, 0)]

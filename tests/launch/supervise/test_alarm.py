@@ -98,6 +98,8 @@ def test_the_environment_has_what_is_known() -> None:
         "CAUSE": "power-cap",
     }
     assert "GPUTOPO_GPU" not in variables_of(msgspec.structs.replace(SLOW, gpu=None))
+    assert "GPUTOPO_RANK" not in known
+    assert variables_of(msgspec.structs.replace(SLOW, rank=2))["GPUTOPO_RANK"] == "2"
 
 
 def test_a_web_address_gets_each_anomaly_as_json() -> None:

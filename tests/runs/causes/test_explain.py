@@ -81,7 +81,7 @@ def test_two_gpus_behind_one_uplink_wait_longer_while_both_copy() -> None:
 
 
 def test_a_memory_that_is_full_is_a_possible_cause_where_that_of_the_peers_is_not() -> None:
-    known = Known(memory_mib=dict.fromkeys(range(4), 8192))
+    known = Known(memory_mib={str(gpu): 8192 for gpu in range(4)})
     trainer = Trainer(slow={1: drills.always(12)})
     cards = {gpu: always(memory_used_mib=8150 if gpu == 1 else 7000) for gpu in range(4)}
     found = causes(trainer, 200, cards, known=known)

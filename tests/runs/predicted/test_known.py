@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.runs.predicted.known import Past, alone_of_run, known_before
+from gputopo.runs.predicted.known import Past, alone_of_run, known_before, known_of_hosts
+from gputopo.values.gpu import MemoryMib
 from gputopo.values.run.candidate import Candidate
 from gputopo.values.run.plan import Plan, Prediction
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
+from tests.invented_runs import gpu_devices, on_hosts
 from tests.runs.predicted.boxes import BATCH, ON_CPU, run, spec_of
 
 MACHINE = read_bundled("7gforce")
@@ -98,8 +100,21 @@ def test_where_nothing_is_known_it_is_reported_and_why() -> None:
 def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
     found = known(gpus=(0, 1, 5))
     assert found.sharing == {0: (1,), 1: (0,)}
-    assert set(found.memory_mib) <= {gpu.index for gpu in MACHINE.gpus}
+    assert set(found.memory_mib) <= {str(gpu.index) for gpu in MACHINE.gpus}
     assert found.speeds == {}  # all of one model
+
+
+def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
+    plain = read_bundled("7gforce")
+    full = msgspec.structs.replace(MACHINE, gpus=tuple(
+        msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
+    ))  # fmt: skip
+    devices = on_hosts(gpu_devices(1), gpu_devices(2))
+    found = known_of_hosts(devices, [None, full])
+    assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
+    assert found.sharing == {1: (2,), 2: (1,)}
+    assert found.expected is None
+    assert known_of_hosts(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
 
 
 def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:
