@@ -17,6 +17,7 @@ from gputopo.runs.life import Life
 from gputopo.runs.ran import PROGRAM, what_ran
 from gputopo.runs.thinned import Thinned
 from gputopo.runs.throughput import RunningThroughput
+from gputopo.runs.verdict.host import OneMachine
 from gputopo.runs.verdict.judge import judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.drill import labels
@@ -73,12 +74,17 @@ class Summary:
         self._finished: RunFinished | None = None
         self._life = Life()
         self._paces = Paces(())
+        self._one_machine = OneMachine({})
         self.hardware: HardwareRecord | None = None  # of a program of the user
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
         """Add the next event."""
         self._last_time_s = event.time_s
+        if isinstance(event, RunStarted):
+            self._one_machine = OneMachine(event.spec)
+        elif isinstance(event, Sample):
+            event = self._one_machine.without_ranks(event)
         self.running.add(event)
         self._life.add(event)
         if isinstance(event, RunStarted):
