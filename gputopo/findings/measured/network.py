@@ -6,7 +6,7 @@ hosts as can be: a host of whose transfers in a direction nearly all are slow, w
 pairs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
@@ -101,7 +101,7 @@ OVERSUBSCRIBED = Rule(
 
 UNSTEADY_RATES = Rule(
     "network.unsteady",
-    title="rates between hosts vary too much to be compared: whether a host is slow cannot be told",
+    title="rates between hosts vary so much that a slow host may not be found",
     remedy="End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
     "measure again; --full measures longer.",
     thresholds=(UNSTEADY, AGAIN),
@@ -128,13 +128,13 @@ class Verdict(NamedTuple):
     pairs: Mapping[Pair, float]
 
 
-def verdict(rates: Mapping[Pair, float], again: Mapping[Pair, float] | None = None) -> Verdict:
+def verdict(rates: Mapping[Pair, float], shares: Mapping[Pair, float] | None = None) -> Verdict:
     """Return what explains the slow ones of GB/s from host to host, of three hosts or more.
 
-    `again`: rates of another measurement; what is slow in one of them only is not slow.
+    `shares`: what each pair reaches of the fast rate at best, where that is known by more than `rates`.
     """
-    fast, other = _fast(rates), _shares(again or {})
-    left = {pair: max(share, other.get(pair, 0.0)) for pair, share in _shares(rates).items()}
+    fast = _fast(rates)
+    left = dict(_shares(rates) if shares is None else shares)
     hosts: list[Slow] = []
     while (worst := _worst(left)) is not None:
         hosts.append(worst)
@@ -189,20 +189,24 @@ def failed(machine: Machine) -> Iterator[Finding]:
 def slow(machine: Machine) -> Iterator[Finding]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
     samples = _of_pairs(machine.bandwidth)
-    if _variation(machine.bandwidth) is not None:
-        return
     rates = _by_pair(samples)
+    varies = _variation(machine.bandwidth)
+    if varies is not None and not varies.is_by_window:
+        return
+    is_steady = varies is None
     hosts = {host for pair in rates for host in pair}
     if len(hosts) == 2:
-        yield from _of_two(samples, rates)
+        yield from _of_two(samples, rates if is_steady else _at_best(samples))
     elif len(hosts) > 2:
-        found = verdict(rates, _by_pair(_both_ways(machine.bandwidth)))
+        both = _both_ways(machine.bandwidth)
+        shares, again = _best_shares(samples, is_steady), _best_shares(both, is_steady)
+        found = verdict(rates, {pair: max(share, again.get(pair, 0.0)) for pair, share in shares.items()})
         yield from _of_hosts(found)
         if found.pairs:
             yield _of_single_pairs(found)
-        shares = _shares_of_cards(samples)
-        if shares and median(shares) < OF_CARD.value:
-            yield _below_cards(ALL_SLOW, samples, median(shares), f"{len(hosts)} hosts")
+        of_cards = _shares_of_cards(samples)
+        if of_cards and is_steady and median(of_cards) < OF_CARD.value:
+            yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
 
 
 def _of_hosts(found: Verdict) -> Iterator[Finding]:
@@ -270,25 +274,34 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 def unsteady(machine: Machine) -> Iterator[Finding]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
     if (found := _variation(machine.bandwidth)) is not None:
-        says = f"{found}: no host or pair is called slow"
-        yield UNSTEADY_RATES.finding(MACHINE, says, {"varies": found})
+        called = "only what is slow in all its windows is" if found.is_by_window else "no host or pair is"
+        yield UNSTEADY_RATES.finding(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
 
 
-def _variation(bandwidth: Bandwidth | None) -> str | None:
-    """Return in words how rates vary that vary too much for a verdict, else None."""
+class _Variation(NamedTuple):
+    """How rates vary much: within each transfer, so that the best window bounds it, or from time to time."""
+
+    says: str
+    is_by_window: bool
+
+
+def _variation(bandwidth: Bandwidth | None) -> _Variation | None:
+    """Return how rates vary that vary too much to be compared, else None."""
     samples = _of_pairs(bandwidth)
     if not samples:
         return None
-    spread = median(one.spread_percent or 0.0 for one in samples)
-    if spread > UNSTEADY.value:
-        return f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
     shares, again = _shares(_by_pair(samples)), _shares(_by_pair(_both_ways(bandwidth)))
     apart = [abs(share - again[pair]) for pair, share in shares.items() if pair in again]
     if len(apart) > 2 and median(apart) > AGAIN.value:
-        return (
+        says = (
             "what a pair reaches of the fast rate alone, and while it uses both directions, differs by "
             f"{100 * median(apart):.0f} points (median of all)"
         )
+        return _Variation(says, is_by_window=False)
+    spread = median(one.spread_percent or 0.0 for one in samples)
+    if spread > UNSTEADY.value:
+        says = f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
+        return _Variation(says, is_by_window=True)
     return None
 
 
@@ -320,6 +333,20 @@ def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
 
 def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
     return [one for one in _rates(bandwidth) if one.group is None and not one.with_reverse]
+
+
+def _at_best(samples: Iterable[Sample]) -> dict[Pair, float]:
+    """Return the rate of each pair in its best window."""
+    return {_pair(one): max((one.median_gb_per_s or 0.0, *one.repeats_gb_per_s)) for one in samples}
+
+
+def _best_shares(samples: Sequence[Sample], is_steady: bool) -> dict[Pair, float]:
+    """Return the share of the fast rate that each pair reaches; in its best window where rates vary much."""
+    rates = _by_pair(samples)
+    if is_steady or not rates:
+        return _shares(rates)
+    fast = _fast(rates)
+    return {pair: rate / fast for pair, rate in _at_best(samples).items()}
 
 
 def _both_ways(bandwidth: Bandwidth | None) -> list[Sample]:

@@ -69,7 +69,7 @@ def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
         if one.kind == "network" and one.group is None and not one.with_reverse
     }
     columns = [
-        Column(plain(to), tuple(number(rates.get((host, to))) for host in hosts), side="right")
+        Column(plain(to), tuple(_number(rates.get((host, to))) for host in hosts), side="right")
         for to in hosts
     ]
     return Part(
@@ -95,7 +95,7 @@ def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
 
 def _column(head: str, values: Sequence[Sequence[float | None]]) -> Column:
     known = [[value for value in own if value is not None] for own in values]
-    return Column(head, tuple(number(median(own) if own else None) for own in known), side="right")
+    return Column(head, tuple(_number(median(own) if own else None) for own in known), side="right")
 
 
 def _transfers(found: Sequence[Sample]) -> Part:
@@ -105,7 +105,7 @@ def _transfers(found: Sequence[Sample]) -> Part:
         Column("run", tuple(NOT_ASKED if one.run is None else plain(one.run) for one in shown)),
         Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in shown)),
         Column("streams", tuple(NOT_ASKED if not one.streams else str(one.streams) for one in shown)),
-        Column("GB/s", tuple(number(one.median_gb_per_s) for one in shown), side="right"),
+        Column("GB/s", tuple(_number(one.median_gb_per_s) for one in shown), side="right"),
         Column("us", tuple(number(one.median_us) for one in shown), side="right"),
     ]
     kinds = {one.kind for one in found}
@@ -130,6 +130,11 @@ def _transfer(sample: Sample) -> str:
     arrow = _ARROWS.get(sample.kind, "->")
     ends = f"{plain(_name(sample.source))} {arrow} {plain(_name(sample.destination))}"
     return f"{ends} ({details})" if details else ends
+
+
+def _number(value: float | None) -> str:
+    """Return a rate or time; below 1 with three digits: 1 Gbit/s is 0.118 GB/s of payload."""
+    return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

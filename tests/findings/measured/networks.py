@@ -39,6 +39,7 @@ def machine(
             expected_gb_per_s=allowed,
             expected_source=None if allowed is None else "the card",
             spread_percent=spread_percent,
+            repeats_gb_per_s=() if spread_percent is None else _windows(rate, spread_percent),
             with_reverse=is_again,
         )
         for is_again, rates in ((False, found), (True, again or {}))
@@ -58,6 +59,11 @@ def machine(
         if len(names) > 2
     ]
     return Machine(source="live", bandwidth=Bandwidth(source="live", samples=tuple(samples)))
+
+
+def _windows(rate: float, spread_percent: float) -> tuple[float, ...]:
+    apart = rate * spread_percent / 100
+    return (rate - 0.2 * apart, rate, rate + 0.8 * apart)
 
 
 def with_each_fault() -> list[Machine]:

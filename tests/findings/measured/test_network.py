@@ -105,12 +105,21 @@ def test_hosts_that_are_slow_only_all_at_once_are_oversubscribed() -> None:
     assert "6 hosts at once reach 5" in finding.says
 
 
-def test_a_network_whose_rates_vary_within_a_transfer_gives_no_verdict() -> None:
+def test_where_rates_vary_only_what_is_slow_in_all_windows_is_called_slow() -> None:
     found = rates(Random(1), 5)
-    slowed(found, "n0", 0.5)
-    (finding,) = find(machine(found, at_once=0.5, spread_percent=60.0))
+    slowed(found, "n0", 0.6)
+    (finding,) = find(machine(found, at_once=0.5, spread_percent=80.0))
     assert finding.id == "network.unsteady"
-    assert "no host or pair is called slow" in finding.says
+    slowed(found, "n0", 0.5)
+    assert {one.id for one in find(machine(found, spread_percent=80.0))} == {
+        "network.unsteady",
+        "network.host_slow",
+    }
+    two = {("n0", "n1"): 10.0, ("n1", "n0"): 2.0}
+    assert {one.id for one in find(machine(two, spread_percent=80.0))} == {
+        "network.unsteady",
+        "network.unattributed",
+    }
 
 
 def test_what_is_slow_only_once_is_not_slow() -> None:

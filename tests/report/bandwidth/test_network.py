@@ -34,6 +34,11 @@ def test_each_host_has_its_medians_in_natural_order_and_each_pair_its_rate() -> 
     assert table(matrix)["n1"][:3] == ["2.00", "-", "2.00"]
 
 
+def test_slow_networks_have_three_digits() -> None:
+    one = Sample(kind="network", source="host:a", destination="host:b", median_gb_per_s=0.01234)
+    assert table(parts((one,))[1])["a"] == ["-", "0.0123"]
+
+
 def test_of_many_hosts_there_is_no_matrix() -> None:
     assert len(parts(samples(33))) == 1
 
