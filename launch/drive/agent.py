@@ -6,8 +6,8 @@ as `-m gputopo run`.
 
 Its stdin is the tether: a byte is a signal for the process of rank 0, the end of file ends the process of
 every rank. A starter that connects stdin to /dev/null (Open MPI does, for ranks above 0) has no tether there:
-those hosts end with rank 0. Rank 0 writes to the stdout and stderr of the starter; lines of the others go to
-stderr, with the host's name before them.
+those ranks end with the process of the starter that is their parent. Rank 0 writes
+to the stdout and stderr of the starter; lines of the others go to stderr, with the host's name before them.
 
 To the driver it writes on stderr that it has started, and how its process ended: see `report`. Its own exit
 code is 0 then, since starters end all other hosts at once for any other. It imports the standard library
@@ -35,6 +35,7 @@ BEGUN = "GPUTOPO_BEGUN"  # names the file descriptor that is written to once the
 LEADER_S, OTHER_S = 15.0, 6.0
 _DRAIN_S = 1.0  # for which output is read after the process has ended: a child of it may have the pipe open
 _CHUNK_BYTES = 64 * 1024
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STDIN = 0
 _USAGE = 2
 
@@ -103,7 +104,9 @@ class _Agent:
         )
         os.close(begun_there)
         watched = {woken, begun_here}
-        if not stat.S_ISCHR(os.fstat(_STDIN).st_mode):
+        if stat.S_ISCHR(os.fstat(_STDIN).st_mode):
+            _end_with_parent()
+        else:
             watched.add(_STDIN)
         output = _Lines(process.stdout) if process.stdout is not None else None
         if output is not None:
@@ -187,6 +190,16 @@ class _Lines:
 def _rank(where: str, environ: Mapping[str, str]) -> int | None:
     texts = (one if one.isdigit() else environ.get(one, "") for one in where.split(","))
     return next((int(text) for text in texts if text.isdigit()), None)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel send SIGTERM here when the parent dies: mpirun leaves ranks behind when it is killed."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write(data: bytes) -> bool:

@@ -4,7 +4,6 @@
 """
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -65,12 +64,6 @@ def ranks(command: list[str], variables: list[dict[str, str]], *, all_read: bool
     threading.Thread(
         target=forward, args=([one.stdin for one in processes if one.stdin],), daemon=True
     ).start()
-
-    def forward_term(*_: object) -> None:
-        for one in processes:
-            one.terminate()
-
-    signal.signal(signal.SIGTERM, forward_term)
     return max(one.wait() for one in processes)
 
 
