@@ -41,7 +41,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     },
     "copies.sharing": {"CHANGED_SHARE": 0.06, "LEVEL_SHARE": 0.15, "BIDIRECTIONAL_SHARE": 0.75},
     "findings.measured.validity": {"SUM_TOLERANCE": 0.2},
-    "launch.hosts.patience": {
+    "launch.hosts.gathering.patience": {
         "JOIN_S": 60.0,
         "SILENT_S": 10.0,
         "EVERY_S": 1.0,
@@ -69,7 +69,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     },
     "launch.supervise.alarm": {"COMMAND_S": 30.0, "WEB_S": 10.0, "LAST_S": 5.0, "MAX_WAITING": 100},
     "launch.supervise.failure": {"LARGE_SHARE": 0.25},
-    "launch.supervise.output": {"FIRST_BYTES": 8_388_608, "LAST_BYTES": 8_388_608},
+    "launch.supervise.process.output": {"FIRST_BYTES": 8_388_608, "LAST_BYTES": 8_388_608},
     "launch.supervise.scalars": {"EVERY_S": 5.0},
     "launch.supervise.watchdog": {
         "HANG_FACTOR": 50.0,

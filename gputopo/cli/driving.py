@@ -8,7 +8,7 @@ from typing import Any
 
 from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.drive import commands
-from gputopo.launch.hosts.addresses import is_this_host
+from gputopo.launch.hosts.gathering.addresses import is_this_host
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.option import Declared, parameters_of
 

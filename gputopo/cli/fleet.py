@@ -46,7 +46,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
     A host that does not come is one without a reading. Raises GputopoError.
     """
     from gputopo.cli.hosts import join, joining, meeting_of
-    from gputopo.launch.hosts.messages import End, Unused
+    from gputopo.launch.hosts.gathering.messages import End, Unused
     from gputopo.topology.identities import without_identities
     from gputopo.topology.peer_access import with_reasons
 

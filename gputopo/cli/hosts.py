@@ -10,9 +10,9 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.guest import Guest
-    from gputopo.launch.hosts.meeting import Meeting
-    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.meeting import Meeting
+    from gputopo.launch.hosts.gathering.messages import Joining, Reply
     from gputopo.values.machine import Machine
 
 # Where the launchers meet, unless an address has a port: that of the examples of TensorFlow's clusters.
@@ -21,7 +21,7 @@ PORT = 2222
 
 def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "Meeting":
     """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
-    from gputopo.launch.hosts.meeting import Meeting
+    from gputopo.launch.hosts.gathering.meeting import Meeting
 
     found = Meeting(
         [host.name for host in allocation.hosts],
@@ -46,7 +46,7 @@ def joining(
     resources: dict[str, Any] | None = None,
 ) -> "Joining":
     """Return what a host brings. `address`, `port`: of its TensorFlow server, if it is to have one."""
-    from gputopo.launch.hosts.messages import Joining
+    from gputopo.launch.hosts.gathering.messages import Joining
 
     own = allocation.hosts[allocation.rank]
     return Joining(
@@ -67,7 +67,7 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
 
     Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
     """
-    from gputopo.launch.hosts.addresses import require_private
+    from gputopo.launch.hosts.gathering.addresses import require_private
     from gputopo.launch.jobs.guest import own_address
 
     leader = allocation.leader
@@ -85,8 +85,8 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
 
 def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[Guest, Reply]":
     """Join rank 0, and return the connection and its reply. Raises UsageError, HardwareError if refused."""
-    from gputopo.launch.hosts.guest import Guest
-    from gputopo.launch.hosts.messages import Refused
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.messages import Refused
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"

@@ -14,7 +14,7 @@ from gputopo.values.errors import HardwareError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gputopo.launch.hosts.addresses import Bindable
+    from gputopo.launch.hosts.gathering.addresses import Bindable
     from gputopo.probes.network.tcp import Listener
     from gputopo.values.bandwidth import Bandwidth, Level
 
@@ -46,9 +46,9 @@ def _lead(
     asked: Mapping[str, Any],
     report: "Callable[[Bandwidth], int]",
 ) -> int:
-    from gputopo.launch.hosts.addresses import places_to_listen
-    from gputopo.launch.hosts.meeting import Meeting
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.gathering.addresses import places_to_listen
+    from gputopo.launch.hosts.gathering.meeting import Meeting
+    from gputopo.launch.hosts.gathering.messages import End
     from gputopo.launch.jobs.guest import own_address
     from gputopo.launch.jobs.network import lead
 
@@ -73,9 +73,9 @@ def _lead(
 
 def _take_part(allocation: Allocation, hosts: HostOptions, asked: Mapping[str, Any]) -> int:
     import gputopo
-    from gputopo.launch.hosts.addresses import require_private
-    from gputopo.launch.hosts.guest import Guest
-    from gputopo.launch.hosts.messages import Joining
+    from gputopo.launch.hosts.gathering.addresses import require_private
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.messages import Joining
     from gputopo.launch.jobs.guest import own_address
     from gputopo.launch.jobs.network import take_part
 

@@ -191,7 +191,7 @@ def _measured(
     from gputopo.cli.run.autotune import plan_fastest
     from gputopo.cli.run.command import choose_and_claim, implied_update, placed
     from gputopo.launch.spec import target
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
@@ -284,7 +284,7 @@ def _print_start(
     """Print how other programs start a training by this plan."""
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
 
     warn(chosen)
     target = Target(

@@ -2,7 +2,7 @@
 
 import signal
 
-from gputopo.launch.hosts.patience import END_S, SILENT_S
+from gputopo.launch.hosts.gathering.patience import END_S, SILENT_S
 
 # Before the training has begun, for what fails by the same cause. Ours.
 SETTLE_S = 1.0

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gputopo.launch.hosts.gathering.patience import JOIN_S
 from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, read_hostfile, read_hosts
-from gputopo.launch.hosts.patience import JOIN_S
 from gputopo.values.errors import InputError
 from gputopo.values.option import Option, shown
 

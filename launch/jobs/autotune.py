@@ -10,7 +10,8 @@ from gputopo.launch.jobs.batch_search import WorkerCommand
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.spec.run_spec import Backend
-from gputopo.launch.supervise import run_folder, signals
+from gputopo.launch.supervise import run_folder
+from gputopo.launch.supervise.process import signals
 from gputopo.planner.autotune import Race
 from gputopo.runs.time_budget import TimeBudget
 from gputopo.values import schema

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.launch.hosts.guest import Guest, Telling
-from gputopo.launch.hosts.messages import End, GuestEvent
+from gputopo.launch.hosts.gathering.guest import Guest, Telling
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.process.child import Ours
 
 # Between SIGTERM and SIGKILL, as for a worker of ours; then until one is given up as stuck in a driver call.
 # Seconds. Ours.

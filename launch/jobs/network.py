@@ -16,9 +16,9 @@ from gputopo.copies.network import (
     bandwidth_of,
     schedule,
 )
-from gputopo.launch.hosts.guest import Guest, Telling
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
+from gputopo.launch.hosts.gathering.guest import Guest, Telling
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused
 from gputopo.probes.network.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth

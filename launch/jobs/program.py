@@ -17,10 +17,10 @@ from pathlib import Path
 
 from gputopo.launch.jobs import leftovers
 from gputopo.launch.jobs.witness import Witness
-from gputopo.launch.supervise.child import Ours, adopting
 from gputopo.launch.supervise.failure import signal_name
-from gputopo.launch.supervise.oom import oom_kills
-from gputopo.launch.supervise.tether import tethered
+from gputopo.launch.supervise.process.child import Ours, adopting
+from gputopo.launch.supervise.process.oom import oom_kills
+from gputopo.launch.supervise.process.tether import tethered
 from gputopo.values.errors import ExitCode, UsageError
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}

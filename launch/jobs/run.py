@@ -16,7 +16,7 @@ from gputopo.launch.jobs import batch_search, restarting
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.job import workers
-from gputopo.launch.supervise.oom import oom_kills
+from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled

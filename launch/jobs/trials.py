@@ -15,8 +15,9 @@ from gputopo.launch.jobs.run import supervise, worker_command
 from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
-from gputopo.launch.supervise import run_folder, signals
+from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.job import workers
+from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Sampler
 from gputopo.launch.supervise.worker_life import Limits

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.child import Command, adopting
-from gputopo.launch.supervise.oom import oom_kills
-from gputopo.launch.supervise.output import WorkerOutput
+from gputopo.launch.supervise.process.child import Command, adopting
+from gputopo.launch.supervise.process.oom import oom_kills
+from gputopo.launch.supervise.process.output import WorkerOutput
+from gputopo.launch.supervise.process.signals import caught
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.signals import caught
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed

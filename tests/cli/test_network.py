@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from gputopo.copies.network import Timing
-from gputopo.launch.hosts.guest import Guest
-from gputopo.launch.hosts.messages import End
+from gputopo.launch.hosts.gathering.guest import Guest
+from gputopo.launch.hosts.gathering.messages import End
 from gputopo.launch.jobs.guest import free_port
 from gputopo.launch.jobs.network import take_part
 from gputopo.probes.network.tcp import Listener
@@ -74,7 +74,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from gputopo.copies.network import Host
-    from gputopo.launch.hosts.meeting import Meeting
+    from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.jobs.network import lead
 
     asked = {"network": True, "full": False}

@@ -197,7 +197,7 @@ def _target_of(
     from gputopo import planner
     from gputopo.launch.spec import target
     from gputopo.launch.supervise import run_folder as runs
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
 
     request = request_of(placement, asked, model, training)
     runs.check_output(None if options.output is None else Path(options.output))

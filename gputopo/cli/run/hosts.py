@@ -22,8 +22,8 @@ from gputopo.values.errors import ExitCode, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.guest import Guest
-    from gputopo.launch.hosts.messages import Joining, Reply, Start
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.messages import Joining, Reply, Start
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -77,7 +77,7 @@ def _joining(
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.jobs.guest import free_port
     from gputopo.launch.spec.target import why_cpu
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
 
     on_cpu = why_cpu(machine, os.environ, cpu=options.cpu) is not None
     given = allocation.hosts[allocation.rank].port if allocation.rank else None  # rank 0's is the meeting's
@@ -114,7 +114,7 @@ def _joint_target(
     from gputopo.launch.jobs.claims import choose_and_claim
     from gputopo.launch.spec.run_spec import Server
     from gputopo.launch.spec.target import target_of
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
     from gputopo.values.machine import Machine
 
     wanted = job.request.num_gpus
@@ -183,7 +183,7 @@ def _claimed_of(host: "Joining") -> dict[int, str]:
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.gathering.messages import Start, Unused
 
     place = _place(spec.servers, host.address, host.port)
     if place is None:
@@ -202,7 +202,7 @@ def _take_part(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.messages import Start, Unused
+    from gputopo.launch.hosts.gathering.messages import Start, Unused
 
     bringing = _joining(allocation, job, machine, address_of(allocation, hosts), options)
     guest, reply = join(allocation, hosts, bringing)
@@ -221,7 +221,7 @@ def _serve(
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.supervise.cpus import usable_cpus
+    from gputopo.launch.supervise.process.cpus import usable_cpus
     from gputopo.probes.run_watch import RunWatch
 
     begun(os.environ)

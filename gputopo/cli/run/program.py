@@ -21,9 +21,9 @@ from gputopo.launch.recorded.stall import StallWatch
 from gputopo.launch.spec import env
 from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.process import signals
+from gputopo.launch.supervise.process.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.report.plan import summary_lines

@@ -17,8 +17,8 @@ from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.scalars import SampleScalars
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
@@ -29,8 +29,8 @@ from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
     from gputopo.cli.run.metrics_file import MetricsFile
-    from gputopo.launch.hosts.meeting import Meeting
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.gathering.meeting import Meeting
+    from gputopo.launch.hosts.gathering.messages import End
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -350,7 +350,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_memory
     from gputopo.launch.spec.rules.numerics import require_numerics
-    from gputopo.launch.supervise.oom import memory_bytes
+    from gputopo.launch.supervise.process.oom import memory_bytes
 
     if options.repeats > 1:
         _require_repeatable(spec)
@@ -454,7 +454,7 @@ def _supervised(
 
 def _end_of(outcome: Outcome) -> "End":
     """Return what the other hosts are told of the end."""
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.gathering.messages import End
 
     failed = outcome.result.failure
     if failed is None:

@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.guest import Guest
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import Joining, Start
-from gputopo.launch.hosts.patience import Patience
+from gputopo.launch.hosts.gathering.guest import Guest
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import Joining, Start
+from gputopo.launch.hosts.gathering.patience import Patience
 
 T = TypeVar("T")
 PROMPT = Patience(

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from gputopo.copies.network import Host, Order, Timing, schedule
-from gputopo.launch.hosts.guest import Guest, Telling
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import End, Joining, Start
-from gputopo.launch.hosts.patience import Patience
+from gputopo.launch.hosts.gathering.guest import Guest, Telling
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import End, Joining, Start
+from gputopo.launch.hosts.gathering.patience import Patience
 from gputopo.launch.jobs.network import lead, measure, take_part
 from gputopo.probes.network.tcp import Listener
 from gputopo.values import schema

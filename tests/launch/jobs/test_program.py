@@ -325,7 +325,7 @@ HOOKED = """
 import os, sys
 from gputopo.launch.jobs.program import run_program
 from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.process.child import Ours
 from tests.launch.supervise.test_alarm import OVER, SLOW
 ours = Ours()
 alarm = Alarm(sys.argv[1], print, ours)

@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.program import Ending, Stop
 from gputopo.launch.recorded.stall import StallWatch, write_stacks
-from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.process.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, Patience, of_seconds
 from gputopo.launch.throughput import StepDone, StepsEnded
 from gputopo.values.run.events import GpuSample, Noticed, RankFailed, Sample

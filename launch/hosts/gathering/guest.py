@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from gputopo.launch.hosts.messages import (
+from gputopo.launch.hosts.gathering.messages import (
     JOIN_PATH,
     MAX_BODY_BYTES,
     End,
@@ -25,8 +25,8 @@ from gputopo.launch.hosts.messages import (
     events_path,
     result_path,
 )
-from gputopo.launch.hosts.patience import JOIN_S, PATIENCE, Patience, Silence
-from gputopo.launch.hosts.serving import authorization
+from gputopo.launch.hosts.gathering.patience import JOIN_S, PATIENCE, Patience, Silence
+from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import shown

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.messages import GuestEvent, Joining, Refused, Reply, Start
-from gputopo.launch.hosts.patience import Patience, Silence
+from gputopo.launch.hosts.gathering.messages import GuestEvent, Joining, Refused, Reply, Start
+from gputopo.launch.hosts.gathering.patience import Patience, Silence
 from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import listed, shown

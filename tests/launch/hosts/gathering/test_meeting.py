@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.hosts.guest import FirstHostGoneError, Telling
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import End, GuestEvent, Refused, Reply, Start, Unused
+from gputopo.launch.hosts.gathering.guest import FirstHostGoneError, Telling
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Refused, Reply, Start, Unused
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
@@ -103,7 +103,7 @@ def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: py
         (its,) = started(one, 1)
         now_s = time.time()
         with monkeypatch.context() as patched:
-            patched.setattr("gputopo.launch.hosts.guest.wall_s", lambda: now_s + 3600)
+            patched.setattr("gputopo.launch.hosts.gathering.guest.wall_s", lambda: now_s + 3600)
             assert its.tell([Noticed(time_s=now_s + 3590, says="")]) is None
         (event,) = taken(one.events, 1)
         assert event.time_s == pytest.approx(now_s - 10, abs=5)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.spec import host_place
-from gputopo.launch.supervise import tether
-from gputopo.launch.supervise.cpus import cpu_quota, usable_cpus
+from gputopo.launch.supervise.process import tether
+from gputopo.launch.supervise.process.cpus import cpu_quota, usable_cpus
 from gputopo.values.index_ranges import index_ranges
-from tests.launch.supervise.test_oom import tree
+from tests.launch.supervise.process.test_oom import tree
 
 
 def test_the_smallest_quota_on_the_path_of_groups_counts(tmp_path: Path) -> None:

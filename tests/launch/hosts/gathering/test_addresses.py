@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.hosts import addresses
-from gputopo.launch.hosts.addresses import is_public, places_to_listen
-from gputopo.launch.hosts.guest import Guest
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import Unused
+from gputopo.launch.hosts.gathering import addresses
+from gputopo.launch.hosts.gathering.addresses import is_public, places_to_listen
+from gputopo.launch.hosts.gathering.guest import Guest
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import Unused
 from gputopo.values.errors import HardwareError, UsageError
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining, meeting
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise import output as log
-from gputopo.launch.supervise.output import LINE_BYTES, LINES, WorkerOutput
+from gputopo.launch.supervise.process import output as log
+from gputopo.launch.supervise.process.output import LINE_BYTES, LINES, WorkerOutput
 
 
 def taken(path: Path, *pieces: bytes) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import JOIN_PATH, MAX_BODY_BYTES, Refused, Unused, events_path
-from gputopo.launch.hosts.serving import authorization
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import JOIN_PATH, MAX_BODY_BYTES, Refused, Unused, events_path
+from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from gputopo.launch.supervise.child import Child
+from gputopo.launch.supervise.process.child import Child
 
 MIB = 2**20
 
@@ -28,7 +28,7 @@ def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> Non
 ALLOCATES = """
 import os, sys
 from contextlib import closing
-from gputopo.launch.supervise.child import Child
+from gputopo.launch.supervise.process.child import Child
 
 memory = b"x" * int(sys.argv[1])
 program = f"print(len(b'x' * {sys.argv[2]}))"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.lines import MAX_LINE_BYTES, EventLines, NotAnEventError
+from gputopo.launch.supervise.process.lines import MAX_LINE_BYTES, EventLines, NotAnEventError
 from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 
 EVENTS: list[Event] = [

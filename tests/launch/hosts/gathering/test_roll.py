@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.hosts.messages import Refused, Start, Unused
-from gputopo.launch.hosts.patience import Patience
-from gputopo.launch.hosts.roll import Roll
+from gputopo.launch.hosts.gathering.messages import Refused, Start, Unused
+from gputopo.launch.hosts.gathering.patience import Patience
+from gputopo.launch.hosts.gathering.roll import Roll
 from gputopo.values.run.events import HostLoad, Noticed, RankFailed, Sample
 from tests.launch.hosts.meetings import joining
 

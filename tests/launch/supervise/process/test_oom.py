@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gputopo.launch.supervise.oom import oom_kills
+from gputopo.launch.supervise.process.oom import oom_kills
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gputopo.launch.hosts.guest import FirstHostGoneError, Guest, Telling
-from gputopo.launch.hosts.meeting import Meeting
-from gputopo.launch.hosts.messages import End, Unused
+from gputopo.launch.hosts.gathering.guest import FirstHostGoneError, Guest, Telling
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import End, Unused
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting, started

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from gputopo.launch.hosts.addresses import Bindable
-from gputopo.launch.hosts.messages import MAX_BODY_BYTES
-from gputopo.launch.hosts.patience import Patience
+from gputopo.launch.hosts.gathering.addresses import Bindable
+from gputopo.launch.hosts.gathering.messages import MAX_BODY_BYTES
+from gputopo.launch.hosts.gathering.patience import Patience
 
 # Connections that may be open at once, for each host and besides. A host has one at a time, and has another
 # one early where one is cut off. Ours; a process may have 1024 open files (the usual limit of a shell).

@@ -1,4 +1,11 @@
-from gputopo.launch.hosts.patience import CONNECTION_S, EVERY_S, LOOK_S, REQUEST_S, SILENT_S, Silence
+from gputopo.launch.hosts.gathering.patience import (
+    CONNECTION_S,
+    EVERY_S,
+    LOOK_S,
+    REQUEST_S,
+    SILENT_S,
+    Silence,
+)
 
 
 def test_silence_adds_up_from_the_last_word() -> None:

@@ -15,8 +15,8 @@ from typing import Any, Self
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
-from gputopo.launch.hosts.messages import (
+from gputopo.launch.hosts.gathering.addresses import Bindable, cannot_listen, places_to_listen
+from gputopo.launch.hosts.gathering.messages import (
     JOIN_PATH,
     End,
     GuestEvent,
@@ -27,9 +27,9 @@ from gputopo.launch.hosts.messages import (
     Taken,
     Waiting,
 )
-from gputopo.launch.hosts.patience import JOIN_S, PATIENCE, Patience
-from gputopo.launch.hosts.roll import Roll, Seat, is_host_name
-from gputopo.launch.hosts.serving import Answer, Server
+from gputopo.launch.hosts.gathering.patience import JOIN_S, PATIENCE, Patience
+from gputopo.launch.hosts.gathering.roll import Roll, Seat, is_host_name
+from gputopo.launch.hosts.gathering.serving import Answer, Server
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
