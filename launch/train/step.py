@@ -184,6 +184,9 @@ class TrainingStep(GraphStep):
             started = clock(start, host)
             with tf.control_dependencies([started]):
                 weights = self.placement.weights(tower)
+            # Statistics of another host leave it as the step begins: waiting for this tower's start, they
+            # would queue behind the first tower's computing there.
+            with tf.control_dependencies([] if self._spec.devices[tower].rank else [started]):
                 state = read_state(self.placement, tower, device)
             ready = clock([self._marks.arrived(weights, device)], host)
             late = self.drills.weights_arrived(tower, started, ready)
