@@ -111,8 +111,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--network",
-            "Measure between hosts instead: each of them runs this command, started by srun, mpirun or "
-            "with --hosts and --node-rank; rank 0 shows the result",
+            "Measure between hosts instead: those of --hosts, or of the starter (srun, mpirun) of this "
+            "command; rank 0 shows the result",
         ),
     ] = False
     sources: Annotated[

@@ -89,7 +89,11 @@ def inspect(
     NVIDIA device is there and its driver does not work, or there is nothing to watch.
     """
     given = {"--record": record is not None, "--diff": diff is not None, "--identities": identities}
-    fleet = fleet or bool({"hosts", "hostfile", "num_hosts"} & {*hosts.typed})
+    fleet = fleet or (bool(hosts.typed) and hosts.fields.get("num_hosts") != 1)
+    if fleet and sources and hosts.typed:
+        raise UsageError(
+            "--from reads files, and options of hosts read the hosts themselves", "leave one of them out"
+        )
     if fleet:
         _refuse_beside("--fleet", {"--watch": watch, **given}, "--fleet only compares hosts")
         _require_shape(shape, DIFF_SHAPES, "--fleet")
