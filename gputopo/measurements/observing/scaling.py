@@ -115,7 +115,7 @@ def _superlinear(figures: Figures) -> Iterator[Observation]:
             "images/sec). "
             f"{_likely_cause(figures.cells, scaling, over, rows)}",
             evidence={
-                "efficiency_percent": {row.n_gpus: round(row.efficiency_percent, 2) for row in rows},
+                "efficiency_percent": {str(row.n_gpus): round(row.efficiency_percent, 2) for row in rows},
                 "noise_percent": round(100 * DEVIATIONS * worst.noise, 2),
             },
             cells=(scaling.rows[0].cell, *(row.cell for row in over)),
