@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 PORT = 2222
 
 
-def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "Meeting":
+def meeting_of(
+    allocation: Allocation, hosts: HostOptions, asked: dict[str, Any], port: int = PORT
+) -> "Meeting":
     """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
     from gputopo.launch.hosts.gathering.meeting import Meeting
 
     found = Meeting(
         [host.name for host in allocation.hosts],
-        allocation.leader.port or PORT,
+        allocation.leader.port or port,
         job=allocation.job,
         asked=asked,
         allow_public=hosts.allow_public_address,
@@ -34,6 +36,12 @@ def meeting_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
         f"{allocation.source}: {allocation.size} hosts, rank 0 is {allocation.leader.name}, port {found.port}"
     )
     return found
+
+
+def name_of(allocation: Allocation) -> str:
+    """Return what this host is called: as it was named, or by its own host name."""
+    own = allocation.hosts[allocation.rank]
+    return platform.node() if own.name is None or own.is_ip else own.name
 
 
 def joining(
@@ -48,10 +56,9 @@ def joining(
     """Return what a host brings. `address`, `port`: of its TensorFlow server, if it is to have one."""
     from gputopo.launch.hosts.gathering.messages import Joining
 
-    own = allocation.hosts[allocation.rank]
     return Joining(
         rank=allocation.rank,
-        name=platform.node() if own.name is None or own.is_ip else own.name,
+        name=name_of(allocation),
         version=gputopo.__version__,
         address=address,
         port=port,

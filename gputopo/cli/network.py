@@ -1,10 +1,9 @@
 """`gputopo bandwidth --network`: the network between hosts, each of which runs the same command."""
 
 import os
-import platform
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gputopo.cli.hosts import address_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.copies.network import FULL, QUICK, Host, Timing, seconds_of
 from gputopo.launch.hosts.allocation import Allocation, find
@@ -43,66 +42,43 @@ def _lead(
     allocation: Allocation,
     hosts: HostOptions,
     timing: Timing,
-    asked: Mapping[str, Any],
+    asked: dict[str, Any],
     report: "Callable[[Bandwidth], int]",
 ) -> int:
     from gputopo.launch.hosts.gathering.addresses import places_to_listen
-    from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.hosts.gathering.messages import End
     from gputopo.launch.jobs.guest import own_address
     from gputopo.launch.jobs.network import lead
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
-    names = [host.name for host in allocation.hosts]
-    port = leader.port or PORT
-    public = hosts.allow_public_address
-    meeting = Meeting(names, port, job=allocation.job, asked=asked, allow_public=public)
-    with meeting, _listening(places_to_listen(leader.name, allow_public=public)) as listener:
-        size = allocation.size
-        note(f"{allocation.source}: {size} hosts, rank 0 is {leader.name}, port {meeting.port}")
+    places = places_to_listen(leader.name, allow_public=hosts.allow_public_address)
+    size = allocation.size
+    with meeting_of(allocation, hosts, asked, PORT) as meeting, _listening(places) as listener:
         joined = meeting.wait(hosts.join_timeout)
         note(f"measuring between {size} hosts: {seconds_of(size, timing):.0f} s")
         card = _card(own_address(joined[1].address, joined[1].port))
-        own = Host(name=_name(allocation), address=leader.name, port=listener.port, **card)
+        own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **card)
         measured = lead(meeting, own, joined, timing, listener)
         code = report(measured)
         meeting.end(End(exit_code=int(code)))
     return code
 
 
-def _take_part(allocation: Allocation, hosts: HostOptions, asked: Mapping[str, Any]) -> int:
-    import gputopo
-    from gputopo.launch.hosts.gathering.addresses import require_private
+def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> int:
     from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.hosts.gathering.messages import Joining
-    from gputopo.launch.jobs.guest import own_address
     from gputopo.launch.jobs.network import take_part
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
-    port = leader.port or PORT
-    try:
-        address = own_address(leader.name, port)
-    except (OSError, UnicodeError) as error:
-        raise HardwareError(
-            f"rank 0 is {leader.name}, which this host cannot find: {error}",
-            "name it by its IP address, or by a name that all hosts know",
-        ) from error
-    require_private([address], allow_public=hosts.allow_public_address)
+    address = address_of(allocation, hosts)
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
     with _listening([_bindable(address)]) as listener:
-        joining = Joining(
-            rank=allocation.rank,
-            name=_name(allocation),
-            version=gputopo.__version__,
-            address=address,
-            port=listener.port,
-            job=allocation.job,
-            asked=dict(asked),
-            resources=_card(address),
+        bringing = joining(
+            allocation, None, asked, address=address, port=listener.port, resources=_card(address)
         )
-        end = take_part(Guest(allocation.rank, leader.name, port), joining, listener, hosts.join_timeout)
+        guest = Guest(allocation.rank, leader.name, leader.port or PORT)
+        end = take_part(guest, bringing, listener, hosts.join_timeout)
     if end.cause is None:
         note(f"the measurement is over, exit code {end.exit_code}: its result is on rank 0")
     else:
@@ -144,8 +120,3 @@ def _card(address: str) -> dict[str, Any]:
         "rate_gbit_per_s": found.rate_gbit_per_s,
         "mtu_bytes": found.mtu_bytes,
     }
-
-
-def _name(allocation: Allocation) -> str:
-    own = allocation.hosts[allocation.rank]
-    return platform.node() if own.name is None or own.is_ip else own.name

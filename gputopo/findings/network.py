@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gputopo.findings.majority import majority
 from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, Hop, Machine, Nic, NicPort
+from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, Subject
 
 PHYSICAL_ERRORS = Threshold(
@@ -95,17 +95,6 @@ _DMA_BUF = (5, 12)  # Linux; NCCL 2.13 and later use it with the open kernel mod
 # RDMA devices by the kernel's names; captures of a topology show no ports.
 _RDMA_NAME = re.compile(r"(mlx[45]|bnxt_re|irdma|hfi1|opa|efa|qedr|hns|rdmap|roce|ibp)[_\w]*")
 _DROPPED = ("VL15_dropped", "port_xmit_discards", "rx_missed_errors", "port_rcv_switch_relay_errors")
-# Counted in operation too: congestion, retries; a count by itself says nothing.
-_TRANSPORT = (
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "implied_nak_seq_err",
-    "duplicate_request",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-)
 
 
 class _Port(NamedTuple):
@@ -256,7 +245,7 @@ def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[
                     Subject.of_nics([nic.index]),
                     f"{port.name}: rose in {minutes:.1f} min: {words}",
                     {"port": port.name, "rose": rose, "minutes": round(minutes, 2)},
-                    "info" if rose.keys() <= set(_TRANSPORT) else "warning",
+                    "info" if rose.keys() <= set(RETRIES) else "warning",
                 )
 
 
@@ -358,7 +347,7 @@ def _why_down(port: NicPort) -> str | None:
 
 
 def _is_large(name: str, count: int) -> bool:
-    if name in _TRANSPORT or name == "port_rcv_remote_physical_errors":
+    if name in RETRIES or name == "port_rcv_remote_physical_errors":
         return False  # of the switch's other ports, or of congestion
     return count >= (DROPPED if name in _DROPPED else PHYSICAL_ERRORS).value
 

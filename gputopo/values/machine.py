@@ -232,6 +232,19 @@ class Link(Value, frozen=True):
             raise ValueError(f"a link is written low index first, got {self.a}, {self.b}")
 
 
+RETRIES = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "implied_nak_seq_err",
+    "duplicate_request",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+)
+"""Error counters of an RDMA port that count in operation too (congestion): one by itself says nothing."""
+
+
 class NicPort(Value, frozen=True):
     """A port of a network card, as RDMA device (`ibstat` prints it) and as network interface (`ip -s link`).
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gputopo.probes.files import read_text
 from gputopo.values.fact_path import item, within
-from gputopo.values.machine import NicPort
+from gputopo.values.machine import RETRIES, NicPort
 
 NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 LINK_DOWN = "LINK_DOWN"
@@ -34,17 +34,7 @@ _PORT_ERRORS = (
     "port_xmit_discards",
     "VL15_dropped",
 )
-_TRANSPORT_ERRORS = (
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "implied_nak_seq_err",
-    "duplicate_request",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "rx_icrc_encapsulated",
-)
+_TRANSPORT_ERRORS = (*RETRIES, "rx_icrc_encapsulated")
 _INTERFACE_ERRORS = (
     "rx_errors",
     "rx_crc_errors",
