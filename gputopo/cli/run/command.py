@@ -96,6 +96,8 @@ def run(
         return start_hosts(run, starting, HostOptions(**hosts.fields), typed)
     if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
+    for name in sorted({*hosts.typed} - {"num_hosts"}) if not program else ():
+        note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
         if not options.dry_run:
@@ -167,6 +169,8 @@ def _require_several(options: OutputOptions, request: "Request", sources: tuple[
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
         "--num-gpus auto": request.num_gpus == "auto",
+        "--gain": request.gain is not None,
+        "--single-gpu-images-per-sec": bool(request.single_gpu_images_per_sec),
     }
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
     if found is not None:

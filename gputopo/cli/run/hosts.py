@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.cli.hosts import address_of, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
@@ -126,6 +127,7 @@ def _joint_target(
         counts = cpu_devices_of_each(len(hosts), wanted)
     else:
         counts = devices_of_each([_usable(one, job.request) for one in hosts], wanted)
+    several = sum(map(bool, counts)) > 1
     targets: list[Target] = []
     servers: list[Server] = []
     for rank, (one, count) in enumerate(zip(hosts, counts, strict=True)):
@@ -135,7 +137,7 @@ def _joint_target(
         choose = partial(
             target_of,
             machines[rank],
-            request_of(job.request, count, rank),
+            request_of(job.request, count, rank) if several else replace(job.request, num_gpus=count),
             environ=_environ_of(one),
             require_gpu=options.require_gpu,
             cpu=on_cpu and options.cpu,
@@ -154,9 +156,7 @@ def _joint_target(
     if len(set(counts)) > 1:
         shares = ", ".join(f"{one.name} {count}" for one, count in zip(hosts, counts, strict=True))
         note(f"the hosts have unequal numbers of devices: {shares}")
-    if len(targets) == 1:
-        return targets[0]
-    return joint(targets, servers, job.request)
+    return joint(targets, servers, job.request) if several else targets[0]
 
 
 def _claiming(choose: "Callable[..., Target]", others: Mapping[int, str]) -> "Target":

@@ -37,7 +37,14 @@ def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
     call: Call, without_gpu: None, started_by: StartedBy, environ: Environ, source: str
 ) -> None:
     started_by(environ)
-    for asked in (["--dry-run"], ["--repeats", "2"], ["--autotune", "2"], ["--num-gpus", "auto"]):
+    for asked in (
+        ["--dry-run"],
+        ["--repeats", "2"],
+        ["--autotune", "2"],
+        ["--num-gpus", "auto"],
+        ["--gain", "0.4"],
+        ["--single-gpu-images-per-sec", "100"],
+    ):
         done = call("run", "--model", "alexnet", *asked)
         assert (done.code, done.out) == (2, "")
         what, hint = done.err.splitlines()
@@ -111,3 +118,9 @@ def test_hosts_are_for_the_core_and_not_for_a_program_or_a_plan(call: Call, with
     done = call("plan", "--model", "alexnet", "--worker_hosts=a,b")
     assert done.code == 2
     assert "it is for run" in done.err
+
+
+def test_an_option_of_several_hosts_is_not_ignored_in_silence_on_one(call: Call, without_gpu: None) -> None:
+    done = call("run", "--model", "trivial", "--dry-run", "--join-timeout", "5", "--num-hosts", "1")
+    assert done.code == 0
+    assert "--join-timeout has no effect: this run has one host" in done.err
