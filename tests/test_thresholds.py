@@ -94,7 +94,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "RANGE_JOBS": 4,
     },
     "probes.cuda.blocking": {"PATIENCE_S": 5.0},
-    "probes.run_watch": {"AGAIN_S": 20.0, "ATTEMPTS": 3},
+    "probes.sampling.run_watch": {"AGAIN_S": 20.0, "ATTEMPTS": 3},
     "probes.session.conditions": {"RISING_BELOW": 0.92},
     "probes.session.ramp_up": {"MIN_S": 0.25, "MAX_S": 1.5},
     "probes.session.repeats": {"EXTRA_REPEATS": 4, "MAX_RAMP_UP_S": 1.5},
@@ -181,7 +181,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.hardware.placement": {"NOT_SEEN_S": 60.0},
     "runs.hardware.record": {"KEPT_RATIOS": 1000},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
-    "runs.median_bound": {
+    "runs.speed.median_bound": {
         "MAX_LAG": 50,
         "BIAS_ROUNDS": 3,
         "MIN_EFFECTIVE": 2.0,
@@ -197,7 +197,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.screen.changes": {"CLOCK_PERCENT": 2.0, "TEMPERATURE_C": 10.0, "POWER_PERCENT": 10.0},
     "runs.screen.order": {"ROUNDS": 3},
     "runs.screen.rows": {"CHANCE": 0.025},
-    "runs.steadiness": {
+    "runs.speed.steadiness": {
         "LEVEL_SHARE": 0.05,
         "MIN_STEPS": 20,
         "HEAD_STEPS": 5,
@@ -208,7 +208,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "SIGMAS": 3.0,
     },
     "runs.thinned": {"ALL_SAMPLES": 7200, "BLOCK_SAMPLES": 40},
-    "runs.throughput": {"MAD_TO_SIGMA": 1.4826},
+    "runs.speed.throughput": {"MAD_TO_SIGMA": 1.4826},
     "topology.hops": {"UNKNOWN_LEVEL": 60},
     "topology.peer_access": {"SMALL_BAR1_MIB": 256},
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan_options import parse_gpu_list
+from gputopo.cli.plan.options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.options import HostOptions
@@ -198,8 +198,8 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
 def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     """Measure between hosts; on rank 0 print the report. Return the exit code."""
     from gputopo import findings
-    from gputopo.cli.driving import hosts_to_start, start_hosts
-    from gputopo.cli.network import measure_network
+    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+    from gputopo.cli.hosts.network import measure_network
     from gputopo.values.machine import Machine
 
     stray = next((name for name in given.typed if name not in _OF_A_NETWORK), None)

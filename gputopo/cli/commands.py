@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
         ),
     ),
     "plan": CommandPlace(
-        "gputopo.cli.plan",
+        "gputopo.cli.plan.command",
         "plan",
         "Choose the GPUs of a training job, with reasons.",
         aliases=True,

@@ -112,8 +112,8 @@ def inspect(
 
 
 def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
-    from gputopo.cli.driving import hosts_to_start, start_hosts
-    from gputopo.cli.fleet import fleet, fleet_of_hosts
+    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+    from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
 
     if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
         typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})

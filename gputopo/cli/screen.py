@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.before import Before, measured_before, warn, with_costs
-from gputopo.cli.plan_options import parse_gpu_list, parse_model
+from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
+from gputopo.cli.plan.options import parse_gpu_list, parse_model
 from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
@@ -205,7 +205,7 @@ def _screened(
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise.process import signals
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes.sampling.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
     from gputopo.runs.screen.rows import device_rows
     from gputopo.values import schema

@@ -13,15 +13,12 @@ from gputopo.findings import (
     driver,
     fleet,
     memory_health,
-    network,
-    nvlink,
-    pcie,
-    peer_access,
     peers,
     rising,
     sources,
     throttling,
 )
+from gputopo.findings.links import network, nvlink, pcie, peer_access
 from gputopo.findings.rule import (
     SEVERITIES,
     Case,

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from gputopo.findings.driver import GPU_LOST, XID, xid_case
-from gputopo.findings.load import BUSY_PERCENT
-from gputopo.findings.pcie import (
+from gputopo.findings.links.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
     LINK_FLAPPING,
@@ -13,6 +12,7 @@ from gputopo.findings.pcie import (
     LOADED_SHARE,
     generation_fault,
 )
+from gputopo.findings.load import BUSY_PERCENT
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, named, present, worst_first
 from gputopo.findings.throttling import (
     THROTTLE,

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, event_of
-from gputopo.runs.counted import CountedSteps
 from gputopo.runs.device_results import batch_sizes, device_results
 from gputopo.runs.hardware.judge import judge_hardware
 from gputopo.runs.hardware.record import HardwareRecord
 from gputopo.runs.life import Life
 from gputopo.runs.ran import PROGRAM, what_ran
+from gputopo.runs.speed.counted import CountedSteps
+from gputopo.runs.speed.throughput import RunningThroughput
 from gputopo.runs.thinned import Thinned
-from gputopo.runs.throughput import RunningThroughput
 from gputopo.runs.verdict.host import OneMachine
 from gputopo.runs.verdict.judge import judge
 from gputopo.runs.verdict.paces import Paces

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 # Samples of a run that are written whole: the first hour at two a second. Ours.
 ALL_SAMPLES = 7200
-# Samples that are written or left out together: what is asked least often (gputopo.probes.gpu_watch) is asked
+# Samples that are written or left out together: what is asked least often (probes/sampling) is asked
 # once in them. Ours.
 BLOCK_SAMPLES = 40
 

@@ -1,18 +1,97 @@
 """What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 import msgspec
 
+from gputopo import planner
+from gputopo.launch.hosts.gathering.messages import Joining
 from gputopo.launch.spec.run_spec import Server
-from gputopo.launch.spec.target import Target
+from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.cpu_devices import CPU_DEVICES
 from gputopo.planner.request import SPREAD, Request
 from gputopo.values.errors import UsageError
+from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.plan import Candidate, VariableUpdate
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The target of rank 0 for all hosts, and what is to be said about it."""
+
+    target: Target
+    says: tuple[str, ...] = ()
+
+
+class Own(Protocol):
+    """Chooses the target of rank 0, and claims its GPUs. Raises GputopoError."""
+
+    def __call__(self, request: Request, *, cpu: bool) -> Target: ...  # noqa: D102
+
+
+def plan_hosts(
+    hosts: Sequence[Joining], request: Request, own: Own, *, cpu: bool = False, require_gpu: bool = False
+) -> Planned:
+    """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
+
+    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU. Raises UsageError,
+    NoPlanError, HardwareError.
+    """
+    assert request.num_gpus != "auto"
+    if cpu or all(one.machine is None for one in hosts):
+        counts = cpu_devices_of_each(len(hosts), request.num_gpus)
+    else:
+        counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
+    several = sum(map(bool, counts)) > 1
+    targets: list[Target] = []
+    servers: list[Server] = []
+    for rank, (one, count) in enumerate(zip(hosts, counts, strict=True)):
+        if not count:
+            continue
+        its_own = (
+            request_of(request, count, rank) if several else msgspec.structs.replace(request, num_gpus=count)
+        )
+        if rank == 0:
+            targets.append(own(its_own, cpu=cpu))
+        else:
+            targets.append(
+                target_of(
+                    one.machine or Machine(source="live"),
+                    its_own,
+                    environ=_environ_of(one),
+                    claimed=_claimed_of(one),
+                    require_gpu=require_gpu,
+                    cpu=cpu,
+                    affinity=False,
+                )
+            )
+        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
+        servers.append(Server(host=one.name, address=address, cores=int(one.resources.get("cores", 1))))
+    says: tuple[str, ...] = ()
+    if len(set(counts)) > 1:
+        shares = ", ".join(f"{one.name} {count}" for one, count in zip(hosts, counts, strict=True))
+        says = (f"the hosts have unequal numbers of devices: {shares}",)
+    return Planned(joint(targets, servers, request) if several else targets[0], says)
+
+
+def _usable(host: Joining, request: Request) -> int:
+    """Return how many GPUs of a host can take part."""
+    if host.machine is None:
+        return 0
+    named = {gpu.index for gpu in host.machine.gpus if not gpu.lost} - set(request.exclude)
+    named &= set(request.gpus) if request.gpus is not None else named
+    return len(named - set(planner.hidden_gpus(_environ_of(host), host.machine)) - set(_claimed_of(host)))
+
+
+def _environ_of(host: Joining) -> dict[str, str]:
+    return {str(name): str(text) for name, text in dict(host.resources.get("environ", {})).items()}
+
+
+def _claimed_of(host: Joining) -> dict[int, str]:
+    return {int(gpu): str(by) for gpu, by in dict(host.resources.get("claimed", {})).items()}
 
 
 def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:

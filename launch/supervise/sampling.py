@@ -11,7 +11,7 @@ from gputopo.values.run.events import Event, Noticed, Sample
 
 
 class Sampler(Protocol):
-    """Reads the state of a run's GPUs and host (gputopo.probes.run_watch), once every `every_s` seconds."""
+    """Reads the state of a run's GPUs and host (probes/sampling), once every `every_s` seconds."""
 
     every_s: float
 

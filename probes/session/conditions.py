@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.sampler import Monitor
+from gputopo.probes.sampling.sampler import Monitor
 from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample
@@ -28,7 +28,7 @@ _CLOCK_S = 20e-6  # the streams begin so much before or after the host has noted
 
 
 class Sampler(Protocol):
-    """What one GPU is asked through; `gputopo.probes.sampler.Monitor` is one."""
+    """What one GPU is asked through; `gputopo.probes.sampling.sampler.Monitor` is one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Return one sample a GPU. Never raises."""

@@ -16,7 +16,7 @@ from gputopo.copies.jobs import LOCAL_CACHES, Request, Setting, gpu_place
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
 from gputopo.probes.cuda.calling import NO_LOG, CallLog, NoCudaError
-from gputopo.probes.sampler import Monitor
+from gputopo.probes.sampling.sampler import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler
 from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, selected_gpus
 from gputopo.probes.session.engine import Engine

@@ -9,7 +9,7 @@ import msgspec
 
 from gputopo.probes.child import Stop
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.watch import WatcherChild
+from gputopo.probes.sampling.watch import WatcherChild
 from gputopo.values.history import History
 from gputopo.values.machine import Machine, Sample
 from gputopo.values.run.events import MachineSample

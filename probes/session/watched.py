@@ -20,7 +20,7 @@ from gputopo.copies.copies import Copy, Job
 from gputopo.copies.jobs import Request, Setting, describe, gpu_place, gpus_of, jobs, path_of
 from gputopo.probes.child import Stop
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.sampler import Monitor
+from gputopo.probes.sampling.sampler import Monitor
 from gputopo.probes.session.conditions import Sampler
 from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.measuring import (

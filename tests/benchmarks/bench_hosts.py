@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gputopo.launch.jobs.guest import free_port, server_command
+from gputopo.launch.jobs.hosts.serving import free_port, server_command
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.fleet import host_names
+from gputopo.cli.hosts.fleet import host_names
 from gputopo.fleet.inspection import Fleet
 from gputopo.values import schema
 from gputopo.values.machine import Machine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show, to_stderr
 from gputopo.cli.report.history import PastOptions, history_of
-from gputopo.measurements.run_folders import RunFolders
+from gputopo.measurements.sources.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_lines, document_markdown, file_of, page_markdown
 from gputopo.report.layout import text_of
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -222,7 +222,7 @@ def _document(study: "Study", published: str | None, ours: "RunFolders", *, pict
     document = study_document(study) if published is None else published_document(published, study)
     if not pictures:
         return document
-    from gputopo.measurements.one_run import most_telling, one_run
+    from gputopo.measurements.sources.one_run import most_telling, one_run
     from gputopo.report.pictures.of_study import MAX_RUNS, with_pictures
 
     found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))

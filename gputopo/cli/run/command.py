@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gputopo.cli.before import Before, measured_before, warn, with_costs
-from gputopo.cli.driving import hosts_to_start, start_hosts
-from gputopo.cli.plan_options import PlanOptions, update_of
+from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
+from gputopo.cli.plan.options import PlanOptions, update_of
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions

@@ -5,14 +5,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
-from gputopo.cli.hosts import address_of, join, joining, meeting_of
+from gputopo.cli.hosts.meeting import address_of, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.drive.agent import begun
@@ -76,7 +74,7 @@ def _joining(
 ) -> "Joining":
     """Return what a host brings. Raises HardwareError for a broken driver."""
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
-    from gputopo.launch.jobs.guest import free_port
+    from gputopo.launch.jobs.hosts.serving import free_port
     from gputopo.launch.spec.target import why_cpu
     from gputopo.launch.supervise.process.cpus import usable_cpus
 
@@ -111,75 +109,31 @@ def _joint_target(
     claims: contextlib.ExitStack,
 ) -> "Target":
     """Plan for all hosts, and claim the GPUs of this one until `claims` closes."""
-    from gputopo.launch.hosts.planning import cpu_devices_of_each, devices_of_each, joint, request_of
+    from gputopo.launch.hosts.planning import plan_hosts
     from gputopo.launch.jobs.claims import choose_and_claim
-    from gputopo.launch.spec.run_spec import Server
     from gputopo.launch.spec.target import target_of
     from gputopo.launch.supervise.process.cpus import usable_cpus
-    from gputopo.values.machine import Machine
 
-    wanted = job.request.num_gpus
-    assert wanted != "auto"
-    hosts = [joined[rank] for rank in sorted(joined)]
-    machines = [one.machine or Machine(source="live") for one in hosts]
-    on_cpu = options.cpu or all(one.machine is None for one in hosts)
-    if on_cpu:
-        counts = cpu_devices_of_each(len(hosts), wanted)
-    else:
-        counts = devices_of_each([_usable(one, job.request) for one in hosts], wanted)
-    several = sum(map(bool, counts)) > 1
-    targets: list[Target] = []
-    servers: list[Server] = []
-    for rank, (one, count) in enumerate(zip(hosts, counts, strict=True)):
-        if not count:
-            continue
-        on_rank_0 = rank == 0
-        choose = partial(
-            target_of,
-            machines[rank],
-            request_of(job.request, count, rank) if several else replace(job.request, num_gpus=count),
-            environ=_environ_of(one),
-            require_gpu=options.require_gpu,
-            cpu=on_cpu and options.cpu,
-            usable=usable_cpus() if on_rank_0 else None,
-            affinity=on_rank_0 and not options.no_affinity,
-        )
-        if on_rank_0:
-            plan = partial(_claiming, choose)
-            targets.append(
-                choose_and_claim(machine, plan, claims, os.environ, "gputopo run", on_problem=note)
+    def own(request: "Request", *, cpu: bool) -> "Target":
+        def choose(claimed: Mapping[int, str]) -> "Target":
+            return target_of(
+                machine,
+                request,
+                environ=os.environ,
+                claimed=claimed,
+                require_gpu=options.require_gpu,
+                cpu=cpu,
+                usable=usable_cpus(),
+                affinity=not options.no_affinity,
             )
-        else:
-            targets.append(choose(claimed=_claimed_of(one)))
-        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
-        servers.append(Server(host=one.name, address=address, cores=int(one.resources.get("cores", 1))))
-    if len(set(counts)) > 1:
-        shares = ", ".join(f"{one.name} {count}" for one, count in zip(hosts, counts, strict=True))
-        note(f"the hosts have unequal numbers of devices: {shares}")
-    return joint(targets, servers, job.request) if several else targets[0]
 
+        return choose_and_claim(machine, choose, claims, os.environ, "gputopo run", on_problem=note)
 
-def _claiming(choose: "Callable[..., Target]", others: Mapping[int, str]) -> "Target":
-    return choose(claimed=others)
-
-
-def _usable(host: "Joining", request: "Request") -> int:
-    """Return how many GPUs of a host can take part."""
-    from gputopo import planner
-
-    if host.machine is None:
-        return 0
-    named = {gpu.index for gpu in host.machine.gpus if not gpu.lost} - set(request.exclude)
-    named &= set(request.gpus) if request.gpus is not None else named
-    return len(named - set(planner.hidden_gpus(_environ_of(host), host.machine)) - set(_claimed_of(host)))
-
-
-def _environ_of(host: "Joining") -> dict[str, str]:
-    return {str(name): str(text) for name, text in dict(host.resources.get("environ", {})).items()}
-
-
-def _claimed_of(host: "Joining") -> dict[int, str]:
-    return {int(gpu): str(by) for gpu, by in dict(host.resources.get("claimed", {})).items()}
+    hosts = [joined[rank] for rank in sorted(joined)]
+    planned = plan_hosts(hosts, job.request, own, cpu=options.cpu, require_gpu=options.require_gpu)
+    for line in planned.says:
+        note(line)
+    return planned.target
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
@@ -217,12 +171,12 @@ def _serve(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> int:
     from gputopo.launch.jobs.claims import claimed, claims_folder
-    from gputopo.launch.jobs.guest import serve
+    from gputopo.launch.jobs.hosts.serving import serve
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.supervise.process.cpus import usable_cpus
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes.sampling.run_watch import RunWatch
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")

@@ -110,7 +110,7 @@ def _recorded(
         contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
     ):
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.run_watch import RunWatch
+            from gputopo.probes.sampling.run_watch import RunWatch
 
             pipe = _pipe(folder, stack)
             with signals_blocked(all_of_them=False):

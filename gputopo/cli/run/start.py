@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputopo.cli.driving import typed_words
-from gputopo.cli.plan_options import PlanOptions
+from gputopo.cli.hosts.driving import typed_words
+from gputopo.cli.plan.options import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared

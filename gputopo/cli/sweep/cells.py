@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gputopo.cli.before import Before, measured_before, with_costs
-from gputopo.cli.plan_options import PlanOptions, parse_model
+from gputopo.cli.plan.before import Before, measured_before, with_costs
+from gputopo.cli.plan.options import PlanOptions, parse_model
 from gputopo.cli.printing import note
 from gputopo.launch.jobs.sweep import DATA
 from gputopo.launch.spec.run_spec import Data, RunSpec

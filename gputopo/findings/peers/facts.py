@@ -6,7 +6,8 @@ Which facts they are is declared beside the fields (`Fact.peers`); here are the 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, configuration, memory_health, pcie, throttling
+from gputopo.findings import clocks, configuration, memory_health, throttling
+from gputopo.findings.links import pcie
 from gputopo.findings.peers.compare import Difference, differences
 from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.values.fields import fields_of

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from gputopo.findings import clocks, pcie, throttling
+from gputopo.findings import clocks, throttling
+from gputopo.findings.links import pcie
 from gputopo.findings.load import BUSY_PERCENT, LOAD_STATES, idle, use_of
 from gputopo.findings.peers.compare import differences, known
 from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check

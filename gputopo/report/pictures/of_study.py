@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
 from gputopo.measurements.observing.words import devices_word
-from gputopo.measurements.one_run import OneRun
+from gputopo.measurements.sources.one_run import OneRun
 from gputopo.measurements.study import Study
 from gputopo.report.document import Bars, Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture

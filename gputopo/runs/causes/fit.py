@@ -13,7 +13,7 @@ from statistics import correlation, fmean, median
 
 import msgspec
 
-from gputopo.runs.median_bound import correlation_time, students_t
+from gputopo.runs.speed.median_bound import correlation_time, students_t
 
 # Blocks of a series at most, rows of a block at least, blocks at least. Ours.
 MAX_BLOCKS, MIN_ROWS, MIN_BLOCKS = 40, 3, 8

@@ -10,7 +10,7 @@ from gputopo.runs.causes.explain import COVERED_SHARE, MIN_SHARE
 from gputopo.runs.causes.facts import Facts
 from gputopo.runs.causes.fit import CHANCE
 from gputopo.runs.causes.heat import WARMING, heat
-from gputopo.runs.median_bound import Interval, interval
+from gputopo.runs.speed.median_bound import Interval, interval
 from gputopo.runs.verdict.devices import is_cpu, short_name_of
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict

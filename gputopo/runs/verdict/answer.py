@@ -12,7 +12,7 @@ from statistics import NormalDist, median
 
 import msgspec
 
-from gputopo.runs.median_bound import Interval, correlation_time, interval, lacking
+from gputopo.runs.speed.median_bound import Interval, correlation_time, interval, lacking
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.blocks import FOLD
 from gputopo.runs.verdict.devices import is_cpu

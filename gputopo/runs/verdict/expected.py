@@ -2,7 +2,7 @@
 
 import math
 
-from gputopo.runs.median_bound import interval
+from gputopo.runs.speed.median_bound import interval
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.past import parts

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gputopo.launch.jobs.guest import free_port
+from gputopo.launch.jobs.hosts.serving import free_port
 
 pytestmark = pytest.mark.tensorflow
 

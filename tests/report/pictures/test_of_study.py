@@ -8,7 +8,7 @@ import pytest
 
 from gputopo import captures
 from gputopo.measurements.documents.made import made
-from gputopo.measurements.one_run import most_telling, one_run
+from gputopo.measurements.sources.one_run import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Section
 from gputopo.report.page import page

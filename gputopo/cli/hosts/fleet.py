@@ -1,0 +1,137 @@
+"""`gputopo inspect --fleet`: recordings or captures of several hosts compared with one another."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from gputopo.cli.printing import emit, note, show
+from gputopo.cli.source import machine_from
+from gputopo.launch.hosts.allocation import Allocation
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from gputopo.findings import Severity
+    from gputopo.fleet.inspection import Fleet
+    from gputopo.values.machine import Machine
+
+_ASKED = {"command": "inspect"}  # for which the hosts meet: not with those of a training
+_ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
+
+
+def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int:
+    """Compare the hosts of several files and print what differs. Raises InputError if no file can be read."""
+    if len(sources) < 2:
+        raise UsageError(
+            "--fleet compares hosts, and needs a file of each of two or more",
+            "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or start it "
+            "on all of them: srun gputopo inspect --fleet, or --hosts LIST --node-rank N",
+        )
+    return _compare(_readings(sources), shape, fail_on)
+
+
+def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
+    from gputopo import findings
+    from gputopo.fleet.inspection import inspect_fleet
+
+    found = inspect_fleet(readings)
+    _print(found, shape)
+    return ExitCode.FINDINGS if findings.fails([*found.findings, *found.shared], fail_on) else ExitCode.OK
+
+
+def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_on: "Severity | None") -> int:
+    """Inspect this host as one of several; rank 0 compares all of them and prints what differs.
+
+    A host that does not come is one without a reading. Raises GputopoError.
+    """
+    from gputopo.cli.hosts.meeting import join, joining, meeting_of
+    from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.topology.identities import without_identities
+    from gputopo.topology.peer_access import with_reasons
+
+    machine = without_identities(with_reasons(machine_from(())))
+    own = joining(allocation, machine, _ASKED)
+    if allocation.rank:
+        join(allocation, hosts, own)
+        note("rank 0 has what was read of this host")
+        return ExitCode.OK
+    with meeting_of(allocation, hosts, _ASKED) as meeting:
+        absent: GputopoError | None = None
+        try:
+            there = meeting.wait(hosts.join_timeout)
+        except HardwareError as error:
+            there, absent = meeting.present(), error
+        meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in there})
+        meeting.end(End(exit_code=ExitCode.OK))
+    brought = {0: own, **there}
+    names = [
+        host.name or f"rank {rank}" if rank not in brought else brought[rank].name
+        for rank, host in enumerate(allocation.hosts)
+    ]
+    readings: list[Machine | GputopoError] = []
+    for rank in range(allocation.size):
+        found = brought[rank].machine if rank in brought else None
+        readings.append(found or absent or HardwareError("it brought no reading", "see its output"))
+    return _compare(_named(names, readings), shape, fail_on)
+
+
+def host_names(sources: Sequence[str]) -> list[str]:
+    """Return a name for each file: its own without endings; with its folders where several have the same."""
+    names = ["stdin" if source == "-" else _ENDINGS.sub("", PurePath(source).name) for source in sources]
+    return [
+        name if names.count(name) == 1 else _ENDINGS.sub("", str(PurePath(source)))
+        for source, name in zip(sources, names, strict=True)
+    ]
+
+
+def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
+    """Return the machine of each file, or why it cannot be read, by host: as recorded, else by the file."""
+    from gputopo.topology.peer_access import with_reasons
+
+    readings: list[Machine | GputopoError] = []
+    for source in sources:
+        try:
+            readings.append(with_reasons(machine_from([source])))
+        except GputopoError as error:
+            readings.append(error)
+    failed = [one for one in readings if isinstance(one, GputopoError)]
+    if len(failed) == len(readings):
+        raise InputError(f"none of {len(failed)} files can be read: {failed[0].what}", failed[0].hint)
+    given = [None if isinstance(one, GputopoError) else one.host.name for one in readings]
+    names = [
+        recorded if recorded is not None and given.count(recorded) == 1 else name
+        for recorded, name in zip(given, host_names(sources), strict=True)
+    ]
+    return _named(names, readings)
+
+
+def _named(
+    names: Sequence[str], readings: "Sequence[Machine | GputopoError]"
+) -> "dict[str, Machine | GputopoError]":
+    """Return the readings by host; hosts of one name are numbered."""
+    found: dict[str, Machine | GputopoError] = {}
+    for name, reading in zip(names, readings, strict=True):
+        number = next(n for n in range(1, len(names) + 1) if _numbered(name, n) not in found)
+        found[_numbered(name, number)] = reading
+    return found
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name} ({number})"
+
+
+def _print(found: "Fleet", shape: str) -> None:
+    if shape == "json":
+        from gputopo.values import schema
+
+        emit(schema.encode_pretty(found))
+        return
+    from gputopo.report.fleet import fleet_markdown, fleet_view
+
+    if shape == "markdown":
+        emit(fleet_markdown(found))
+    else:
+        from gputopo.cli.terminal import for_this_stdout
+
+        show(lambda width: for_this_stdout(fleet_view(found, width)))

@@ -1,0 +1,122 @@
+"""`gputopo bandwidth --network`: the network between hosts, each of which runs the same command."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from gputopo.cli.hosts.meeting import address_of, joining, meeting_of, name_of
+from gputopo.cli.printing import note, to_stderr
+from gputopo.copies.network import FULL, QUICK, Host, Timing, seconds_of
+from gputopo.launch.hosts.allocation import Allocation, find
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.errors import HardwareError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gputopo.launch.hosts.gathering.addresses import Bindable
+    from gputopo.probes.network.tcp import Listener
+    from gputopo.values.bandwidth import Bandwidth, Level
+
+PORT = 2223  # where the hosts meet unless rank 0 has a port: beside that of a training
+
+
+def measure_network(hosts: HostOptions, level: "Level | None", report: "Callable[[Bandwidth], int]") -> int:
+    """Measure between all hosts, and return the exit code. `report` prints on rank 0, and returns it there.
+
+    Raises GputopoError.
+    """
+    found = find(hosts, os.environ)
+    if found is None:
+        raise UsageError(
+            "--network is between hosts, and no others are named",
+            "start the command on each host by srun or mpirun, or add --hosts LIST --node-rank N on each",
+        )
+    timing = FULL if level == "full" else QUICK
+    asked = {"network": True, "full": level == "full"}
+    if found.rank == 0:
+        return _lead(found, hosts, timing, asked, report)
+    return _take_part(found, hosts, asked)
+
+
+def _lead(
+    allocation: Allocation,
+    hosts: HostOptions,
+    timing: Timing,
+    asked: dict[str, Any],
+    report: "Callable[[Bandwidth], int]",
+) -> int:
+    from gputopo.launch.hosts.gathering.addresses import places_to_listen
+    from gputopo.launch.hosts.gathering.messages import End
+    from gputopo.launch.jobs.hosts.network import lead
+    from gputopo.launch.jobs.hosts.serving import own_address
+
+    leader = allocation.leader
+    assert leader.name is not None, "rank 0 has a name"
+    places = places_to_listen(leader.name, allow_public=hosts.allow_public_address)
+    size = allocation.size
+    with meeting_of(allocation, hosts, asked, PORT) as meeting, _listening(places) as listener:
+        joined = meeting.wait(hosts.join_timeout)
+        note(f"measuring between {size} hosts: {seconds_of(size, timing):.0f} s")
+        card = _card(own_address(joined[1].address, joined[1].port))
+        own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **card)
+        measured = lead(meeting, own, joined, timing, listener)
+        code = report(measured)
+        meeting.end(End(exit_code=int(code)))
+    return code
+
+
+def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> int:
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.jobs.hosts.network import take_part
+
+    leader = allocation.leader
+    assert leader.name is not None, "rank 0 has a name"
+    address = address_of(allocation, hosts)
+    note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
+    with _listening([_bindable(address)]) as listener:
+        bringing = joining(
+            allocation, None, asked, address=address, port=listener.port, resources=_card(address)
+        )
+        guest = Guest(allocation.rank, leader.name, leader.port or PORT)
+        end = take_part(guest, bringing, listener, hosts.join_timeout)
+    if end.cause is None:
+        note(f"the measurement is over, exit code {end.exit_code}: its result is on rank 0")
+    else:
+        to_stderr(f"gputopo: {end.cause}\n  {end.hint}\n")
+    return end.exit_code
+
+
+def _listening(places: "list[Bindable]") -> "Listener":
+    """Listen at the first place that this host has, at a free port. Raises HardwareError."""
+    from gputopo.probes.network.tcp import Listener
+
+    refused: OSError | None = None
+    for family, address in places:
+        try:
+            return Listener(family, address)
+        except OSError as error:
+            refused = refused or error
+    raise HardwareError(
+        f"cannot listen for the other hosts: {refused and refused.strerror}",
+        "name this host by an address that it has",
+    ) from refused
+
+
+def _bindable(address: str) -> "Bindable":
+    import socket
+
+    return (socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
+def _card(address: str) -> dict[str, Any]:
+    """Return the fields of a Host about the interface that has an address."""
+    from gputopo.probes.network.interface import interface_of
+
+    found = interface_of(address)
+    if found is None:
+        return {}
+    return {
+        "interface": found.name,
+        "rate_gbit_per_s": found.rate_gbit_per_s,
+        "mtu_bytes": found.mtu_bytes,
+    }

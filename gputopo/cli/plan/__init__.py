@@ -1,0 +1,1 @@
+"""`gputopo plan`, its options, and what was measured before."""

@@ -1,0 +1,1 @@
+"""Rules about links: PCIe, NVLink, peer access, network ports."""

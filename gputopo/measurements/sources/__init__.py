@@ -1,0 +1,1 @@
+"""Throughputs from runs and sweeps of gputopo."""

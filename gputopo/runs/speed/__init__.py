@@ -1,0 +1,1 @@
+"""Speed of counted steps: throughput, steadiness, changes over time."""

@@ -1,0 +1,1 @@
+"""Samples of GPUs and host while something runs."""

@@ -1,0 +1,72 @@
+"""`gputopo inspect` on several hosts at once, as their starters start it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputopo.launch.jobs.hosts.serving import free_port
+from tests.cli.conftest import Call
+from tests.launch.hosts.environs import slurm_step
+
+
+def test_rank_0_compares_the_hosts_that_come_and_names_those_that_do_not(
+    call: Call, without_gpu: None, tmp_path: Path
+) -> None:
+    hosts = f"localhost:{free_port()},localhost:{free_port()},n3"
+    guest = subprocess.Popen(
+        [sys.executable, "-m", "gputopo", "inspect", "--hosts", hosts, "--node-rank", "1"],
+        env={**os.environ, "GPUTOPO_ROOT": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    done = call("inspect", "--json", "--hosts", hosts, "--node-rank", "0", "--join-timeout", "2.5")
+    out, err = guest.communicate(timeout=60)
+    assert (guest.returncode, out) == (0, ""), err
+    assert "rank 0 has what was read of this host" in err
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert [host for kind in found["kinds"] for host in kind["hosts"]] == ["localhost", "localhost (2)"]
+    assert found["unread"] == ["n3"]
+    assert "n3 (rank 2)" in next(one["says"] for one in found["findings"] if one["id"] == "fleet.no_answer")
+
+
+def test_a_host_of_another_command_does_not_take_part(call: Call, without_gpu: None) -> None:
+    hosts = f"localhost:{free_port()},localhost:{free_port()}"
+    guest = subprocess.Popen(
+        (*f"{sys.executable} -m gputopo run --cpu --model trivial --node-rank 1".split(), "--hosts", hosts),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    done = call("inspect", "--json", "--hosts", hosts, "--node-rank", "0", "--join-timeout", "20")
+    assert guest.communicate(timeout=60)
+    assert guest.returncode == 2
+    assert json.loads(done.out)["unread"] == ["localhost (2)"]
+
+
+def test_inspect_looks_for_other_hosts_only_where_it_is_asked_to(
+    call: Call, without_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in slurm_step().items():
+        monkeypatch.setenv(name, text)
+    assert call("inspect").code == 0
+    done = call("inspect", "--fleet", "--join-timeout", "0.1")
+    assert (done.code, "rank 0 is 'n1'" in done.err) == (2, True)
+    for name in slurm_step():
+        monkeypatch.delenv(name)
+    done = call("inspect", "--fleet")
+    assert done.code == 2
+    assert "srun gputopo inspect --fleet" in done.err
+
+
+def test_options_of_hosts_are_not_ignored_beside_files(call: Call, without_gpu: None) -> None:
+    done = call("inspect", "--from", "7gforce", "--starter", "ssh")
+    assert (done.code, done.out) == (2, "")
+    assert "--from reads files" in done.err
+    assert call("inspect", "--starter", "ssh").code == 2, "there is no host to start"
+    assert call("inspect", "--num-hosts", "1").code == 0

@@ -1,0 +1,75 @@
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.cli.plan.options import PlanOptions, parse_gpu_list, parse_ps
+from gputopo.planner.request import Request
+from gputopo.values.errors import UsageError
+from gputopo.values.option import Text, given_of
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("0", (0,)),
+        ("1,0", (1, 0)),
+        ("0-3", (0, 1, 2, 3)),
+        (" 0 , 2-3 ", (0, 2, 3)),
+        ("4-4", (4,)),
+    ],
+)
+def test_a_list_of_gpus_is_read_in_its_order(text: str, gpus: tuple[int, ...]) -> None:
+    assert parse_gpu_list("--gpus", text) == gpus
+
+
+@given(st.lists(st.integers(0, 1023), unique=True, min_size=1))
+def test_any_list_of_indices_reads_back(indices: list[int]) -> None:
+    assert parse_gpu_list("--gpus", ",".join(map(str, indices))) == tuple(indices)
+
+
+@given(st.text())
+def test_any_text_gives_indices_or_a_usage_error(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        gpus = parse_gpu_list("--gpus", text)
+        assert len(set(gpus)) == len(gpus) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"), [("auto", "auto"), ("cpu", "cpu"), ("gpu:0", "gpu:0"), ("gpu:07", "gpu:7")]
+)
+def test_a_place_for_the_variables_is_given_in_its_plain_form(text: str, plain: str) -> None:
+    assert parse_ps("--ps", text) == plain
+
+
+@pytest.mark.parametrize(("text", "hint"), [("GPU:1", "gpu:1"), ("/device:gpu:2", "gpu:2"), ("gpu", "gpu:0")])
+def test_a_place_written_otherwise_gets_the_right_form_as_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_ps("--ps", text)
+    assert hint in caught.value.hint
+
+
+def test_the_request_holds_what_was_asked() -> None:
+    typed: dict[str, Text] = {"num_gpus": "2", "gpus": "0-3", "exclude": "1", "prefer_pix": True, "ps": "cpu"}
+    given_ = given_of(PlanOptions, typed)
+    assert Request(model="alexnet", **given_.fields) == Request(
+        model="alexnet",
+        num_gpus=2,
+        gpus=(0, 1, 2, 3),
+        exclude=(1,),
+        prefer_pix=True,
+        ps="cpu",
+        variable_update="auto",
+    )
+    assert given_.typed == {**typed, "num_gpus": 2}
+    assert Request(**given_of(PlanOptions, {}).fields) == Request()
+
+
+def test_the_options_of_a_plan_are_fields_of_its_request() -> None:
+    assert set(PlanOptions.__struct_fields__) < set(Request.__struct_fields__)
+    defaults = msgspec.structs.asdict(PlanOptions())
+    assert {name: value for name, value in defaults.items() if value != getattr(Request(), name)} == {
+        "exclude": None
+    }
