@@ -178,13 +178,7 @@ def stream(
     yield WarmupDone(time_s=now, steps=2, seconds=1.0)
     for counted in steps:
         now += counted.seconds
-        yield Step(
-            **{
-                name: getattr(counted, name)
-                for name in ("step", "seconds", "images", "loss", "marks", "waited_s")
-            },
-            time_s=now,
-        )
+        yield msgspec.structs.replace(counted, time_s=now)
         if gpu:
             yield Sample(
                 time_s=now,

@@ -16,6 +16,7 @@ from gputopo.runs.summary import Summary
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import (
+    NETWORK,
     Anomaly,
     AnomalyOver,
     Event,
@@ -204,6 +205,8 @@ def _is_over(verdict: Verdict) -> bool:
 
 
 def _cause(verdict: Verdict) -> str | None:
+    if verdict.part == NETWORK:
+        return NETWORK
     found = verdict.causes.found if verdict.causes is not None else ()
     return found[0].id if found else None
 

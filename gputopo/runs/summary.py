@@ -151,6 +151,7 @@ class Summary:
                 ),
                 check,
             ),
+            exchange=self._paces.exchange.result(),
             anomalies=anomalies,
             anomaly_check=check.verdict,
             run_verdict=check.judgement.run,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.exchanged import host_exchanges
 from gputopo.launch.train.placement import checking
 from gputopo.runs.speed.steadiness import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -45,13 +46,15 @@ class StepOutcome:
 
     Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
     requested: examples whose label was the first guess, and among the first five. `examples` [towers]: number
-    of examples, None: a whole batch each, of one size.
+    of examples, None: a whole batch each, of one size. `exchange`: as of `exchange_marks`, since the step's
+    start, None where hosts exchange nothing.
     """
 
     losses: np.ndarray[Any, Any]
     marks: np.ndarray[Any, Any]
     hits: np.ndarray[Any, Any] | None = None
     examples: np.ndarray[Any, Any] | None = None
+    exchange: np.ndarray[Any, Any] | None = None
 
     @property
     def mean_loss(self) -> float:
@@ -273,6 +276,11 @@ class Loop:
             global_step=self.trained,
             top1=None if shares is None else float(shares[0]),
             top5=None if shares is None else float(shares[1]),
+            exchange=()
+            if outcome.exchange is None
+            else host_exchanges(
+                [device.rank for device in self._spec.devices], outcome.marks[:, 2], outcome.exchange
+            ),
         )
 
 

@@ -40,6 +40,16 @@ class HostClocks:
             since[own] -= self._least[rank]
         return since
 
+    def of_hosts(self, begin: Any, rows: Any) -> Any:
+        """Return readings [hosts, ...], a row of each host's clock, in seconds since the begin of their step.
+
+        After `since` of the same step.
+        """
+        since = rows - begin
+        for place, rank in enumerate(dict.fromkeys(self._ranks.tolist())):
+            since[place] -= self._least.get(rank, 0.0)
+        return since
+
 
 class Marks:
     """Makes the marks of one graph.

@@ -16,6 +16,7 @@ from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.drills import Drills, drilled
+from gputopo.launch.train.exchange_marks import exchange_marks
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
 from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
@@ -108,6 +109,7 @@ class TrainingStep(GraphStep):
             independent=placement.waits == "own_copy",
         )
         self._marks = Marks()
+        self._exchange: list[Tensor] = []  # its marks, where hosts exchange this step's gradients
         self._groups = tower_groups(spec)
         self._clocks = HostClocks(spec.devices)
         self.says: tuple[str, ...] = (*getattr(model, "says", ()), *remarks(spec))
@@ -126,11 +128,13 @@ class TrainingStep(GraphStep):
     def __call__(self, number: int) -> StepOutcome:
         """Run one step and wait for its losses and marks. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
-        losses, begin, marks, right, _ = self._graph(tf.constant(number, tf.int64), *fed)
+        losses, begin, marks, right, _, *exchange = self._graph(tf.constant(number, tf.int64), *fed)
         asked = self._spec.lifecycle.training_accuracy
+        began = begin.numpy()
         return StepOutcome(
             losses.numpy(),
-            self._clocks.since(begin.numpy(), marks.numpy()),
+            self._clocks.since(began, marks.numpy()),
+            exchange=self._clocks.of_hosts(began, exchange[0].numpy()) if exchange else None,
             hits=right.numpy() if asked else None,
             examples=unequal_batches(self._spec),
         )
@@ -172,7 +176,7 @@ class TrainingStep(GraphStep):
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
             right = tf.stack([tower.hits for tower in towers])  # [towers, 2]
             # The probes are part of the outcome so that no graph optimizer may drop their copies to the host.
-            return losses, tf.identity(begin), marks, right, tf.add_n(self._marks.probes)
+            return losses, tf.identity(begin), marks, right, tf.add_n(self._marks.probes), *self._exchange
 
     def _forward_backward(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
@@ -234,7 +238,10 @@ class TrainingStep(GraphStep):
         early = fresh and not last and self._spec.backend == "cpu"
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
-                totals = self.placement.totals([tower.gradients for tower in towers])
+                gradients = [tower.gradients for tower in towers]
+                totals = self.placement.totals(gradients)
+            if self._spec.servers and fresh and self.placement.waits == "all":
+                self._exchange = [exchange_marks(self._marks, self._spec.devices, gradients, totals)]
             if early and self.placement.waits in ("all", "own_copy"):
                 totals = self._once_read(totals, towers, place=place, after=after)
                 after = []

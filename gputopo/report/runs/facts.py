@@ -8,7 +8,7 @@ from gputopo.report.runs.news import evaluated_words, steps_words
 from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
-from gputopo.values.run.result import AgainstPrediction, DeviceResult, Result
+from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
@@ -71,9 +71,26 @@ def _speed(result: Result) -> Iterator[Fact]:
         devices = units.counted(len(batches), "device")
         where = f"on {devices}, in order" if len(set(batches)) > 1 else f"on each of {devices}"
         yield Fact("batch", f"{sum(batches)} images: {each} {where}")
+    if result.exchange is not None:
+        yield from _exchange(result.exchange)
     if result.alone is not None:
         yield Fact("alone", f"images/sec of each GPU alone were measured in {result.alone}")
     yield from _missing(result)
+
+
+def _exchange(found: Exchanged) -> Iterator[Fact]:
+    """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
+    ms = units.milliseconds
+    if found.ms is not None:
+        share = f"{ms(found.ms)} ms ({units.percent(found.percent)} %) of a step"
+        yield Fact("exchange", f"{share} after the last device has computed, until all hosts have the sums")
+    parts = [
+        f"{one.host or f'rank {one.rank}'} {ms(one.sends_ms)} / {ms(one.receives_ms)}"
+        for one in found.hosts
+        if one.sends_ms is not None or one.receives_ms is not None
+    ]
+    if parts:
+        yield Fact("", f"ms until gradients are sent / received: {', '.join(parts)}")
 
 
 def _missing(result: Result) -> Iterator[Fact]:

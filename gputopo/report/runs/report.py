@@ -9,7 +9,7 @@ from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 
@@ -74,7 +74,8 @@ def verdict_lines(result: Result) -> list[Span]:
             slow.setdefault(row.verdict.says, []).append(row)
     for first, *others in slow.values():
         if first.verdict is not None and first.verdict.cost is not None:
-            name = f"host {first.device.host}" if others else short_name_of(first.device)
+            is_of_host = others or first.verdict.part == NETWORK
+            name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
     lines += _even_lines(result)
     lines += _unknown_lines(result)

@@ -40,6 +40,15 @@ def cost(
     return Cost(images_per_sec=now, without=without, percent=100 * (1 - now / without))
 
 
+def without_share(steps: Sequence[KeptStep], share: float) -> Cost | None:
+    """Return what a part of every step costs, `share` of its time from 0 to 1: the steps without it."""
+    images, seconds = sum(step.images for step in steps), sum(step.seconds for step in steps)
+    if not images or seconds <= 0 or not 0 < share < 1:
+        return None
+    now = images / seconds
+    return Cost(images_per_sec=now, without=now / (1 - share), percent=100 * share)
+
+
 def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
     rest = max(0.0, step.seconds - max(mark.start_s + _busy(mark) for mark in step.marks.values()))
     replayed = max(

@@ -6,16 +6,17 @@ import msgspec
 
 from gputopo.runs.causes.explain import explained
 from gputopo.runs.causes.run_parts import run_explained
+from gputopo.runs.exchange import SENDS, SlowNetwork
 from gputopo.runs.verdict import words
 from gputopo.runs.verdict.answer import answer, unknown
-from gputopo.runs.verdict.cost import ALONE, cost
+from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.devices import is_cpu, short_name_of
 from gputopo.runs.verdict.expected import against_expected, against_past
 from gputopo.runs.verdict.hosts import named_by_host
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference, differences, steps_needed
 from gputopo.runs.verdict.thresholds import SLOW_PERCENT
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.verdict import CANNOT_TELL, SLOW, Cost, Expected, HostSummary, Verdict
 
 
@@ -79,19 +80,58 @@ def judge(
         return cost(paces.kept.steps, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
     together = _slow_together(verdicts := named_by_host(paces.devices, verdicts))
+    costing = {
+        tower: msgspec.structs.replace(
+            verdict, cost=cost_of({key: peer for key, peer in slow.items() if key[0] in together[tower]})
+        )
+        for tower, verdict in verdicts.items()
+    }
+    networks = [one for one in paces.exchange.slow() if not _is_busy(hosts.get(one.rank))]
+    costing |= _with_slow_networks(paces, costing, networks)
     return Judgement(
         on=paces.devices,
-        devices=tuple(
-            msgspec.structs.replace(
-                verdict, cost=cost_of({key: peer for key, peer in slow.items() if key[0] in together[tower]})
-            )
-            for tower, verdict in verdicts.items()
-        ),
+        devices=tuple(costing.values()),
         run=_on_run(paces, expected, host, {verdict.from_step for verdict in verdicts.values()})
         or (None if unexpected is None else words.not_expected(unexpected)),
         host=host,
-        cost=cost_of(slow),
+        cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
     )
+
+
+def _is_busy(host: HostSummary | None) -> bool:
+    return host is not None and host.busy is not None
+
+
+def _with_slow_networks(
+    paces: Paces, verdicts: Mapping[int, Verdict], networks: Sequence[SlowNetwork]
+) -> dict[int, Verdict]:
+    """Return the verdicts on the devices of hosts whose network is slow, but for those slow by themselves."""
+    found = {}
+    for one in networks:
+        for device in paces.devices:
+            if device.rank == one.rank and verdicts[device.tower].word != SLOW:
+                found[device.tower] = _on_network(paces, device, one)
+    return found
+
+
+def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
+    verdict = Verdict(
+        word=SLOW,
+        says="",
+        tower=device.tower,
+        gpu=None if is_cpu(device) else device.gpu,
+        against="peers",
+        part=NETWORK,
+        percent_under=slow.percent.middle,
+        percent_under_low=slow.percent.low,
+        percent_under_high=slow.percent.high,
+        steps=slow.steps,
+        effective_steps=slow.percent.effective,
+        cost=without_share(paces.kept.steps, slow.percent.middle / 100),
+    )
+    host = device.host or f"rank {device.rank}"
+    says = words.slow_network(host, verdict, slow.ms, sends=slow.column == SENDS)
+    return msgspec.structs.replace(verdict, says=says)
 
 
 def _host_loads(paces: Paces) -> dict[int, HostSummary]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
 from gputopo.runs.causes.facts import Facts
+from gputopo.runs.exchange import Exchange
 from gputopo.runs.verdict.blocks import Blocks
 from gputopo.runs.verdict.devices import groups, kind_of
 from gputopo.runs.verdict.host import HostRecord
@@ -51,6 +52,7 @@ class Paces:
         self.kept = StepsKept()
         self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
+        self.exchange = Exchange(devices)
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
         # Columns: computing of each tower, its wait, its time to be busy in ms, seconds of the step an image.
@@ -152,6 +154,7 @@ class Paces:
         self.steps += 1
         self.blocks.add(step.step, self._row(step, marks))
         self.kept.add(step, marks)
+        self.exchange.add(step)
         return True
 
     def _row(self, step: Step, marks: Mapping[int, TowerMarks]) -> list[float]:

@@ -76,6 +76,22 @@ class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: float
 
 
+class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One host's part of the exchange of gradients in one step, in seconds; None where it is not marked.
+
+    `sends_s`: from when its last gradient was computed until another host, the first one, had all that this
+    host sends it; `receives_s`: the same for what it gets, from the first other host. So neither waits for
+    one other host that is slow. `sums_s`: from when the last gradient of all hosts was computed until all
+    sums were on its devices. Their resolution is that of the hosts' clocks against one another: see
+    `gputopo.launch.train.marks.HostClocks`.
+    """
+
+    rank: int
+    sends_s: float | None = None
+    receives_s: float | None = None
+    sums_s: float | None = None
+
+
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML reported of one GPU at one time; None where it did not answer.
 
@@ -211,7 +227,7 @@ class Step(_Event, frozen=True, tag="step"):
     part of `seconds` in which all towers waited for their examples. `global_step`: steps that the weights
     have been trained for after this one, those before a resumed checkpoint included.
     `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first guess, or among the
-    first five; None where it was not asked for.
+    first five; None where it was not asked for. `exchange`: of each host, where there are several.
     """
 
     step: int
@@ -223,6 +239,7 @@ class Step(_Event, frozen=True, tag="step"):
     global_step: int | None = None
     top1: float | None = None
     top5: float | None = None
+    exchange: tuple[HostExchange, ...] = ()
 
     @property
     def warmup(self) -> bool:

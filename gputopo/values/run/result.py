@@ -53,6 +53,28 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
+class HostExchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """One host's part of the exchange of gradients: medians of `events.HostExchange`, in milliseconds."""
+
+    rank: int
+    host: str | None = None
+    sends_ms: float | None = None
+    receives_ms: float | None = None
+    sums_ms: float | None = None
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The exchange of gradients between hosts, as far as the computing does not hide it.
+
+    `ms`: median time from when the last gradient of all devices was computed until all sums were on all
+    devices; `percent`: of the step. None where sums are not sent to all hosts.
+    """
+
+    hosts: tuple[HostExchanged, ...]
+    ms: float | None = None
+    percent: float | None = None
+
+
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """Images per second of all devices together, by the definitions of tf_cnn_benchmarks.
 
@@ -134,6 +156,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     images: int = 0
     throughput: Throughput | None = None
     devices: tuple[DeviceResult, ...] = ()
+    exchange: Exchanged | None = None  # between several hosts
     anomalies: tuple[Anomaly, ...] = ()
     anomaly_check: str = "not made"  # "made", or "not made: why"
     run_verdict: Verdict | None = None  # of all devices alike

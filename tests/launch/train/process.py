@@ -123,6 +123,14 @@ def _run(spec: RunSpec) -> dict[str, Any]:
             ]
         ),
     }
+    found["exchange"] = np.array(
+        [
+            [(one.sends_s, one.receives_s, one.sums_s) for one in event.exchange]
+            for event in events
+            if isinstance(event, Step)
+        ],
+        float,
+    )
     checked = next(event for event in events if isinstance(event, PlacementChecked))
     found["variables_on"] = np.array(json.dumps(checked.variables))
     found["ops_on"] = np.array(json.dumps(checked.ops))

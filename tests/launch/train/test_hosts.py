@@ -352,6 +352,31 @@ def test_marks_of_every_host_are_in_order_and_of_one_clock(ran: dict[str, Any]) 
             assert (found["marks"][:, :, 2] > 0).all(), f"{name}: computing takes time"
 
 
+# Which of its figures each host has: sends, receives, sums.
+ALL = (True, True, True)
+EXCHANGED: dict[str, list[tuple[bool, bool, bool]]] = {
+    "copy-2x2": [ALL, ALL],
+    "copy in parts-3x1": [ALL, ALL, ALL],
+    "by hosts-2x2": [ALL, ALL],
+    "ring-3x1": [ALL, ALL, ALL],
+    "pscpu-2x2": [ALL, ALL],  # gradients of one, sums of the other
+    "server on another host-2x2": [(True, False, False), (False, True, False)],
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+def test_every_step_has_the_marks_of_its_exchange_between_hosts(ran: dict[str, Any], name: str) -> None:
+    found = ran[name]["exchange"]
+    assert found.shape[0] == STEPS
+    assert (~np.isnan(found) == np.array(EXCHANGED[name])).all(), found
+    assert (found[~np.isnan(found)] >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["staged-2x1", "relaxed-2x1", "independent"])
+def test_an_exchange_that_no_step_waits_for_has_no_marks(ran: dict[str, Any], name: str) -> None:
+    assert ran[name]["exchange"].shape == (STEPS, 0)
+
+
 def test_a_device_that_no_host_has_is_refused_before_training(ran: dict[str, Any]) -> None:
     assert device_name("CPU", 2, 1) in ran["nowhere"]
 
