@@ -181,6 +181,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "runs.hardware.placement": {"NOT_SEEN_S": 60.0},
     "runs.hardware.record": {"KEPT_RATIOS": 1000},
     "runs.input_verdict": {"NOISE": 0.05, "ENOUGH": 1.2, "MIN_STEPS": 10},
+    "runs.exchange": {"CLOCKS_S": 1e-3, "MIN_OTHERS": 2},
     "runs.speed.median_bound": {
         "MAX_LAG": 50,
         "BIAS_ROUNDS": 3,

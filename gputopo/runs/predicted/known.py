@@ -5,16 +5,18 @@ the plan predicts; else published ones of as many GPUs of the same model with th
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 from typing import Any, NamedTuple
 
+from gputopo.findings import find
+from gputopo.findings.links.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu.published import SAME_JOB, gpu_names
 from gputopo.prediction.one_gpu.speeds import SAME_RUN, past_speeds, single_gpu_speeds
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.runs.predicted.past import MAX_UNCERTAINTY, why_unpredicted
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Machine, NicPort
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan
@@ -47,6 +49,9 @@ _SAME = (
 
 # What decides how fast one GPU is alone.
 _SAME_ALONE = ("model", "task", "method", "strategy", "precision", "data", "data_format")
+
+# Rules that explain a slow network.
+_OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ERRORS))
 
 
 class Past(NamedTuple):
@@ -95,7 +100,33 @@ def known_of_hosts(devices: Sequence[Device], machines: Sequence[Machine | None]
         if machine is not None:
             sharing |= _sharing([device for device in devices if device.rank == rank], machine)
             memory_mib |= _memory_mib(machine, rank)
-    return Known(sharing=sharing, memory_mib=memory_mib)
+    return Known(sharing=sharing, memory_mib=memory_mib, networks=_networks(machines))
+
+
+def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
+    """Return what is wrong with the network ports of each host, and of no other, or slower than theirs."""
+    known = {rank: machine for rank, machine in enumerate(machines) if machine is not None}
+    says = {
+        rank: [one.says for one in find(machine) if one.id in _OF_PORTS] for rank, machine in known.items()
+    }
+    rates = {
+        rank: max((port.rate_gbit_per_s or 0.0 for port in _up_ports(machine)), default=0.0)
+        for rank, machine in known.items()
+    }
+    found = {}
+    for rank in known:
+        others = [other for other in known if other != rank]
+        own = [one for one in says[rank] if not any(one in says[other] for other in others)]
+        usual = median_low([rates[other] for other in others]) if others else 0.0
+        if 0 < rates[rank] < usual:
+            own.append(f"its fastest port has {rates[rank]:g} Gbit/s, those of the others {usual:g}")
+        if own:
+            found[rank] = "; ".join(own)
+    return found
+
+
+def _up_ports(machine: Machine) -> list[NicPort]:
+    return [port for nic in machine.nics for port in nic.ports or () if port.up]
 
 
 def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:

@@ -130,7 +130,9 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
         cost=without_share(paces.kept.steps, slow.percent.middle / 100),
     )
     host = device.host or f"rank {device.rank}"
-    says = words.slow_network(host, verdict, slow.ms, sends=slow.column == SENDS)
+    says = words.slow_network(
+        host, verdict, slow.ms, sends=slow.column == SENDS, why=paces.networks.get(device.rank)
+    )
     return msgspec.structs.replace(verdict, says=says)
 
 

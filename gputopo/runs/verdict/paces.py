@@ -53,6 +53,7 @@ class Paces:
         self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
         self.exchange = Exchange(devices)
+        self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
         # Columns: computing of each tower, its wait, its time to be busy in ms, seconds of the step an image.

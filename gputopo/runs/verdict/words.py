@@ -44,8 +44,11 @@ def slow_host(name: str, device: Device, found: Verdict) -> str:
     return f"{name} {what}{average}{_when(found, True)} (at least {low} %, {100 * CONFIDENCE:g} % confidence)"
 
 
-def slow_network(host: str, found: Verdict, ms: float, *, sends: bool) -> str:
-    """Return by how much later a host sends or receives gradients than the others do."""
+def slow_network(host: str, found: Verdict, ms: float, *, sends: bool, why: str | None) -> str:
+    """Return by how much later a host sends or receives gradients than the others do.
+
+    `why`: what is known to be wrong with its network ports.
+    """
     what = (
         "its gradients arrive at the other hosts"
         if sends
@@ -54,7 +57,7 @@ def slow_network(host: str, found: Verdict, ms: float, *, sends: bool) -> str:
     shown, low = percent(found.percent_under or 0.0), at_least(found.percent_under_low or 0.0)
     later = f"{ms:.1f} ms later than between the others, {shown} % of the step"
     sure = f"at least {low} %, {100 * CONFIDENCE:g} % confidence"
-    return f"host {host}: {what} {later} ({sure}): look at its network card, link and switch port"
+    return f"host {host}: {what} {later} ({sure}): {why or 'look at its network card, link and switch port'}"
 
 
 def _over(device: Device) -> str:

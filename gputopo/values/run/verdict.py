@@ -118,7 +118,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     `expected`: its speed; None: `unexpected` has the reason, if it was looked for. `speeds`: of each tower's
     device alone, where the devices are of several models. `sharing`: towers whose GPUs share a link to the
-    host with that of a tower. `memory_mib`: of each GPU, by `events.gpu_key`.
+    host with that of a tower. `memory_mib`: of each GPU, by `events.gpu_key`. `networks`: what is wrong with
+    the network ports of a host, by rank, in words.
     """
 
     expected: Expected | None = None
@@ -126,3 +127,4 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     speeds: dict[int, Expected] = {}
     sharing: dict[int, tuple[int, ...]] = {}
     memory_mib: dict[str, int] = {}
+    networks: dict[int, str] = {}

@@ -8,6 +8,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.runs.predicted.known import Past, alone_of_run, known_before, known_of_hosts
 from gputopo.values.gpu import MemoryMib
+from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.run.candidate import Candidate
 from gputopo.values.run.plan import Plan, Prediction
 from gputopo.values.run.result import Result
@@ -115,6 +116,25 @@ def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
     assert found.sharing == {1: (2,), 2: (1,)}
     assert found.expected is None
     assert known_of_hosts(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+
+
+def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
+    def with_port(rate: float, max_rate: float | None = None) -> Machine:
+        port = NicPort(
+            index=1, rdma_device="mlx5_0", state="ACTIVE", rate_gbit_per_s=rate, max_rate_gbit_per_s=max_rate
+        )
+        nic = Nic(index=0, name="mlx5_0", pci_address="0000:05:00.0", ports=(port,))
+        return msgspec.structs.replace(MACHINE, nics=(nic,))
+
+    devices = on_hosts(*[gpu_devices(1)] * 4)
+    like = [with_port(100), with_port(100)]
+    assert known_of_hosts(devices, [*like, with_port(100), None]).networks == {}
+    slower = known_of_hosts(devices, [*like, with_port(25), None]).networks
+    assert slower == {2: "its fastest port has 25 Gbit/s, those of the others 100"}
+    degraded = known_of_hosts(devices, [with_port(100), with_port(100), with_port(100, 200), None]).networks
+    assert list(degraded) == [2]
+    assert "mlx5_0" in degraded[2]
+    assert "200" in degraded[2]
 
 
 def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:
