@@ -33,7 +33,7 @@ from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan
 from gputopo.values.run.step_line import StepLine
 from gputopo.workload import workloads
 
-__all__ = ["Request", "every_candidate", "plan", "plan_environment"]
+__all__ = ["Request", "basis_of", "every_candidate", "plan", "plan_environment"]
 
 SPEED_OPTION = "--single-gpu-images-per-sec"
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
@@ -128,7 +128,7 @@ def _selected(
 ) -> tuple[Basis | str | None, HowMany | None, Selection]:
     """Return what steps are predicted from, how many GPUs were chosen, and what is left to choose from."""
     check(request, machine)
-    basis = _basis(machine, request, *(((), None) if request.no_history else (history, learned)))
+    basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
@@ -178,7 +178,7 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _basis(
+def basis_of(
     machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None
 ) -> Basis | str | None:
     """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.

@@ -235,6 +235,7 @@ class Fastest(Selection):
             self.required,
             last,
             self._groups,
+            self.cards.key,
         )
 
     def _faster(self, part: Sequence[int]) -> list[Sequence[int]]:
@@ -271,6 +272,7 @@ class Fastest(Selection):
             sum(gpu in last for gpu in found.gpus),
             round(found.prediction.step_s, DIGITS),
             nearness,
+            sorted(map(self.cards.key, found.gpus), reverse=True),
             found.gpus,
         )
 
@@ -423,7 +425,8 @@ class Fastest(Selection):
         at_least = self._order(searched[-1], self.troubles)[:2] == first and equal < self.sets
         if self.size == 1 < self.sets:
             count = f"at least {equal}" if at_least else f"{equal}"
-            more = f"; {count} are as fast, the lowest index was chosen" if equal > 1 else ""
+            which = "the nearest to the network card" if self.cards.decide(self.pool) else "the lowest index"
+            more = f"; {count} are as fast, {which} was chosen" if equal > 1 else ""
             idle = "of those with the least use and errors " if self.troubles else ""
             return f"one GPU of {self.sets} to choose from: {idle}the fastest by prediction{more}"
         return search_reason(
@@ -435,6 +438,7 @@ class Fastest(Selection):
             chosen="the nearest with the lowest indices was chosen",
             troubled=bool(self.troubles),
             at_least=at_least,
+            by_card=self.cards.decide(self.pool),
         )
 
     def _short_reasons(self, found: Found) -> Iterator[str]:

@@ -51,7 +51,7 @@ def how_many(
     )
     if is_measured(selection.paths, selection.pool):
         chosen = enough(counts, gain)
-        reason = _reason(counts, chosen, gain)
+        reason = reason_of(counts, chosen, gain)
     else:
         chosen = counts[-1]
         reason = _unless_measured(chosen.num_gpus, "bandwidth was not measured (gputopo bandwidth --save)")
@@ -120,7 +120,7 @@ def _unless_measured(largest: int, why: str) -> str:
     return "the only one" if largest == 1 else f"all, unless measured otherwise: {why}"
 
 
-def _reason(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
+def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
     if after is None:
         if chosen.num_gpus == 1:

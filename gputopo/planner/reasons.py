@@ -7,6 +7,7 @@ from itertools import combinations
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.flows import Resource
+from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 from gputopo.topology import doubts
@@ -68,16 +69,22 @@ def search_reason(
     chosen: str,
     troubled: bool = False,
     at_least: bool = False,
+    by_card: bool = False,
 ) -> str:
     """Return among how many sets the choice is the best, `by` what, and how many are exactly as `good`.
 
     `chosen`: which of those. `troubled`: some of the GPUs to choose from are in use or in error. `at_least`:
-    there may be more that are as good than the `equal` ones that were found.
+    there may be more that are as good than the `equal` ones that were found. `by_card`: of sets that are as
+    good one near the network card was taken.
     """
+    if by_card:
+        by, chosen = f"{by}, then the distance to the network card", f"of those as near to the card {chosen}"
     if looked_at == size == 1:
         return "the only GPU there is to choose from"
     if size == 1:
         which = "of those with the least use and errors the lowest" if troubled else "the lowest"
+        if by_card:
+            which = f"the nearest to the network card, then {which}"
         return f"one GPU of {looked_at} to choose from: no pairs to compare, {which} index was chosen"
     if looked_at == 1:
         return f"the only set of {size} there is to choose from"
@@ -151,18 +158,30 @@ def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
     """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
     by_host = placing.traffic == "host"
+    if kind in ("network out", "network in"):
+        return f"network of {paths.networks[int(ends[0])].host}"
     if kind in ("uplink up", "uplink down"):
-        gpus = index_ranges(paths.uplinks[int(ends[0])].gpus)
-        return f"uplink of GPUs {gpus}"
+        gpus = paths.uplinks[int(ends[0])].gpus
+        if paths.networks:
+            return f"uplink of {', '.join(map(paths.gpu_words, sorted(gpus)))}"
+        return f"uplink of GPUs {index_ranges(gpus)}"
+    if kind == "socket" and paths.networks:
+        (host, node), (_, other) = (host_of_node(int(end)) for end in ends)
+        return f"link from NUMA node {node} to {other} of {paths.networks[host].host}"
     if kind in ("up", "nvlink out"):
         name = "NVLinks" if kind == "nvlink out" else "link"
-        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
+        gpu = paths.gpu_words(int(ends[0]))
+        return f"{gpu} to the host" if by_host else f"{name} of {gpu}, sending"
     if kind in ("down", "nvlink in"):
         name = "NVLinks" if kind == "nvlink in" else "link"
-        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
+        gpu = paths.gpu_words(int(ends[0]))
+        return f"the host to {gpu}" if by_host else f"{name} of {gpu}, receiving"
     if kind == "host":
         return "gradients added on the CPU"
     names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
+    if paths.networks:
+        to = " to ".join(paths.gpu_words(int(end)) for end in ends)
+        return f"{names[str(kind)].removesuffix(' GPU')} {to}"
     return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
 
 

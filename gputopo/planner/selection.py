@@ -10,6 +10,7 @@ from math import comb
 from typing import Protocol
 
 from gputopo.copies.pair_speeds import pair_speeds, unmeasured
+from gputopo.planner.hosts.cards import Cards
 from gputopo.planner.by_distance.measured_order import MeasuredOrder, not_used, when_measured
 from gputopo.planner.reasons import (
     Links,
@@ -51,6 +52,7 @@ class Selection(ABC):
         self.machine, self.request, self.unavailable = machine, request, unavailable
         self.links: Links = believed_links(machine)
         self.pool, self.left_out = usable(machine, request, unavailable)
+        self.cards = Cards(machine, request.nic)
         self.pair_speeds = pair_speeds(machine.bandwidth)
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
@@ -141,7 +143,7 @@ class Selection(ABC):
 
     def reasons_of_request(self, chosen: Sequence[int]) -> list[str]:
         """Return what the options, GPUs in use and different models have to do with the chosen set."""
-        reasons = []
+        reasons = self.cards.reasons(chosen)
         if self.required is not None and not self.exact:
             reasons.append(f"every set contains GPU {self.required}, which holds the variables")
         if self.request.prefer_pix:

@@ -38,7 +38,8 @@ class Found(NamedTuple):
 class Question(NamedTuple):
     """What is searched for. `compute_s`: each GPU's own step; `nearness`: sort key of a pair.
 
-    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next. `placings`
+    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next; then the one
+    whose GPUs are nearer to a thing beside them, by the key of `aside`. `placings`
     has gpu:N once for every N, whether or not N is in a set. `last`: GPUs that are taken only where
     there are too few others; sets with fewer of them come first, however slow. `groups`: of the towers on a
     set of GPUs, for a hierarchical reduction.
@@ -54,6 +55,7 @@ class Question(NamedTuple):
     required: int | None = None
     last: Collection[int] = ()
     groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()
+    aside: Callable[[int], Any] = lambda gpu: 0
 
 
 class Sets:
@@ -66,6 +68,7 @@ class Sets:
         self.rings = Rings(self.table)
         self.flows = FlowTable(question.paths)
         self.stepper = Stepper(question.model, question.program, question.size, question.paths.cpus)
+        self.aside = {gpu: question.aside(gpu) for gpu in pool}
         self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
         self.kind = self._kinds()
         self.members: dict[int, list[int]] = {}
@@ -111,7 +114,8 @@ class Sets:
 
     def tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
         """Return the sort key of sets that are as fast."""
-        return tuple(sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True))
+        pairs = sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True)
+        return tuple(pairs), tuple(sorted(map(self.aside.__getitem__, gpus), reverse=True))
 
     def found(self, gpus: tuple[int, ...], placing: Placing, rates: Rates) -> Found:
         """Return a candidate with its parts and the links that limit it."""
@@ -193,6 +197,7 @@ class Sets:
         return (
             question.required not in (a, b)
             and (a in self.last) == (b in self.last)
+            and self.aside[a] == self.aside[b]
             and question.compute_s[a] == question.compute_s[b]
             and paths.hosts[a]._replace(basis="link") == paths.hosts[b]._replace(basis="link")
             and paths.ports.get(a) == paths.ports.get(b)

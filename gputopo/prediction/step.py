@@ -125,10 +125,13 @@ class Terms(NamedTuple):
 class Stepper:
     """The steps of one model, program and number of towers, from the rates of the slowest links.
 
-    `sockets`: CPUs, whose cores add gradients and copy variables.
+    `sockets`: CPUs, whose cores add gradients and copy variables. `of_host`: towers of the host that has
+    most, where several have their own copies of the variables.
     """
 
-    def __init__(self, model: Model, program: Program, towers: int, sockets: int = 1) -> None:
+    def __init__(
+        self, model: Model, program: Program, towers: int, sockets: int = 1, of_host: int | None = None
+    ) -> None:
         self.program, self.towers = program, towers
         self.model, self.bytes = model, model.bytes
         self.line: Line = line_of(model.blocks, 1.0, program.overlap)
@@ -136,6 +139,7 @@ class Stepper:
         self.numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
         self.host_add = towers / (program.host_add_gb_per_s * sockets * GB)
         self._sockets = sockets
+        self._of_host = towers if of_host is None else of_host
         self._terms: dict[Placing, Terms] = {}
 
     def predict(
@@ -205,7 +209,7 @@ class Stepper:
                 wait, gradients, line = 0.0, 2 * gradients, self.ring_line
             elif not by_ps and placing.reduction.name == "tf_hierarchical":
                 line = line_of(self.model.blocks, 1.0, 0.0)  # joined to one tensor when backward has ended
-        variables_s = 1e-6 * each * parts.pieces * towers
+        variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
     def is_limited_by_host(self, placing: Placing, gradients: float) -> bool:
@@ -229,12 +233,8 @@ def stage_flows(paths: Paths, gpus: Sequence[int], copies: Iterable[Stage]) -> l
 
 def stage_limits(paths: Paths, gpus: Sequence[int], stages: Stages) -> tuple[Limit, Limit]:
     """Return the slowest link of the stages to the sums and back, and the seconds of a byte in all stages."""
-    found = []
-    for copies in (stages.back, stages.sums):
-        slowest = [flows.slowest for flows in stage_flows(paths, gpus, copies)]
-        worst = max(slowest, key=lambda one: one[1])
-        found.append((worst[0], sum(seconds for _, seconds in slowest)))
-    return found[0], found[1]
+    back, sums = (stage_flows(paths, gpus, copies) for copies in (stages.back, stages.sums))
+    return _slowest_of(back), _slowest_of(sums)
 
 
 def limits(
@@ -247,6 +247,8 @@ def limits(
     traffic = placing.traffic
     if len(gpus) == 1 or traffic == "none":
         return (None, 0.0), (None, 0.0)
+    if traffic in ("ring", "order") and paths.networks:
+        return _around_hosts(paths, gpus)
     if traffic == "ring":
         return (None, 0.0), ring_rate(paths, gpus)
     if traffic == "order":
@@ -257,6 +259,21 @@ def limits(
         return stage_limits(paths, gpus, stages)
     weights, gradients = flows_of(paths, gpus, placing)
     return weights.slowest, gradients.slowest
+
+
+def _around_hosts(paths: Paths, gpus: Sequence[int]) -> tuple[Limit, Limit]:
+    """Return the limits of a ring over the GPUs of several hosts, in the order of the towers, each time round."""
+    flows, towers = Flows(paths), len(gpus)
+    for place, gpu in enumerate(gpus):
+        flows.between(gpu, gpus[(place + 1) % towers], (towers - 1) / towers)
+    return flows.slowest, flows.slowest
+
+
+def _slowest_of(stages: Sequence[Flows]) -> Limit:
+    """Return the slowest link of stages that follow one another, and the seconds of a byte in all of them."""
+    slowest = [flows.slowest for flows in stages]
+    worst = max(slowest, key=lambda one: one[1])
+    return worst[0], sum(seconds for _, seconds in slowest)
 
 
 def flows_of(paths: Paths, gpus: Sequence[int], placing: Placing) -> tuple[Flows, Flows]:

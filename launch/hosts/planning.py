@@ -1,8 +1,14 @@
-"""What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure."""
+"""What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure.
+
+The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone, of equally
+good ones that near its network card. Where the speed of its GPUs and of the network are known, the steps of
+all hosts together are predicted (`gputopo.planner.hosts`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -11,11 +17,17 @@ from gputopo.launch.hosts.gathering.messages import Joining
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.cpu_devices import CPU_DEVICES
-from gputopo.planner.request import SPREAD, Request
+from gputopo.planner.hosts.cards import Cards
+from gputopo.planner.hosts.how_many import how_many
+from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, places
+from gputopo.planner.hosts.network import Card, SavedNetwork, rates_of
+from gputopo.planner.hosts.words import fewer_hosts, gpus_of_hosts, scaling
+from gputopo.planner.request import HOST_PS, SPREAD, Request
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
-from gputopo.values.run.plan import Candidate, VariableUpdate
+from gputopo.values.run.candidate import HostGpus
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, HowMany, Plan
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,9 @@ class Planned:
     says: tuple[str, ...] = ()
 
 
+UNPREDICTED = "nothing predicted"
+
+
 class Own(Protocol):
     """Chooses the target of rank 0, and claims its GPUs. Raises GputopoError."""
 
@@ -33,48 +48,149 @@ class Own(Protocol):
 
 
 def plan_hosts(
-    hosts: Sequence[Joining], request: Request, own: Own, *, cpu: bool = False, require_gpu: bool = False
+    hosts: Sequence[Joining],
+    request: Request,
+    own: Own,
+    *,
+    cpu: bool = False,
+    require_gpu: bool = False,
+    saved: SavedNetwork | None = None,
 ) -> Planned:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
-    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU. Raises UsageError,
-    NoPlanError, HardwareError.
+    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU. `saved`: a measurement of
+    the network between them. Raises UsageError, NoPlanError, HardwareError.
     """
+    on_cpu = cpu or all(one.machine is None for one in hosts)
+    count: HowMany | None = None
+    if request.num_gpus == "auto":
+        if not on_cpu:
+            count = how_many(
+                sum(_usable(one, request) for one in hosts),
+                request.gain,
+                partial(_trial, hosts, request, saved),
+            )
+        request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     assert request.num_gpus != "auto"
-    if cpu or all(one.machine is None for one in hosts):
+    if on_cpu:
         counts = cpu_devices_of_each(len(hosts), request.num_gpus)
     else:
         counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
     several = sum(map(bool, counts)) > 1
     targets: list[Target] = []
     servers: list[Server] = []
-    for rank, (one, count) in enumerate(zip(hosts, counts, strict=True)):
-        if not count:
+    taking: list[Joining] = []
+    for rank, (one, number) in enumerate(zip(hosts, counts, strict=True)):
+        if not number:
             continue
         its_own = (
-            request_of(request, count, rank) if several else msgspec.structs.replace(request, num_gpus=count)
+            request_of(request, number, rank, interface=_text(one, "interface"))
+            if several
+            else msgspec.structs.replace(request, num_gpus=number)
         )
-        if rank == 0:
-            targets.append(own(its_own, cpu=cpu))
-        else:
-            targets.append(
-                target_of(
-                    one.machine or Machine(source="live"),
-                    its_own,
-                    environ=_environ_of(one),
-                    claimed=_claimed_of(one),
-                    require_gpu=require_gpu,
-                    cpu=cpu,
-                    affinity=False,
-                )
-            )
+        taking.append(one)
+        targets.append(
+            own(its_own, cpu=cpu)
+            if rank == 0
+            else target_alone(one, its_own, cpu=cpu, require_gpu=require_gpu)
+        )
         address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
         servers.append(Server(host=one.name, address=address, cores=int(one.resources.get("cores", 1))))
     says: tuple[str, ...] = ()
     if len(set(counts)) > 1:
-        shares = ", ".join(f"{one.name} {count}" for one, count in zip(hosts, counts, strict=True))
+        shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
         says = (f"the hosts have unequal numbers of devices: {shares}",)
-    return Planned(joint(targets, servers, request) if several else targets[0], says)
+    found = targets[0]
+    if several:
+        found = joint(targets, servers, request, [_text(one, "interface") for one in taking])
+        if found.backend == "gpu":
+            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
+    if count is not None:
+        found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
+    return Planned(found, says)
+
+
+def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_gpu: bool = False) -> Target:
+    """Return the target of one host by what it brought."""
+    return target_of(
+        host.machine or Machine(source="live"),
+        request,
+        environ=_environ_of(host),
+        claimed=_claimed_of(host),
+        require_gpu=require_gpu,
+        cpu=cpu,
+        affinity=False,
+    )
+
+
+def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
+    """Return the predicted images/sec of so many GPUs of all hosts, or why nothing is predicted."""
+
+    def own(request: Request, *, cpu: bool) -> Target:
+        return target_alone(hosts[0], request, cpu=cpu)
+
+    sized = msgspec.structs.replace(request, num_gpus=count, gain=None)
+    choice = plan_hosts(hosts, sized, own, saved=saved).target.plan.choice
+    if choice.images_per_sec is not None:
+        return choice.images_per_sec
+    return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)
+
+
+def _with_steps(
+    found: Target,
+    targets: Sequence[Target],
+    hosts: Sequence[Joining],
+    request: Request,
+    saved: SavedNetwork | None,
+) -> Plan:
+    """Return the joint plan with the predicted steps, where they can be: the default unless another is faster.
+
+    Below SURE_MARGIN a prediction does not tell which of two is faster.
+    """
+    plan, choice = found.plan, found.plan.choice
+    parts = [
+        Part(server.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
+        for server, one in zip(found.servers, targets, strict=True)
+    ]
+    cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
+    steps = joint_of(parts, request, rates_of(cards, saved))
+    if not isinstance(steps, Joint) or not _has_home(choice, len(parts)):
+        why = () if not isinstance(steps, str) else (f"{UNPREDICTED}: {steps}",)
+        choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
+        return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
+    most = max(len(part.gpus) for part in parts)
+    others = (
+        places(request, choice.gpus, most)[1:] if sum(one.counted for one in targets) <= MAX_COMPARED else []
+    )
+    first = steps.candidate(choice)
+    compared = [steps.candidate(msgspec.structs.replace(one, hosts=choice.hosts)) for one in others]
+    faster = [one for one in compared if _speed(one) * (1 - SURE_MARGIN) > _speed(first)]
+    chosen = max(faster, key=_speed, default=first)
+    rest = sorted((one for one in (first, *compared) if one != chosen), key=_speed, reverse=True)
+    alone = targets[0].plan.choice
+    chosen = msgspec.structs.replace(
+        chosen,
+        reasons=(
+            *choice.reasons,
+            *scaling(chosen, alone, parts[0].name),
+            *fewer_hosts(chosen, steps, alone),
+            *steps.reasons,
+        ),
+    )
+    candidates = (chosen, *rest)
+    return msgspec.structs.replace(
+        plan, choice=chosen, candidates=candidates, prediction=steps.prediction(candidates)
+    )
+
+
+def _has_home(choice: Candidate, hosts: int) -> bool:
+    """Return whether the host whose CPU has the variables takes part."""
+    device = choice.ps_device or ""
+    return not device.startswith(HOST_PS) or int(device.removeprefix(HOST_PS)) < hosts
+
+
+def _speed(one: Candidate) -> float:
+    return one.images_per_sec or 0.0
 
 
 def _usable(host: Joining, request: Request) -> int:
@@ -88,6 +204,17 @@ def _usable(host: Joining, request: Request) -> int:
 
 def _environ_of(host: Joining) -> dict[str, str]:
     return {str(name): str(text) for name, text in dict(host.resources.get("environ", {})).items()}
+
+
+def _text(host: Joining, name: str) -> str | None:
+    found = host.resources.get(name)
+    return found if isinstance(found, str) else None
+
+
+def _card(host: Joining) -> tuple[str | None, float | None]:
+    """Return the interface on the network of the hosts, and its rate in Gbit/s."""
+    rate = host.resources.get("rate_gbit_per_s")
+    return _text(host, "interface"), float(rate) if isinstance(rate, int | float) else None
 
 
 def _claimed_of(host: Joining) -> dict[int, str]:
@@ -138,8 +265,11 @@ def cpu_devices_of_each(hosts: int, wanted: int | None) -> list[int]:
     return [wanted // hosts] * hosts
 
 
-def request_of(request: Request, devices: int, rank: int) -> Request:
-    """Return the request for one host: its nearest GPUs and, on rank 0, that of the variables."""
+def request_of(request: Request, devices: int, rank: int, *, interface: str | None = None) -> Request:
+    """Return the request for one host: its nearest GPUs and, on rank 0, that of the variables.
+
+    `interface`: of the hosts' network, if it is known.
+    """
     on_rank_0 = rank == 0 and request.ps.startswith("gpu:") and request.ps != SPREAD
     return msgspec.structs.replace(
         request,
@@ -148,15 +278,19 @@ def request_of(request: Request, devices: int, rank: int) -> Request:
         variable_update="parameter_server" if on_rank_0 else "replicated",
         ps=request.ps if on_rank_0 else "auto",
         all_reduce=None,
+        nic=interface or "",
     )
 
 
-def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request) -> Target:
-    """Return the target of rank 0 with those of the other hosts, by rank.
+def joint(
+    targets: Sequence[Target],
+    servers: Sequence[Server],
+    request: Request,
+    interfaces: Sequence[str | None] | None = None,
+) -> Target:
+    """Return the target of rank 0 with those of the other hosts, by rank; nothing is predicted yet.
 
-    By default every device has its own copy of the variables, and gradients are added within each host first:
-    a parameter server would send all weights over the network in every step, too. Raises UsageError for hosts
-    of different kinds.
+    `interfaces`: of each host on their network, if it is known. Raises UsageError for hosts of different kinds.
     """
     kinds = {one.backend for one in targets}
     if len(kinds) > 1:
@@ -166,25 +300,43 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
             "leave out the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
-    choice = _joint_choice(lead.plan.choice, [one.counted for one in targets], request)
-    plan = msgspec.structs.replace(lead.plan, choice=choice, candidates=(choice,), prediction=None)
+    counts = [one.counted for one in targets]
+    names = [server.host for server in servers]
+    choices = [one.plan.choice for one in targets]
+    near = [
+        Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []
+        for one, interface in zip(targets, interfaces or [None] * len(targets), strict=True)
+    ]
+    choice = places(request, lead.plan.choice.gpus, max(counts))[0]
+    choice = msgspec.structs.replace(
+        choice,
+        reasons=(
+            f"{sum(counts)} devices of {len(counts)} hosts: {_shares(counts)}",
+            *gpus_of_hosts(names, choices, near),
+        ),
+        hosts=tuple(
+            HostGpus(host=name, gpus=one.plan.choice.gpus, devices=one.counted)
+            for name, one in zip(names, targets, strict=True)
+        ),
+    )
+    plan = msgspec.structs.replace(
+        lead.plan,
+        choice=choice,
+        candidates=(choice,),
+        prediction=None,
+        unequal=None,
+        warnings=_of_hosts(names, [one.plan.warnings for one in targets]),
+        refused=tuple(
+            msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
+            for name, one in zip(names, targets, strict=True)
+            for refusal in one.plan.refused
+        ),
+    )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))
 
 
-def _joint_choice(own: Candidate, counts: Sequence[int], request: Request) -> Candidate:
-    """Return rank 0's choice with the placement of all hosts; the prediction for one host says nothing."""
-    update = cast(VariableUpdate, request.variable_update)
-    if request.variable_update == "auto":
-        update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
-    served = update == "parameter_server"
-    default = "hierarchical" if max(counts) > 1 else "copy"
-    return Candidate(
-        gpus=own.gpus,
-        variable_update=update,
-        ps_device=None if not served else "cpu" if request.ps == "auto" else request.ps,
-        all_reduce=request.all_reduce or default if update == "replicated" else None,
-        reasons=(f"{sum(counts)} devices of {len(counts)} hosts: {_shares(counts)}",),
-    )
+def _of_hosts(names: Sequence[str], texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(f"{name}: {text}" for name, own in zip(names, texts, strict=True) for text in own)
 
 
 def _shares(counts: Sequence[int]) -> str:

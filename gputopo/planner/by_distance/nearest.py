@@ -35,7 +35,13 @@ class Nearest(Selection):
         """Return the `keep` closest sets. Raises NoPlanError where there are too many to compare."""
         try:
             return closest_sets(
-                pool, self.key, self.size, keep=keep, required=self.required, deprioritized=deprioritized
+                pool,
+                self.key,
+                self.size,
+                keep=keep,
+                required=self.required,
+                deprioritized=deprioritized,
+                aside=self.cards.key,
             )
         except TooManySetsError:
             raise NoPlanError(
@@ -111,6 +117,7 @@ class Nearest(Selection):
             good=good,
             chosen="the lowest indices were chosen",
             troubled=bool(self.troubles),
+            by_card=self.cards.decide(self.pool),
         )
 
     def _named_reason(self, closest: Sequence[int] | None) -> str:

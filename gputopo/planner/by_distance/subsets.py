@@ -34,14 +34,16 @@ def closest_sets(
     keep: int,
     required: int | None = None,
     deprioritized: Collection[int] = (),
+    aside: Callable[[int], Any] = lambda gpu: 0,
     max_steps: int = MAX_STEPS,
 ) -> tuple[FoundSet, ...]:
     """Return the `keep` closest sets of `size` GPUs, the best first.
 
     The order: the set with the fewest `deprioritized` GPUs comes first. Of those, the pairs of a set are
     sorted farthest first and compared one by one, so the set with the closest farthest pair wins, then the
-    one with fewer such pairs, then by the next class; of equal sets the one with the lowest indices. GPUs
-    that are equally near to every other GPU, and both deprioritized or not, are alike: of the sets that
+    one with fewer such pairs, then by the next class; of equal sets the one whose GPUs are nearer to a thing
+    beside them, by the key of `aside`, farthest first; then the one with the lowest indices. GPUs
+    that are equally near to every other GPU and to that, and both deprioritized or not, are alike: of the sets that
     differ only in them, the first in this order stands for all. `required` is in every set.
 
     The caller ensures `1 <= size <= len(gpus)` and `keep >= 1`. Raises TooManySetsError after
@@ -49,7 +51,7 @@ def closest_sets(
     """
     last = set(deprioritized) - {required}
     order = sorted(gpus, key=lambda gpu: (gpu in last, gpu))
-    search = _Search(order, nearness, size, keep, required, last, max_steps)
+    search = _Search(order, nearness, size, keep, required, last, aside, max_steps)
     search.look(0, [], 0)
     return tuple(
         FoundSet(
@@ -80,12 +82,14 @@ class _Search:
         keep: int,
         required: int | None,
         last: Collection[int],
+        aside: Callable[[int], Any],
         max_steps: int,
     ) -> None:
         self.gpus, self.size, self.keep, self.max_steps = gpus, size, keep, max_steps
         self.required = None if required is None else gpus.index(required)
-        self.weights, above = _pair_weights(gpus, nearness, size)
-        self.own = [above if gpu in last else 0 for gpu in gpus]
+        beside = _own_weights([aside(gpu) for gpu in gpus], size)
+        self.weights, above = _pair_weights(gpus, nearness, size, 1 + size * max(beside))
+        self.own = [own + (above if gpu in last else 0) for gpu, own in zip(gpus, beside, strict=True)]
         self.twins = _twins(self.weights, self.own, self.required)
         self.kind = _kinds(self.twins)
         self.of_kind = Counter(self.kind)
@@ -135,10 +139,20 @@ class _Search:
             heapq.heappushpop(self.best, entry)
 
 
-def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> tuple[list[list[int]], int]:
+def _own_weights(keys: Sequence[Any], size: int) -> list[int]:
+    """Turn the keys of GPUs into integers whose sum over a set orders sets of one size, farthest first."""
+    place = {key: number for number, key in enumerate(sorted(set(keys)))}
+    # The nearest weighs nothing: where all are as near, no set is heavier for it.
+    return [(1 << (size.bit_length() * place[key])) - 1 for key in keys]
+
+
+def _pair_weights(
+    gpus: Sequence[int], nearness: Nearness, size: int, unit: int
+) -> tuple[list[list[int]], int]:
     """Turn nearness into integers whose sum over the pairs orders sets of one size as `closest_sets` does.
 
-    Return them and a number above the sum over any set: the weight of a deprioritized GPU.
+    Return them and a number above the sum over any set: the weight of a deprioritized GPU. `unit`: of the
+    lightest pair, above what the GPUs of a set weigh by themselves.
 
     A pair of the n-th nearest class weighs as much as one digit in place n of a number whose base is larger
     than the pairs of a set, so no number of nearer pairs can outweigh one that is farther.
@@ -148,8 +162,8 @@ def _pair_weights(gpus: Sequence[int], nearness: Nearness, size: int) -> tuple[l
     place = {key: number for number, key in enumerate(sorted(set(keys.values())))}
     weights = [[0] * len(gpus) for _ in gpus]
     for (i, j), key in keys.items():
-        weights[i][j] = weights[j][i] = 1 << (digit_bits * place[key])
-    return weights, 1 << (digit_bits * len(place))
+        weights[i][j] = weights[j][i] = unit << (digit_bits * place[key])
+    return weights, unit << (digit_bits * len(place))
 
 
 def _twins(weights: list[list[int]], own: Sequence[int], required: int | None) -> list[int | None]:

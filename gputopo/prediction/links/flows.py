@@ -3,7 +3,8 @@
 A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
 ("uplink down", n), the n-th shared one; ("socket", a, b), the link from NUMA node a to node b; ("nvlink",
 a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and ("nvlink in", gpu), those of a GPU to NVSwitches;
-("pair", a, b), the path between two GPUs; ("host",), the cores that add gradients.
+("pair", a, b), the path between two GPUs; ("host",), the cores that add gradients; ("network out", n) and
+("network in", n), the network path of the n-th of several hosts.
 
 `Flows` counts every copy by itself; `gputopo.prediction.links.rates` finds the same by looking up.
 """
@@ -22,6 +23,8 @@ _REVERSE = {
     "uplink down": "uplink up",
     "nvlink out": "nvlink in",
     "nvlink in": "nvlink out",
+    "network out": "network in",
+    "network in": "network out",
 }
 
 
@@ -38,6 +41,11 @@ def reverse(resource: Resource) -> Resource:
     return (_REVERSE[str(kind)], *ends) if kind in _REVERSE else (kind, *ends[::-1])
 
 
+def is_network(resource: Resource | None) -> bool:
+    """Return whether a resource is the network path of a host."""
+    return resource is not None and str(resource[0]).startswith("network")
+
+
 class Flows:
     """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link.
 
@@ -51,26 +59,45 @@ class Flows:
         self.both: dict[Resource, float] = {}
 
     def to_host(self, gpu: int, share: float = 1.0) -> None:
-        """Send `share` of the model's bytes from a GPU to the host."""
+        """Send `share` of the model's bytes from a GPU to the host, of several to the one with variables."""
+        self._up(gpu, share)
+        self._over_network(self._paths.host_of(gpu), self._paths.home, share)
+
+    def from_host(self, gpu: int, share: float = 1.0) -> None:
+        """Send `share` of the model's bytes from the host, of several from that one, to a GPU."""
+        self._over_network(self._paths.home, self._paths.host_of(gpu), share)
+        self._down(gpu, share)
+
+    def _up(self, gpu: int, share: float) -> None:
         host = self._paths.hosts[gpu]
         self._add(("up", gpu), share, host.up, host.both)
         for number, uplink in enumerate(self._paths.uplinks):
             if gpu in uplink.gpus:
                 self._add(("uplink up", number), share, uplink.up, uplink.both)
 
-    def from_host(self, gpu: int, share: float = 1.0) -> None:
-        """Send `share` of the model's bytes from the host to a GPU."""
+    def _down(self, gpu: int, share: float) -> None:
         host = self._paths.hosts[gpu]
         self._add(("down", gpu), share, host.down, host.both)
         for number, uplink in enumerate(self._paths.uplinks):
             if gpu in uplink.gpus:
                 self._add(("uplink down", number), share, uplink.down, uplink.both)
 
+    def _over_network(self, here: int, there: int, share: float) -> None:
+        if here != there:
+            networks = self._paths.networks
+            self._add(("network out", here), share, networks[here].gb_per_s, 1.0)
+            self._add(("network in", there), share, networks[there].gb_per_s, 1.0)
+
     def between(self, a: int, b: int, share: float = 1.0) -> None:
         """Send `share` of the model's bytes from one GPU to another."""
         if a == b:
             return
         paths = self._paths
+        if paths.host_of(a) != paths.host_of(b):  # by way of both hosts' memories, as TensorFlow copies
+            self._up(a, share)
+            self._over_network(paths.host_of(a), paths.host_of(b), share)
+            self._down(b, share)
+            return
         path = paths.pair(a, b)
         if path.kind == "nvlink":
             if a in paths.ports and b in paths.ports:

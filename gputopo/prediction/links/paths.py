@@ -28,6 +28,7 @@ from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     BOTH_SHARE,
+    Network,
     SocketLink,
     Uplink,
     socket_links,
@@ -109,6 +110,10 @@ class Paths(msgspec.Struct, frozen=True):
 
     `ports`: what the NVLinks of a GPU carry together, where they lead to NVSwitches. `cpus`: CPU
     sockets, whose cores add gradients.
+
+    Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
+    called, `places` the number of the host of each, `networks` the path of each host to the others, and `home`
+    is the host whose CPU has variables.
     """
 
     hosts: Mapping[int, HostLink]
@@ -117,6 +122,18 @@ class Paths(msgspec.Struct, frozen=True):
     sockets: tuple[SocketLink, ...] = ()
     ports: Mapping[int, float] = {}
     cpus: int = 1
+    names: Mapping[int, str] = {}
+    places: Mapping[int, int] = {}
+    networks: tuple[Network, ...] = ()
+    home: int = 0
+
+    def host_of(self, gpu: int) -> int:
+        """Return the number of a GPU's host; 0 on a single one."""
+        return self.places.get(gpu, 0)
+
+    def gpu_words(self, gpu: int) -> str:
+        """Return what a GPU is called: `GPU 3`, `n2 GPU 3`."""
+        return self.names.get(gpu, f"GPU {gpu}")
 
     def pair(self, a: int, b: int) -> PairPath:
         """Return the path between two GPUs."""

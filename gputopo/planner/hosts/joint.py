@@ -1,0 +1,218 @@
+"""The step of several hosts: that of each, and what they exchange over the network. Pure.
+
+It is the step of `gputopo.prediction.step` over all GPUs, with the paths of each host and a network path for
+each. What the network adds is the step with it, less the step with a network that takes no time.
+"""
+
+from collections.abc import Sequence
+from math import exp, hypot, inf, log
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.planner.batches import batches
+from gputopo.planner.choose import basis_of
+from gputopo.planner.fastest import Basis
+from gputopo.planner.hosts.network import rates_in_words
+from gputopo.planner.reasons import in_words
+from gputopo.planner.request import HOST_PS, SPREAD, Request
+from gputopo.prediction import step as steps
+from gputopo.prediction.links.flows import is_network
+from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
+from gputopo.prediction.links.paths import Paths, paths_of
+from gputopo.prediction.step import Placing, Stepper
+from gputopo.topology.reduction_groups import Groups
+from gputopo.values.machine import Machine
+from gputopo.values.run.batches import AUTO
+from gputopo.values.run.candidate import Candidate, VariableUpdate
+from gputopo.values.run.plan import SURE_MARGIN, Prediction, runners_up
+
+# Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
+# thousands, and all but the default send more over the network.
+MAX_COMPARED = 64
+
+
+class Part(NamedTuple):
+    """What one host trains with."""
+
+    name: str
+    machine: Machine
+    gpus: tuple[int, ...]
+
+
+class Joint:
+    """The predicted steps of the GPUs of several hosts."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        bases: Sequence[Basis],
+        rates: Sequence[NetworkRate],
+        batch_sizes: tuple[int, ...],
+    ) -> None:
+        """`batch_sizes`: examples of each GPU, in the order of the towers."""
+        self.parts, self._bases, self.rates, self._batches = parts, bases, rates, batch_sizes
+        self._hosts = [HostPaths(part.name, paths_of(part.machine), part.gpus) for part in parts]
+        self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
+        each = zip(self._own, batch_sizes, strict=True)
+        self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
+
+    @property
+    def groups(self) -> Groups:
+        """The towers of each host."""
+        towers = iter(range(len(self._own)))
+        return tuple(tuple(next(towers) for _ in part.gpus) for part in self.parts)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The network of the hosts in words."""
+        return rates_in_words([part.name for part in self.parts], self.rates)
+
+    def candidate(self, candidate: Candidate) -> Candidate:
+        """Return a candidate of these GPUs with its predicted step."""
+        placing, home = self._placing(candidate)
+        paths = joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
+        step, alone = self._step(placing, paths), self._step(placing, without_limit(paths))
+        examples, speeds = sum(self._batches), [basis.speeds[gpu] for basis, gpu in self._own]
+        speed, slowest, program = examples / step.step_s, min(speeds), self._bases[0].program
+        slow, fast = (
+            examples / self._step(placing, with_rates(paths, each)).step_s
+            for each in ([rate.low for rate in self.rates], [rate.high for rate in self.rates])
+        )
+        # Errors of the network, of the program and of the speed of one GPU are independent.
+        low = hypot(log(slow / speed), log(program.low), log(slowest.low / slowest.images_per_sec))
+        high = hypot(log(fast / speed), log(program.high), log(slowest.high / slowest.images_per_sec))
+        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
+        if step.step_s > alone.step_s:
+            both = (step.gradients_by, step.weights_by)
+            by["network"] = next((one for one in both if is_network(one)), None)
+        links = {part: in_words(one, placing, paths) for part, one in by.items() if one is not None}
+        exposed = {
+            "weights": alone.weights_s,
+            "gradients": alone.gradients_s,
+            "variables": alone.variables_s,
+            "network": step.step_s - alone.step_s,
+        }
+        return msgspec.structs.replace(
+            candidate,
+            images_per_sec=round(speed, 2),
+            images_per_sec_low=round(speed * exp(-low), 2),
+            images_per_sec_high=round(speed * exp(high), 2),
+            speedup=round(speed / max(speeds).images_per_sec, 3),
+            step_ms=_ms(step.step_s),
+            batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
+            compute_ms=_ms(step.compute_s),
+            exposed_ms={part: _ms(seconds) for part, seconds in exposed.items()},
+            links=links,
+            limited_by=_limited_by(step, exposed, links),
+        )
+
+    def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
+        """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
+        choice, basis = candidates[0], self._bases[0]
+        runner_up = next(iter(runners_up(choice, candidates)), None)
+        margin = tie = None
+        if runner_up is not None:
+            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
+            if margin < SURE_MARGIN:
+                tie = "a short run of each"
+        return Prediction(
+            program=basis.program.name,
+            batch_size=basis.batch,
+            single_gpu_images_per_sec={
+                tower: round(own.speeds[gpu].images_per_sec, 2) for tower, (own, gpu) in enumerate(self._own)
+            },
+            single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
+            margin=margin,
+            tie=tie,
+        )
+
+    def of_first(self, hosts: int) -> "Joint":
+        """Return the steps of the first of the hosts alone."""
+        parts, towers = self.parts[:hosts], sum(len(part.gpus) for part in self.parts[:hosts])
+        return Joint(parts, self._bases[:hosts], self.rates[:hosts], self._batches[:towers])
+
+    def _step(self, placing: Placing, paths: Paths) -> steps.Prediction:
+        most = max(len(part.gpus) for part in self.parts)
+        basis, towers = self._bases[0], range(len(self._own))
+        stepper = Stepper(basis.model, basis.program, len(towers), paths.cpus, of_host=most)
+        return steps.predict(stepper, paths, towers, self.compute_s, placing, self.groups)
+
+    def _placing(self, candidate: Candidate) -> tuple[Placing, int]:
+        """Return a place for the variables by the numbers of the towers, and the host of the CPU with them."""
+        device, home = candidate.ps_device, 0
+        if device is not None and device.startswith(HOST_PS):
+            home, device = int(device.removeprefix(HOST_PS)), "cpu"
+        placing = Placing(candidate.variable_update, device, candidate.all_reduce)
+        if placing.owner is not None:
+            device = f"gpu:{self.parts[0].gpus.index(placing.owner)}"
+        return placing._replace(ps_device=device), home
+
+
+def joint_of(
+    parts: Sequence[Part], request: Request, rates: Sequence[NetworkRate] | str
+) -> Joint | str | None:
+    """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for."""
+    bases: list[Basis] = []
+    for part in parts:
+        own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
+        own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
+        basis = basis_of(part.machine, own, (), None)
+        if not isinstance(basis, Basis):
+            return None if basis is None else f"{part.name}: {basis}"
+        bases.append(basis)
+    if isinstance(rates, str):
+        return rates
+    speeds = [
+        basis.speeds[gpu].images_per_sec
+        for part, basis in zip(parts, bases, strict=True)
+        for gpu in part.gpus
+    ]
+    return Joint(parts, bases, rates, batches(request.batch_size, bases[0].batch, speeds))
+
+
+def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
+    """Return where variables may be, the default first. `gpus`: of rank 0; `most`: of any host.
+
+    By default every device has its own copy, and gradients are added within each host first: with a parameter
+    server all weights of all devices would go over the network in every step, too.
+    """
+    update, default = request.variable_update, "hierarchical" if most > 1 else "copy"
+    if update == "auto":
+        update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
+    first = _placed(
+        gpus,
+        "parameter_server" if update == "parameter_server" else _as_update(update),
+        "cpu" if update == "parameter_server" and request.ps == "auto" else request.ps,
+        request.all_reduce or default,
+    )
+    asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
+    if asked:
+        return [first]
+    others = [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
+    served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
+    return [first, *others, *served]
+
+
+def _as_update(update: str) -> VariableUpdate:
+    return "independent" if update == "independent" else "replicated"
+
+
+def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: str) -> Candidate:
+    return Candidate(
+        gpus=tuple(gpus),
+        variable_update=update,
+        ps_device=ps if update == "parameter_server" else None,
+        all_reduce=all_reduce if update == "replicated" else None,
+    )
+
+
+def _limited_by(step: steps.Prediction, exposed: dict[str, float], links: dict[str, str]) -> str:
+    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+        return "compute"
+    part = max(exposed, key=exposed.__getitem__)
+    return "cost of variables" if part == "variables" else links.get(part, part)
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
