@@ -131,7 +131,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--save",
             "Save the result for this machine, so that plan and run use it; with --from for the machine that "
-            "was read",
+            "was read; with --network for the hosts, on that of rank 0",
         ),
     ] = False
     baseline: Annotated[
@@ -217,13 +217,29 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
         machine = Machine(source="live", bandwidth=measured)
         found = findings.find_bandwidth(machine)
         print_bandwidth(machine, measured, found, options.shape)
+        if options.save:
+            _save_network(measured)
         failed = findings.fails(found, options.fail_on)
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
     return measure_network(named, options.level, report)
 
 
-_OF_A_NETWORK = ("network", "quick", "full", "format", "json", "fail_on")
+_OF_A_NETWORK = ("network", "quick", "full", "format", "json", "fail_on", "save")
+
+
+def _save_network(measured: "Bandwidth") -> None:
+    """Save a complete measurement between hosts; print why another one is not saved. Raises InputError."""
+    if not measured.complete or measured.failures:
+        to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
+        return
+    from gputopo.runs import history
+
+    path = history.history_file()
+    history.save_network(
+        path, msgspec.structs.replace(measured, measured_at=time.time()), saved_at=time.time()
+    )
+    to_stderr(f"gputopo: saved in {path}; plan and run of these hosts, started here, use it\n")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:

@@ -121,6 +121,7 @@ def _unless_measured(largest: int, why: str) -> str:
 
 
 def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
+    """Return why so many were chosen, and what more of them would bring."""
     after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
     if after is None:
         if chosen.num_gpus == 1:

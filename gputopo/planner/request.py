@@ -41,8 +41,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `workload`: the costs of a model that no table has, where they are known. `explain`: whether the step of
     the choice is laid out in time.
     `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else of the machine.
-    `nic`: of one of several hosts, the interface on their network, empty where it is unknown: of sets that are
-    as good one near to that card is taken.
+    `nic`: of one of several hosts, the interface on their network, empty where it is unknown: of sets that
+    are as good one near to that card is taken.
     `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which the caller adds.
     """
 

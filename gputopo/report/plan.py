@@ -15,6 +15,7 @@ from gputopo.report.layout import (
     section,
     width_of,
 )
+from gputopo.report.markdown import escaped, table
 from gputopo.report.plan_tables import (
     how_many_lines,
     how_many_words,
@@ -38,8 +39,25 @@ _PARTS = {
     "weights": ("▓", "cyan"),
     "gradients": ("▒", "yellow"),
     "variables": ("░", "magenta"),
+    "network": ("▄", "blue"),
 }
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
+
+
+def plan_markdown(plan: Plan) -> str:
+    """Return the choice with its reasons and what was refused as Markdown."""
+    title = f"Plan for {plan.model}" if plan.model else "Plan"
+    rows = _choice(plan)
+    if plan.how_many is not None:
+        rows.insert(0, ("Number of GPUs", how_many_words(plan.how_many)))
+    parts = [(title, table(("", ""), rows)), ("Why", _bullets(plan.choice.reasons))]
+    if plan.refused:
+        parts.append(("Refused", _bullets([refusal.reason for refusal in plan.refused])))
+    return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
+
+
+def _bullets(texts: Iterable[str]) -> str:
+    return "".join(f"- {escaped(text)}\n" for text in texts)
 
 
 def plan_view(plan: Plan, width: int) -> list[Line]:
@@ -65,7 +83,8 @@ def plan_view(plan: Plan, width: int) -> list[Line]:
         lines += section("Next best", _alternatives(others, space))
     if plan.refused:
         lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), space))
-    lines += section("Environment", map(line, environment_lines(plan)))
+    if not plan.choice.hosts:  # each has its own
+        lines += section("Environment", map(line, environment_lines(plan)))
     return lines[:-1]
 
 
@@ -96,19 +115,23 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
         return count
     return (
         *count,
-        f"Predicted for GPU {_gpus(choice.gpus)}, {mode_words(choice)}: images/sec {_speed(choice)}.",
+        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: images/sec {_speed(choice)}.",
         f"Limited by: {choice.limited_by}; {_sureness(plan, prediction)}.",
     )
 
 
 def _choice(plan: Plan) -> list[tuple[str, str]]:
     choice, prediction = plan.choice, plan.prediction
-    where = ("GPUs", _gpus(choice.gpus)) if choice.gpus else ("Devices", "logical CPU devices")
-    rows = [where, ("Variables", placement_in_words(choice))]
+    where = [("GPUs", _gpus(choice.gpus)) if choice.gpus else ("Devices", "logical CPU devices")]
+    if choice.hosts:
+        where = _hosts(choice)
+    rows = [*where, ("Variables", placement_in_words(choice))]
     if choice.images_per_sec is not None:
         rows.append(("Images/sec", _speed(choice)))
     if choice.batch_sizes:
-        rows.insert(1, ("Batches", f"{as_typed(choice.batch_sizes)}, {sum(choice.batch_sizes)} together"))
+        rows.insert(
+            len(where), ("Batches", f"{as_typed(choice.batch_sizes)}, {sum(choice.batch_sizes)} together")
+        )
     if prediction is not None:
         rows.append(("Limited by", choice.limited_by or "compute"))
         rows.append(("Margin", _sureness(plan, prediction)))
@@ -119,11 +142,32 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("Machine", plain(plan.source))]
 
 
+def _hosts(choice: Candidate) -> list[tuple[str, str]]:
+    """Return the hosts with their GPUs, those that have the same together."""
+    return [
+        ("Host" if len(of) == 1 else f"{len(of)} hosts", f"{plain(', '.join(of))}: {words}")
+        for words, of in _by_gpus(choice).items()
+    ]
+
+
+def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
+    """Return the hosts by their GPUs in words."""
+    alike: dict[str, list[str]] = {}
+    for one in candidate.hosts:
+        words = _named(one.gpus) if one.gpus else f"{one.devices} CPU devices"
+        alike.setdefault(words, []).append(one.host)
+    return alike
+
+
+def _counted(candidate: Candidate) -> int:
+    return sum(one.devices for one in candidate.hosts) or len(candidate.gpus)
+
+
 def _speed(candidate: Candidate) -> str:
     speed = f"{candidate.images_per_sec:.0f}"
     if candidate.images_per_sec_low is not None and candidate.images_per_sec_high is not None:
         speed += f" ({candidate.images_per_sec_low:.0f} to {candidate.images_per_sec_high:.0f})"
-    if candidate.speedup is not None and len(candidate.gpus) > 1:
+    if candidate.speedup is not None and _counted(candidate) > 1:
         speed += f", {candidate.speedup:.2f} times one GPU"
     return speed
 
@@ -152,7 +196,8 @@ def _price(price: Price) -> str:
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:
-    speeds = [prediction.single_gpu_images_per_sec[gpu] for gpu in choice.gpus]
+    alone = prediction.single_gpu_images_per_sec
+    speeds = list(alone.values()) if choice.hosts else [alone[gpu] for gpu in choice.gpus]
     one = f"{min(speeds):.0f}" if min(speeds) == max(speeds) else f"{min(speeds):.0f} to {max(speeds):.0f}"
     equal = not choice.batch_sizes
     batch = f"batch {prediction.batch_size} per GPU" if equal else "each with its own batch"
@@ -181,7 +226,7 @@ def learned_words(learned: Learned, choice: Candidate) -> str:
 
 def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
     """Return the steps of candidates as bars, as long as they take."""
-    gpus = Column("GPUs", tuple(_gpus(one.gpus) for one in candidates), max_width=width // 5)
+    gpus = Column("GPUs", tuple(map(_short_gpus, candidates)), max_width=width // 5)
     space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
     modes = Column("Variables", tuple(map(mode_words, candidates)), max_width=max(space, 8))
     speeds = Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in candidates), "right")
@@ -190,8 +235,20 @@ def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
     space = min(max(width - gpus.width - width_of(left) - 2, _SHORTEST_BAR), _WIDEST_BAR)
     longest = max(one.step_ms or 0.0 for one in candidates) or 1.0
     bars = Column("", tuple(_bar(one, space / longest) for one in candidates))
-    legend = "  ".join(f"{mark} {part}" for part, (mark, _) in _PARTS.items())
+    parts = {"compute", *(part for one in candidates for part in one.exposed_ms)}
+    legend = "  ".join(f"{mark} {part}" for part, (mark, _) in _PARTS.items() if part in parts)
     return [_painted(one) for one in (*aligned(gpus, [*left, bars]), line(legend))]
+
+
+def _all_gpus(candidate: Candidate) -> str:
+    if not candidate.hosts:
+        return f"GPU {_gpus(candidate.gpus)}"
+    return "; ".join(f"{words} of {plain(', '.join(of))}" for words, of in _by_gpus(candidate).items())
+
+
+def _short_gpus(candidate: Candidate) -> str:
+    hosts = len(candidate.hosts)
+    return f"{_counted(candidate)} of {hosts} hosts" if hosts else _gpus(candidate.gpus)
 
 
 def _bar(candidate: Candidate, per_ms: float) -> str:

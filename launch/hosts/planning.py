@@ -1,8 +1,8 @@
 """What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure.
 
-The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone, of equally
-good ones that near its network card. Where the speed of its GPUs and of the network are known, the steps of
-all hosts together are predicted (`gputopo.planner.hosts`).
+The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone, of
+equally good ones that near its network card. Where the speeds of GPUs and network are known, the steps of all
+hosts together are predicted (`gputopo.planner.hosts`).
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ def plan_hosts(
     says: tuple[str, ...] = ()
     if len(set(counts)) > 1:
         shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
-        says = (f"the hosts have unequal numbers of devices: {shares}",)
+        says = (f"the hosts train with unequal numbers of devices: {shares}",)
     found = targets[0]
     if several:
         found = joint(targets, servers, request, [_text(one, "interface") for one in taking])
@@ -112,7 +112,8 @@ def plan_hosts(
 
 def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_gpu: bool = False) -> Target:
     """Return the target of one host by what it brought."""
-    return target_of(
+    memory = host.resources.get("memory_bytes")
+    found = target_of(
         host.machine or Machine(source="live"),
         request,
         environ=_environ_of(host),
@@ -121,6 +122,7 @@ def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_
         cpu=cpu,
         affinity=False,
     )
+    return replace(found, memory_bytes=memory if isinstance(memory, int) else None)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
@@ -143,7 +145,7 @@ def _with_steps(
     request: Request,
     saved: SavedNetwork | None,
 ) -> Plan:
-    """Return the joint plan with the predicted steps, where they can be: the default unless another is faster.
+    """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
 
     Below SURE_MARGIN a prediction does not tell which of two is faster.
     """
@@ -290,7 +292,7 @@ def joint(
 ) -> Target:
     """Return the target of rank 0 with those of the other hosts, by rank; nothing is predicted yet.
 
-    `interfaces`: of each host on their network, if it is known. Raises UsageError for hosts of different kinds.
+    `interfaces`: of each host on their network, if known. Raises UsageError for hosts of different kinds.
     """
     kinds = {one.backend for one in targets}
     if len(kinds) > 1:

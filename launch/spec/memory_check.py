@@ -6,6 +6,8 @@ not fit, for layers allocate far more; one that does not pass never fits. Pure.
 """
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.prepare import find_gpu
@@ -18,31 +20,40 @@ from gputopo.workload import workloads as workload
 _NUMBER_BYTES = 4
 
 
-def require_memory(spec: RunSpec, machine: Machine | None, *, host_bytes: int) -> None:
+def require_memory(
+    spec: RunSpec, machines: Sequence[Machine | None], *, host_bytes: Sequence[int | None]
+) -> None:
     """Raise HardwareError where the examples of one step are larger than the memory they have to be in.
 
-    `machine`: the one that was planned for. Keras models, whose shape is unknown before they are built, and
-    GPUs of unknown memory are not checked.
+    `machines`: those that were planned for, `host_bytes`: their memory, by rank; None: not known. Keras
+    models, whose shape is unknown before they are built, and memory that is not known are not checked.
     """
     example = _example_bytes(spec.model)
     if example is None:
         return
     on_cpu = spec.backend == "cpu"
-    for batch, memory in [(spec.joint_batch, host_bytes)] if on_cpu else _on_gpus(spec, machine):
-        sharing = len(spec.devices) if on_cpu else 1
-        fitting = memory // (example * sharing)
-        if batch * example <= memory:
+    for one in _on_hosts(spec, host_bytes) if on_cpu else _on_gpus(spec, machines):
+        fitting = one.bytes // (example * one.sharing)
+        if one.batch * example <= one.bytes:
             continue
-        whose = f" on {sharing} CPU devices" if on_cpu and sharing > 1 else ""
-        has = "this machine has" if on_cpu else "a GPU here has"
+        whose = f" on {one.sharing} CPU devices" if one.sharing > 1 else ""
         smaller = f"give a --batch-size far below {fitting:,}, which leaves no memory for anything else"
         raise HardwareError(
-            f"the examples of --batch-size {_typed(spec, batch)} alone need "
-            f"{_gib(batch * example)}{whose}, and {has} {_gib(memory)}",
+            f"the examples of --batch-size {_typed(spec, one.batch)} alone need "
+            f"{_gib(one.batch * example)}{whose}, and {one.name} has {_gib(one.bytes)}",
             smaller
             if fitting
-            else f"use {'fewer devices (--num-gpus) or ' if sharing > 1 else ''}a smaller model",
+            else f"use {'fewer devices (--num-gpus) or ' if one.sharing > 1 else ''}a smaller model",
         )
+
+
+class _Memory(NamedTuple):
+    """A memory: what it is called, its bytes, the examples of a step in it, and of how many devices."""
+
+    name: str
+    bytes: int
+    batch: int
+    sharing: int = 1
 
 
 def _example_bytes(model: str) -> int | None:
@@ -59,16 +70,28 @@ def _typed(spec: RunSpec, batch: int) -> str:
     return as_typed(spec.batch_size) if spec.backend == "cpu" else f"{batch:,}"
 
 
-def _on_gpus(spec: RunSpec, machine: Machine | None) -> list[tuple[int, int]]:
-    """Return the batch and the bytes of memory of each GPU of the run whose memory is known."""
+def _on_gpus(spec: RunSpec, machines: Sequence[Machine | None]) -> list[_Memory]:
+    """Return the memory of each GPU of the run where it is known."""
     limit = spec.runtime.memory_limit_mib
     found = []
     for device, batch in zip(spec.devices, spec.batches, strict=True):
-        gpu = None if device.rank else find_gpu(machine, device.gpu)  # `machine` is of rank 0
+        gpu = find_gpu(machines[device.rank], device.gpu)
         total = None if gpu is None else gpu.memory_mib.total
         known = [mib for mib in (total, limit) if mib is not None]
         if known:
-            found.append((batch, min(known) * 2**20))
+            name = f"{device.host} GPU {device.gpu}" if spec.servers else "a GPU here"
+            found.append(_Memory(name, min(known) * 2**20, batch))
+    return found
+
+
+def _on_hosts(spec: RunSpec, host_bytes: Sequence[int | None]) -> list[_Memory]:
+    """Return the memory of each host, which its CPU devices share, where it is known."""
+    found = []
+    for rank, size in enumerate(host_bytes):
+        own = [batch for device, batch in zip(spec.devices, spec.batches, strict=True) if device.rank == rank]
+        if size is not None:
+            name = spec.servers[rank].host if spec.servers else "this machine"
+            found.append(_Memory(name, size, sum(own), len(own)))
     return found
 
 

@@ -42,7 +42,8 @@ class Target:
     name of the captured machine. `cpu_devices`: number of devices of a plan without GPUs. `usable`: what this
     process may use of the host; `affinity`: whether a run on GPUs takes the CPUs near them. `box`: the
     machine that it runs on, None where only the captured one is known. `others`: the other hosts of a run, by
-    rank from 1; `servers`: of all hosts; both empty on a single one.
+    rank from 1; `servers`: of all hosts; both empty on a single one. `memory_bytes`: of another host, as far
+    as it is known.
     """
 
     backend: Backend
@@ -56,6 +57,7 @@ class Target:
     box: Machine | None = None
     others: "tuple[Target, ...]" = ()
     servers: tuple[Server, ...] = ()
+    memory_bytes: int | None = None
 
     @property
     def counted(self) -> int:

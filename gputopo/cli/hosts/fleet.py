@@ -28,7 +28,7 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
             "give --from A.json B.json ...: what gputopo inspect --record writes on each host; or start it "
             "on all of them: srun gputopo inspect --fleet, or --hosts LIST --node-rank N",
         )
-    return _compare(_readings(sources), shape, fail_on)
+    return _compare(readings(sources), shape, fail_on)
 
 
 def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
@@ -85,7 +85,7 @@ def host_names(sources: Sequence[str]) -> list[str]:
     ]
 
 
-def _readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
+def readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
     """Return the machine of each file, or why it cannot be read, by host: as recorded, else by the file."""
     from gputopo.topology.peer_access import with_reasons
 

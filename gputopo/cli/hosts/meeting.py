@@ -104,3 +104,17 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
         kind = HardwareError if reply.exit_code == ExitCode.HARDWARE else UsageError
         raise kind(reply.what, reply.hint)
     return guest, reply
+
+
+def card_of(address: str) -> dict[str, Any]:
+    """Return the facts of the interface that has an address: name, rate and MTU; none where none has."""
+    from gputopo.probes.network.interface import interface_of
+
+    found = interface_of(address)
+    if found is None:
+        return {}
+    return {
+        "interface": found.name,
+        "rate_gbit_per_s": found.rate_gbit_per_s,
+        "mtu_bytes": found.mtu_bytes,
+    }

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from gputopo.cli.hosts.meeting import address_of, joining, meeting_of, name_of
+from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.copies.network import FULL, QUICK, Host, Timing, seconds_of
 from gputopo.launch.hosts.allocation import Allocation, find
@@ -57,7 +57,7 @@ def _lead(
     with meeting_of(allocation, hosts, asked, PORT) as meeting, _listening(places) as listener:
         joined = meeting.wait(hosts.join_timeout)
         note(f"measuring between {size} hosts: {seconds_of(size, timing):.0f} s")
-        card = _card(own_address(joined[1].address, joined[1].port))
+        card = card_of(own_address(joined[1].address, joined[1].port))
         own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **card)
         measured = lead(meeting, own, joined, timing, listener)
         code = report(measured)
@@ -75,7 +75,7 @@ def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
     with _listening([_bindable(address)]) as listener:
         bringing = joining(
-            allocation, None, asked, address=address, port=listener.port, resources=_card(address)
+            allocation, None, asked, address=address, port=listener.port, resources=card_of(address)
         )
         guest = Guest(allocation.rank, leader.name, leader.port or PORT)
         end = take_part(guest, bringing, listener, hosts.join_timeout)
@@ -106,17 +106,3 @@ def _bindable(address: str) -> "Bindable":
     import socket
 
     return (socket.AF_INET6 if ":" in address else socket.AF_INET, address)
-
-
-def _card(address: str) -> dict[str, Any]:
-    """Return the fields of a Host about the interface that has an address."""
-    from gputopo.probes.network.interface import interface_of
-
-    found = interface_of(address)
-    if found is None:
-        return {}
-    return {
-        "interface": found.name,
-        "rate_gbit_per_s": found.rate_gbit_per_s,
-        "mtu_bytes": found.mtu_bytes,
-    }

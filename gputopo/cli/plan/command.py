@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show
 from gputopo.cli.source import FROM, planned_machine
+from gputopo.launch.hosts.allocation import find
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -25,10 +28,11 @@ if TYPE_CHECKING:
 
 _EXPLAINS = "--explain shows a predicted step"
 
-Shape = Literal["table", "json", "env", "sbatch", "docker"]
+Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
 
 def plan(
+    *,
     model: Annotated[
         str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
     ],
@@ -80,6 +84,11 @@ def plan(
             "Show the step of the choice in time: what each link carries, when gradients are through",
         ),
     ] = False,
+    fleet: Annotated[
+        bool,
+        Option("--fleet", "Plan for the hosts of several --from files together, each file one host"),
+    ] = False,
+    hosts: Annotated[Given, OptionsOf(HostOptions)],
     sources: Annotated[tuple[str, ...], FROM] = (),
     shape: Annotated[
         Shape,
@@ -90,7 +99,7 @@ def plan(
         Option("--json", "Same as --format json", const="json"),
     ] = "table",
 ) -> int:
-    """Choose the GPUs of a job and the device of its variables, with reasons.
+    """Choose the GPUs of a job and the device of its variables, with reasons, on one host or on several.
 
     Exit codes: 0 fine; 2 bad input, or no such set of GPUs; 3 there is no GPU, other runs have
     claimed the GPUs, or the driver does not work.
@@ -105,6 +114,33 @@ def plan(
         _refuse_with_autotune(program, changes, sources, candidates)
     typed = batch_size if batch_size is None or batch_size == AUTO else as_typed(batch_size)
     batch = [] if typed is None else ["--batch-size", typed]
+
+    several = _is_of_hosts(sources, hosts, fleet=fleet)
+    if several:
+        _refuse_on_hosts(request, shape, changes, autotune, candidates)
+    if fleet:
+        from gputopo.cli.hosts.planning import plan_of_files
+
+        _print(_shortened(plan_of_files(sources, request), candidates), shape)
+        return 0
+    options = HostOptions(**hosts.fields)
+    if several and (starting := hosts_to_start(options)) is not None:
+        words = {"model": model, "program": program, "candidates": candidates, "format": shape}
+        given = {name: value for name, value in words.items() if value is not None}
+        given |= {"batch_size": typed} if typed is not None else {}
+        return start_hosts(plan, starting, options, {**placement.typed, **hosts.typed, **given})
+    if several and (allocation := find(options, os.environ)) is not None:
+        from gputopo.cli.hosts.planning import plan_of_hosts
+
+        asked = {"model": model, "batch_size": typed, "program": program, **placement.typed}
+        return plan_of_hosts(
+            allocation,
+            options,
+            planned_machine((), pairs=not request.no_history),
+            with_costs(request),
+            asked,
+            lambda found: _print(_shortened(found, candidates), shape),
+        )
 
     def print_it(found: "Plan") -> None:
         if shape in ("sbatch", "docker"):
@@ -151,6 +187,52 @@ def plan(
     else:
         print_it(found)
     return 0
+
+
+def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:
+    """Return whether it is of several hosts: of files, of options, or of the starter. Raises UsageError."""
+    if sources and hosts.typed:
+        raise UsageError(
+            "--from reads files, and options of hosts plan for the hosts themselves", "leave one of them out"
+        )
+    if fleet or sources:
+        return fleet
+    options = HostOptions(**hosts.fields)
+    return hosts_to_start(options) is not None or find(options, os.environ) is not None
+
+
+def _refuse_on_hosts(
+    request: "Request",
+    shape: Shape,
+    changes: tuple[str, ...],
+    autotune: int | None,
+    candidates: int | None,
+) -> None:
+    """Raise UsageError for what is planned for one host alone."""
+    from gputopo import planner
+
+    alone = {
+        "--what-if": bool(changes),
+        "--autotune": autotune is not None,
+        "--explain": request.explain,
+        "--candidates all": candidates == planner.ALL,
+        f"--format {shape}": shape not in ("table", "json", "markdown"),
+        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
+    }
+    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
+    if found is not None:
+        raise UsageError(
+            f"{found} is for one host, and this is a plan of several",
+            f"leave {found} out, or add --num-hosts 1",
+        )
+
+
+def _shortened(found: "Plan", candidates: int | None) -> "Plan":
+    return (
+        found
+        if candidates is None
+        else msgspec.structs.replace(found, candidates=found.candidates[:candidates])
+    )
 
 
 def _refuse_with_autotune(
@@ -301,6 +383,11 @@ def _print(chosen: "Plan", shape: Shape) -> None:
         return
     from gputopo.report.plan import environment_lines, plan_view
 
+    if shape == "markdown":
+        from gputopo.report.plan import plan_markdown
+
+        emit(plan_markdown(chosen))
+        return
     if shape == "env":
         warn(chosen)
         emit("".join(f"{line}\n" for line in environment_lines(chosen)))

@@ -165,12 +165,10 @@ def _require_several(options: OutputOptions, request: "Request", sources: tuple[
     """Raise UsageError for what one host can do alone only."""
     alone = {
         "--from": bool(sources),
-        "--dry-run": options.dry_run,
+        f"--format {options.shape}": options.shape in start.STARTS,
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
-        "--num-gpus auto": request.num_gpus == "auto",
-        "--gain": request.gain is not None,
-        "--single-gpu-images-per-sec": bool(request.single_gpu_images_per_sec),
+        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
     }
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
     if found is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.cli.hosts.meeting import address_of, join, joining, meeting_of
+from gputopo.cli.hosts.planning import address_of_leader, resources_of, saved_network
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.drive.agent import begun
@@ -53,44 +54,49 @@ def train_on_hosts(
 def _lead(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
-    """Wait for the other hosts, plan for all, and train."""
+    """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
+    from gputopo.launch.hosts.gathering.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
     with meeting_of(allocation, hosts, _common(job.asked)) as meeting:
         joined = meeting.wait(hosts.join_timeout)
-        own = _joining(allocation, job, machine, allocation.leader.name, options)
+        network = address_of_leader(list(joined.values()))
+        own = _joining(allocation, job, machine, allocation.leader.name, options, network)
         with contextlib.ExitStack() as claims:
             target = _joint_target(job, {0: own, **joined}, machine, options, claims)
             spec = job.spec_of(target)
             training.require_runnable(target, spec, options)
+            if options.dry_run:
+                meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
+                meeting.end(End(exit_code=ExitCode.OK))
+                return training.show_only(target, spec, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
             return training.train(target, spec, options, meeting=meeting)
 
 
 def _joining(
-    allocation: Allocation, job: Job, machine: "Machine", address: str, options: OutputOptions
+    allocation: Allocation,
+    job: Job,
+    machine: "Machine",
+    address: str,
+    options: OutputOptions,
+    network: str | None,
 ) -> "Joining":
-    """Return what a host brings. Raises HardwareError for a broken driver."""
-    from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
+    """Return what a host brings. `network`: its IP address. Raises HardwareError for a broken driver."""
     from gputopo.launch.jobs.hosts.serving import free_port
     from gputopo.launch.spec.target import why_cpu
-    from gputopo.launch.supervise.process.cpus import usable_cpus
 
-    on_cpu = why_cpu(machine, os.environ, cpu=options.cpu) is not None
+    brought = None if why_cpu(machine, os.environ, cpu=options.cpu) is not None else machine
     given = allocation.hosts[allocation.rank].port if allocation.rank else None  # rank 0's is the meeting's
     return joining(
         allocation,
-        None if on_cpu else machine,
+        brought,
         _common(job.asked),
         address=address,
         port=given or free_port(),
-        resources={
-            "environ": {name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
-            "claimed": {} if on_cpu else claimed_by_others(machine, claims_folder(os.environ)),
-            "cores": len(usable_cpus().cpus),
-        },
+        resources=resources_of(brought, network),
     )
 
 
@@ -127,11 +133,19 @@ def _joint_target(
                 affinity=not options.no_affinity,
             )
 
-        return choose_and_claim(machine, choose, claims, os.environ, "gputopo run", on_problem=note)
+        held = None if options.dry_run else claims
+        return choose_and_claim(machine, choose, held, os.environ, "gputopo run", on_problem=note)
 
     hosts = [joined[rank] for rank in sorted(joined)]
-    planned = plan_hosts(hosts, job.request, own, cpu=options.cpu, require_gpu=options.require_gpu)
-    for line in planned.says:
+    planned = plan_hosts(
+        hosts,
+        job.request,
+        own,
+        cpu=options.cpu,
+        require_gpu=options.require_gpu,
+        saved=saved_network(hosts, job.request),
+    )
+    for line in (*planned.says, *planned.target.plan.warnings):
         note(line)
     return planned.target
 
@@ -158,7 +172,8 @@ def _take_part(
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
     from gputopo.launch.hosts.gathering.messages import Start, Unused
 
-    bringing = _joining(allocation, job, machine, address_of(allocation, hosts), options)
+    address = address_of(allocation, hosts)
+    bringing = _joining(allocation, job, machine, address, options, address)
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")

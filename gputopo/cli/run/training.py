@@ -362,7 +362,11 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.run_env(os.environ, target, spec))
-    require_memory(spec, target.machine, host_bytes=memory_bytes())
+    require_memory(
+        spec,
+        [one.machine for one in (target, *target.others)],
+        host_bytes=[memory_bytes(), *(one.memory_bytes for one in target.others)],
+    )
     if spec.data.folder is not None:
         from gputopo.launch.data.folder import find, require_made_for, require_sound
 

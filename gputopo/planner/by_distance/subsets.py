@@ -42,8 +42,8 @@ def closest_sets(
     The order: the set with the fewest `deprioritized` GPUs comes first. Of those, the pairs of a set are
     sorted farthest first and compared one by one, so the set with the closest farthest pair wins, then the
     one with fewer such pairs, then by the next class; of equal sets the one whose GPUs are nearer to a thing
-    beside them, by the key of `aside`, farthest first; then the one with the lowest indices. GPUs
-    that are equally near to every other GPU and to that, and both deprioritized or not, are alike: of the sets that
+    beside them, by the key of `aside`, farthest first; then the one with the lowest indices. GPUs that are
+    equally near to every other GPU and to that, and both deprioritized or not, are alike: of the sets that
     differ only in them, the first in this order stands for all. `required` is in every set.
 
     The caller ensures `1 <= size <= len(gpus)` and `keep >= 1`. Raises TooManySetsError after

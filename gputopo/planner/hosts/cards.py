@@ -57,17 +57,13 @@ class Cards:
         return _RANKS[hop]
 
     def reasons(self, gpus: Sequence[int]) -> list[str]:
-        """Return how near GPUs are to their cards, a sentence for each card and distance."""
-        by_card: dict[tuple[Hop, str], list[int]] = {}
+        """Return how near GPUs are to their cards, a sentence for each distance."""
+        found: dict[Hop, dict[str, list[int]]] = {}
         for gpu in sorted(gpus):
             hop, nic = self._nearest(gpu)
             if hop is not None and nic is not None:
-                by_card.setdefault((hop, nic_words(nic)), []).append(gpu)
-        return [
-            f"GPU{'s' if len(of) > 1 else ''} {index_ranges(of)} {'are' if len(of) > 1 else 'is'} "
-            f"{_WORDS[hop]} {name}"
-            for (hop, name), of in sorted(by_card.items(), key=lambda one: (_RANKS[one[0][0]], one[1]))
-        ]
+                found.setdefault(hop, {}).setdefault(nic_words(nic), []).append(gpu)
+        return [_sentence(hop, found[hop]) for hop in sorted(found, key=_RANKS.__getitem__)]
 
     def _nearest(self, gpu: int) -> tuple[Hop | None, Nic | None]:
         known = [(hop, nic) for nic in self._cards if (hop := nic.hops.get(f"gpu:{gpu}")) is not None]
@@ -79,6 +75,16 @@ def nic_words(nic: Nic) -> str:
     port = next(iter(nic.ports or ()), None)
     name = nic.name if nic.name and " " not in nic.name else None
     return (port.name if port else None) or name or f"NIC{nic.index}"
+
+
+def _sentence(hop: Hop, by_card: dict[str, list[int]]) -> str:
+    """Return `GPUs 4-7 are on the same PCIe switch as mlx5_1`, of several cards which GPUs each has."""
+    if len(by_card) > 1:
+        each = ", ".join(f"{name} {index_ranges(gpus)}" for name, gpus in by_card.items())
+        return f"each GPU is {_WORDS[hop]} a card: {each}"
+    ((name, gpus),) = by_card.items()
+    noun, verb = ("GPU", "is") if len(gpus) == 1 else ("GPUs", "are")
+    return f"{noun} {index_ranges(gpus)} {verb} {_WORDS[hop]} {name}"
 
 
 def _may_carry(nic: Nic) -> bool:

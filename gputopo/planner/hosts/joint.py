@@ -139,7 +139,7 @@ class Joint:
         return steps.predict(stepper, paths, towers, self.compute_s, placing, self.groups)
 
     def _placing(self, candidate: Candidate) -> tuple[Placing, int]:
-        """Return a place for the variables by the numbers of the towers, and the host of the CPU with them."""
+        """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
         device, home = candidate.ps_device, 0
         if device is not None and device.startswith(HOST_PS):
             home, device = int(device.removeprefix(HOST_PS)), "cpu"

@@ -15,7 +15,7 @@ MEASURE = "gputopo bandwidth --network --save, started as the training, measures
 
 
 class Card(NamedTuple):
-    """What is known of the network of a host: its machine, the interface that has its address, that's rate."""
+    """What is known of a host's network: its machine, the interface that has its address, the rate of that."""
 
     host: str
     machine: Machine

@@ -53,9 +53,10 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
         if speed > least:
             devices = sum(one.devices for one in chosen.hosts[:count])
             names = _hosts([one.host for one in chosen.hosts[:count]])
+            how = "faster" if speed > (chosen.images_per_sec or 0.0) else "as fast"
             return [
-                f"{names} alone would be as fast: {speed:.0f} instead of {chosen.images_per_sec:.0f} images/sec "
-                f"(--num-gpus {devices})"
+                f"{names} alone would be {how}: {speed:.0f} instead of {chosen.images_per_sec:.0f} "
+                f"images/sec (--num-gpus {devices})"
             ]
     return []
 

@@ -112,8 +112,8 @@ class Paths(msgspec.Struct, frozen=True):
     sockets, whose cores add gradients.
 
     Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
-    called, `places` the number of the host of each, `networks` the path of each host to the others, and `home`
-    is the host whose CPU has variables.
+    called, `places` the number of the host of each, `networks` the path of each host to the others, and
+    `home` is the host whose CPU has variables.
     """
 
     hosts: Mapping[int, HostLink]

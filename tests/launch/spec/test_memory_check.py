@@ -35,16 +35,16 @@ def with_memory(*mib: int | None) -> Machine:
 def test_two_cpu_devices_have_the_memory_of_the_host_together(batch: int, memory: int) -> None:
     spec = cpu_spec(model="resnet20", batch_size=batch)
     if 2 * batch * RESNET20 <= memory:
-        require_memory(spec, None, host_bytes=memory)
+        require_memory(spec, [None], host_bytes=[memory])
     else:
         with pytest.raises(HardwareError):
-            require_memory(spec, None, host_bytes=memory)
+            require_memory(spec, [None], host_bytes=[memory])
 
 
 def test_the_refusal_states_how_much_there_is_and_below_what_to_stay() -> None:
     spec = cpu_spec(model="resnet20", batch_size=2**31 - 1)
     with pytest.raises(HardwareError) as refused:
-        require_memory(spec, None, host_bytes=8 * 2**30)
+        require_memory(spec, [None], host_bytes=[8 * 2**30])
     assert refused.value.exit_code == ExitCode.HARDWARE
     # 2 devices x 2147483647 x 12,288 bytes = 49152.0 GiB; 8 GiB / (2 x 12,288) = 349,525
     assert refused.value.what == (
@@ -58,45 +58,45 @@ def test_the_refusal_states_how_much_there_is_and_below_what_to_stay() -> None:
 
 def test_where_not_even_one_example_fits_no_batch_is_advised() -> None:
     with pytest.raises(HardwareError) as refused:
-        require_memory(cpu_spec(model="resnet20", batch_size=1), None, host_bytes=RESNET20)
+        require_memory(cpu_spec(model="resnet20", batch_size=1), [None], host_bytes=[RESNET20])
     assert refused.value.hint == "use fewer devices (--num-gpus) or a smaller model"
 
 
 def test_each_gpu_has_its_own_memory_and_the_smallest_decides() -> None:
     fits = 2 * 2**20 // RESNET20  # 170 pictures into the smaller GPU's 2 MiB
     there = with_memory(4, 2)
-    require_memory(gpu_spec(fits, 0, 1), there, host_bytes=1)
-    require_memory(gpu_spec(2 * fits, 0), there, host_bytes=1)
+    require_memory(gpu_spec(fits, 0, 1), [there], host_bytes=[1])
+    require_memory(gpu_spec(2 * fits, 0), [there], host_bytes=[1])
     with pytest.raises(HardwareError, match=r"a GPU here has 0\.0 GiB"):
-        require_memory(gpu_spec(fits + 1, 0, 1), there, host_bytes=2**40)
+        require_memory(gpu_spec(fits + 1, 0, 1), [there], host_bytes=[2**40])
 
 
 def test_batches_that_differ_are_each_compared_with_their_own_gpu() -> None:
     fits = 2 * 2**20 // RESNET20
     there = with_memory(4, 2)
-    require_memory(gpu_spec((2 * fits, fits), 0, 1), there, host_bytes=1)
+    require_memory(gpu_spec((2 * fits, fits), 0, 1), [there], host_bytes=[1])
     with pytest.raises(HardwareError, match=f"--batch-size {fits + 1} alone"):
-        require_memory(gpu_spec((1, fits + 1), 0, 1), there, host_bytes=1)
+        require_memory(gpu_spec((1, fits + 1), 0, 1), [there], host_bytes=[1])
     with pytest.raises(HardwareError, match=r"--batch-size 1,1000 alone need .* on 2 CPU devices"):
-        require_memory(cpu_spec(model="resnet20", batch_size=(1, 1000)), None, host_bytes=1000 * RESNET20)
+        require_memory(cpu_spec(model="resnet20", batch_size=(1, 1000)), [None], host_bytes=[1000 * RESNET20])
 
 
 def test_a_limit_of_gpu_memory_counts_as_its_memory() -> None:
     spec = msgspec.structs.replace(gpu_spec(1000, 0), runtime=Runtime(memory_limit_mib=1))
     with pytest.raises(HardwareError):
-        require_memory(spec, with_memory(40960), host_bytes=1)
+        require_memory(spec, [with_memory(40960)], host_bytes=[1])
 
 
 @pytest.mark.parametrize("there", [None, with_memory(None)])
 def test_a_gpu_that_does_not_report_its_memory_refuses_nothing(there: Machine | None) -> None:
     spec = gpu_spec(2**31 - 1, 0)
-    require_memory(spec, there, host_bytes=1)
+    require_memory(spec, [there], host_bytes=[1])
     with pytest.raises(HardwareError):
-        require_memory(spec, with_memory(40960), host_bytes=1)
+        require_memory(spec, [with_memory(40960)], host_bytes=[1])
 
 
 @pytest.mark.parametrize("model", ["keras:ResNet50", "mypackage.models:build"])
 def test_of_a_model_that_reports_no_shape_nothing_is_refused(model: str) -> None:
-    require_memory(cpu_spec(model=model, batch_size=2**31 - 1), None, host_bytes=1)
+    require_memory(cpu_spec(model=model, batch_size=2**31 - 1), [None], host_bytes=[1])
     with pytest.raises(HardwareError):
-        require_memory(cpu_spec(model="resnet20", batch_size=2**31 - 1), None, host_bytes=1)
+        require_memory(cpu_spec(model="resnet20", batch_size=2**31 - 1), [None], host_bytes=[1])
