@@ -49,9 +49,6 @@ COMMANDS: Mapping[str, CommandPlace] = {
         "plan",
         "Choose the GPUs of a training job, with reasons.",
         aliases=True,
-        moved=dict.fromkeys(
-            ("--hosts", "--hostfile", "--num-hosts", "--node-rank"), "it is for run; a plan is of one host"
-        ),
     ),
     "run": CommandPlace(
         "gputopo.cli.run.command",

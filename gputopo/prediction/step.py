@@ -262,7 +262,7 @@ def limits(
 
 
 def _around_hosts(paths: Paths, gpus: Sequence[int]) -> tuple[Limit, Limit]:
-    """Return the limits of a ring over the GPUs of several hosts in the order of the towers, each time round."""
+    """Return the limits of a ring over all GPUs of several hosts in the order of the towers, once round."""
     flows, towers = Flows(paths), len(gpus)
     for place, gpu in enumerate(gpus):
         flows.between(gpu, gpus[(place + 1) % towers], (towers - 1) / towers)

@@ -14,6 +14,7 @@ import msgspec
 
 from gputopo import planner
 from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.spec.device_names import host_names
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.cpu_devices import CPU_DEVICES
@@ -151,8 +152,8 @@ def _with_steps(
     """
     plan, choice = found.plan, found.plan.choice
     parts = [
-        Part(server.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
-        for server, one in zip(found.servers, targets, strict=True)
+        Part(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
+        for own, one in zip(choice.hosts, targets, strict=True)
     ]
     cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
     steps = joint_of(parts, request, rates_of(cards, saved))
@@ -303,7 +304,7 @@ def joint(
         )
     lead, *others = targets
     counts = [one.counted for one in targets]
-    names = [server.host for server in servers]
+    names = host_names([server.host for server in servers])
     choices = [one.plan.choice for one in targets]
     near = [
         Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []

@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Sequence
 
 JOB = "worker"
 _TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
@@ -37,3 +38,8 @@ def short_name(device: str) -> str:
     """
     kind, _, number = device.rpartition("/")[2].rpartition(":")
     return device_name(kind.removeprefix("device:"), int(number), rank_of(device))
+
+
+def host_names(names: Sequence[str]) -> list[str]:
+    """Return what hosts are called, by rank: several of one name have their ranks besides."""
+    return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]

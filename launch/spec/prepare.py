@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.device_names import device_name, rank_of
+from gputopo.launch.spec.device_names import device_name, host_names, rank_of
 from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
@@ -304,7 +304,7 @@ def _devices(target: Target) -> tuple[Device, ...]:
     found: list[Device] = []
     kind = "GPU" if target.backend == "gpu" else "CPU"
     holder = rank_of(_server_device(target) or "")
-    hosts = _host_names(target)
+    hosts = host_names([server.host for server in target.servers])
     for rank, one in enumerate((target, *target.others)):
         choice = one.plan.choice
         if target.others:  # distances to the variables, as this host sees them
@@ -324,12 +324,6 @@ def _devices(target: Target) -> tuple[Device, ...]:
                 )
             found.append(device)
     return tuple(found)
-
-
-def _host_names(target: Target) -> list[str]:
-    """Return what the hosts are called, by rank: several of one name have their ranks besides."""
-    names = [server.host for server in target.servers]
-    return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]
 
 
 def _server_device(target: Target) -> str | None:

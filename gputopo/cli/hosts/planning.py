@@ -73,9 +73,10 @@ def plan_of_hosts(
 ) -> int:
     """Plan as one of several hosts; rank 0 plans for all and shows it. Raises GputopoError."""
     from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.spec.target import why_cpu
 
     asked = {"command": "plan", **asked}
-    brought = machine if machine.gpus else None
+    brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
     if allocation.rank:
         network = address_of(allocation, hosts)
         own = joining(allocation, brought, asked, address=network, resources=resources_of(brought, network))

@@ -15,7 +15,7 @@ MEASURE = "gputopo bandwidth --network --save, started as the training, measures
 
 
 class Card(NamedTuple):
-    """What is known of a host's network: its machine, the interface that has its address, the rate of that."""
+    """What is known of a host's network: its machine, the interface with its address, the rate of that."""
 
     host: str
     machine: Machine

@@ -8,6 +8,7 @@ The parts of a step, in the prediction and by the time marks of the slowest devi
 | weights   | their copies that forward waits for    | from the start of the step to the last weights   |
 | rest      | gradients after backward, variables    | the step without the two                         |
 
+What the network of several hosts takes is one of the rest, or of the weights where these are on one of them.
 Forward begins before the last weights have come, so the marks show more of weights and less of compute than
 is predicted: compute counts as longer only by its own mark, weights by both together.
 """
@@ -27,6 +28,7 @@ UPDATE = "update of the variables"
 VARIABLES = "cost of variables"
 # What shows whether a link or a GPU is what it is believed to be.
 _CHECK_LINK = "gputopo bandwidth --save measures the links"
+_CHECK_NETWORK = "gputopo bandwidth --network --save measures it"
 _CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
 
 
@@ -91,10 +93,11 @@ def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str
     compute, weights = slowest.compute_ms or 0.0, slowest.weights_ms or 0.0
     step_ms = 1e3 * sum(row.batch_size for row in result.devices) / result.throughput.median
     exposed = choice.exposed_ms
-    rest = exposed.get("gradients", 0.0) + exposed.get("variables", 0.0)
+    network, served = exposed.get("network", 0.0), choice.ps_device is not None
+    rest = exposed.get("gradients", 0.0) + exposed.get("variables", 0.0) + (0.0 if served else network)
     pairs = {
         "compute": (choice.compute_ms or 0.0, compute),
-        "weights": (exposed.get("weights", 0.0), weights),
+        "weights": (exposed.get("weights", 0.0) + (network if served else 0.0), weights),
         "rest": (rest, max(0.0, step_ms - compute - weights)),
     }
     return {name: PartMs(round(one, 3), round(other, 3)) for name, (one, other) in pairs.items()}
@@ -126,6 +129,8 @@ def _resource(
         others = [row.compute_ms or 0.0 for row in devices if row != slowest]
         alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others)
         return name_of(slowest.device) if alone or not others else f"all {len(devices)} {_nouns(slowest)}"
+    if choice.exposed_ms.get("network", 0.0) >= max(choice.exposed_ms.values(), default=0.0) > 0:
+        return choice.links.get("network", "the network")
     if part == "weights":
         return choice.links.get("weights", "the copy of the weights")
     if len(devices) == 1:
@@ -155,4 +160,6 @@ def _part_words(part: str, parts: Mapping[str, PartMs]) -> str:
 def _hint(part: str, resource: str) -> str:
     if part == "compute":
         return f" ({_CHECK_GPU})"
+    if resource.startswith("network of "):
+        return f" ({_CHECK_NETWORK})"
     return "" if resource in (VARIABLES, UPDATE) else f" ({_CHECK_LINK})"

@@ -12,7 +12,7 @@ AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 
 
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of one of several hosts by their indices there; `devices`: how many, or how many CPU devices."""
+    """The GPUs of one of several hosts by their indices there. `devices`: their number, or of CPU devices."""
 
     host: str
     gpus: tuple[int, ...] = ()

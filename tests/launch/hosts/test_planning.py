@@ -3,15 +3,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.planning import cpu_devices_of_each, devices_of_each, joint, request_of
+from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.hosts.planning import (
+    cpu_devices_of_each,
+    devices_of_each,
+    joint,
+    plan_hosts,
+    request_of,
+    target_alone,
+)
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target
+from gputopo.planner.hosts.network import SavedNetwork
 from gputopo.planner.request import Request
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz, ClocksMhz
 from gputopo.values.machine import Machine
+from gputopo.values.run.plan import Plan
 from tests.launch.specs import machine, plan_for
+from tests.planner.hosts.machines import two_switches
 
 # GPUs of each host, at least one on rank 0, and a number of them.
 REQUESTS = st.builds(
@@ -147,3 +159,102 @@ def test_only_rank_0_looks_for_the_gpu_of_the_variables() -> None:
     asked = Request(num_gpus=6, ps="gpu:3", all_reduce=None)
     assert [request_of(asked, 3, rank).ps for rank in (0, 1)] == ["gpu:3", "auto"]
     assert [request_of(asked, 3, rank).num_gpus for rank in (0, 1)] == [3, 3]
+
+
+def brought(name: str, box: Machine, **resources: object) -> Joining:
+    return Joining(
+        rank=0, name=name, version="1", address=name, port=2222, machine=box, resources=dict(resources)
+    )
+
+
+def planned(*hosts: Joining, request: Request) -> Plan:
+    return plan_hosts(hosts, request, lambda request, cpu: target_alone(hosts[0], request)).target.plan
+
+
+def test_the_step_of_all_hosts_is_predicted_with_what_the_network_costs() -> None:
+    asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
+    plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=asked)
+    choice = plan.choice
+    assert choice.all_reduce == "hierarchical"
+    assert [(one.host, one.devices) for one in choice.hosts] == [("n1", 8), ("n2", 8)]
+    assert choice.exposed_ms["network"] > 0
+    said = " ".join(choice.reasons)
+    assert "times as fast as GPUs 0-7 of n1 alone" in said
+    assert "the fastest card, mlx5_0, 25 Gbit/s" in said
+    assert plan.prediction is not None
+    assert len(plan.prediction.single_gpu_images_per_sec) == 16
+    assert len(plan.candidates) == 4, "other places for the variables are shown beside it"
+
+
+def test_each_host_takes_gpus_near_the_card_of_the_network() -> None:
+    asked = Request(model="resnet50", num_gpus=8)
+    hosts = (brought("n1", two_switches(), interface="eth0"), brought("n2", two_switches(), interface="eth0"))
+    counts = plan_hosts(
+        hosts,
+        msgspec.structs.replace(asked, exclude=(0, 1, 2)),
+        lambda request, cpu: target_alone(hosts[0], request),
+    ).target
+    assert counts.plan.choice.gpus == (4, 5, 6, 7)
+    assert counts.others[0].plan.choice.gpus == (4, 5, 6, 7)
+    assert any("GPUs 4-7 are on the same PCIe switch as mlx5_0" in one for one in counts.plan.choice.reasons)
+
+
+def test_where_the_network_is_unknown_nothing_is_predicted_and_that_is_said() -> None:
+    bare = msgspec.structs.replace(two_switches(), nics=())
+    plan = planned(
+        brought("n1", bare),
+        brought("n2", bare),
+        request=Request(model="resnet50", single_gpu_images_per_sec=(400.0,)),
+    )
+    assert plan.choice.images_per_sec is None
+    assert plan.prediction is None
+    assert plan.choice.reasons[-1].startswith("nothing predicted: the rate of the network of n1 and n2")
+
+
+def test_a_saved_measurement_of_the_network_is_used() -> None:
+    bare = msgspec.structs.replace(two_switches(), nics=())
+    hosts = (brought("n1", bare), brought("n2", bare))
+    samples = tuple(
+        Sample(kind="network", source=f"host:{a}", destination=f"host:{b}", median_gb_per_s=1.0)
+        for a, b in (("n1", "n2"), ("n2", "n1"))
+    )
+    saved = SavedNetwork(Bandwidth(source="live", samples=samples), "on 2026-11-20")
+    asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
+    plan = plan_hosts(
+        hosts, asked, lambda request, cpu: target_alone(hosts[0], request), saved=saved
+    ).target.plan
+    assert plan.choice.images_per_sec is not None
+    assert "1 GB/s of TCP measured on 2026-11-20" in plan.choice.reasons[-1]
+
+
+def test_the_number_of_gpus_stops_at_one_host_where_the_network_costs_more_than_it_brings() -> None:
+    asked = Request(model="vgg16", num_gpus="auto", single_gpu_images_per_sec=(400.0,))
+    plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=asked)
+    assert plan.choice.hosts == ()
+    assert plan.how_many is not None
+    assert plan.how_many.num_gpus == 8
+    assert [one.num_gpus for one in plan.how_many.counts] == [1, 2, 4, 8, 16]
+    small = msgspec.structs.replace(asked, model="resnet50", single_gpu_images_per_sec=(20.0,))
+    plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=small)
+    assert [one.devices for one in plan.choice.hosts] == [8, 8]
+
+
+def test_without_a_prediction_auto_is_all_gpus() -> None:
+    bare = msgspec.structs.replace(two_switches(), nics=())
+    asked = Request(model="vgg16", num_gpus="auto", single_gpu_images_per_sec=(400.0,))
+    plan = planned(brought("n1", bare), brought("n2", bare), request=asked)
+    assert plan.how_many is not None
+    assert plan.how_many.num_gpus == 16
+    assert "the rate of the network" in plan.how_many.reason
+
+
+def test_fewer_hosts_that_would_be_as_fast_are_named() -> None:
+    asked = Request(model="vgg16", num_gpus=16, single_gpu_images_per_sec=(400.0,))
+    plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=asked)
+    assert any(one.startswith("n1 alone would be faster") for one in plan.choice.reasons)
+
+
+def test_hosts_of_one_name_are_told_apart_in_the_plan() -> None:
+    asked = Request(model="resnet50", num_gpus=16)
+    plan = planned(brought("n1", two_switches()), brought("n1", two_switches()), request=asked)
+    assert [one.host for one in plan.choice.hosts] == ["n1 (rank 0)", "n1 (rank 1)"]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec.memory_check import require_memory
-from gputopo.launch.spec.run_spec import RunSpec, Runtime
+from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine
@@ -100,3 +100,45 @@ def test_of_a_model_that_reports_no_shape_nothing_is_refused(model: str) -> None
     require_memory(cpu_spec(model=model, batch_size=2**31 - 1), [None], host_bytes=[1])
     with pytest.raises(HardwareError):
         require_memory(cpu_spec(model="resnet20", batch_size=2**31 - 1), [None], host_bytes=[1])
+
+
+def test_the_gpus_of_every_host_are_checked_and_named_by_their_host() -> None:
+    fits = 2 * 2**20 // RESNET20
+    devices = tuple(
+        Device(
+            tower=n,
+            device=f"/job:worker/task:{n}/device:GPU:0",
+            hop_to_variables=None,
+            gpu=3,
+            rank=n,
+            host=f"n{n + 1}",
+        )
+        for n in range(2)
+    )
+    servers = tuple(Server(host=f"n{n + 1}", address=f"n{n + 1}:2222", cores=1) for n in range(2))
+    spec = msgspec.structs.replace(gpu_spec(fits + 1, 0, 1), devices=devices, servers=servers)
+    large, small = with_memory(4, 4, 4, 4), with_memory(4, 4, 4, 2)
+    require_memory(spec, [large, large], host_bytes=[1, None])
+    with pytest.raises(HardwareError, match=r"and n2 GPU 3 has 0\.0 GiB"):
+        require_memory(spec, [large, small], host_bytes=[1, None])
+
+
+def test_cpu_devices_of_several_hosts_have_the_memory_of_their_own_host() -> None:
+    devices = tuple(
+        Device(
+            tower=n,
+            device=f"/job:worker/task:{n}/device:CPU:0",
+            hop_to_variables=None,
+            rank=n,
+            host=f"n{n + 1}",
+        )
+        for n in range(2)
+    )
+    servers = tuple(Server(host=f"n{n + 1}", address=f"n{n + 1}:2222", cores=1) for n in range(2))
+    spec = msgspec.structs.replace(
+        cpu_spec(model="resnet20", batch_size=100), devices=devices, servers=servers
+    )
+    require_memory(spec, [None, None], host_bytes=[100 * RESNET20, 100 * RESNET20])
+    require_memory(spec, [None, None], host_bytes=[100 * RESNET20, None])
+    with pytest.raises(HardwareError, match="and n2 has"):
+        require_memory(spec, [None, None], host_bytes=[100 * RESNET20, 99 * RESNET20])

@@ -1,0 +1,74 @@
+import pytest
+
+from gputopo.copies.network import AT_ONCE
+from gputopo.planner.hosts.network import Card, SavedNetwork, rates_in_words, rates_of
+from gputopo.prediction.links.hosts import GRPC_GB_PER_S, GRPC_OF_CARD, rate_of_card
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.machine import Machine
+from tests.planner.hosts.machines import two_switches
+
+BARE = Machine(source="live")
+
+
+def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
+    return SavedNetwork(
+        Bandwidth(
+            source="live",
+            samples=tuple(
+                Sample(
+                    kind="network",
+                    source=f"host:{a}",
+                    destination=f"host:{b}",
+                    median_gb_per_s=rate,
+                    group=AT_ONCE if kind == AT_ONCE else None,
+                    with_reverse=kind == "both",
+                )
+                for a, b, rate, kind in samples
+            ),
+        ),
+        "on 2026-11-20",
+    )
+
+
+def test_a_measurement_of_these_hosts_counts_before_the_rate_of_their_cards() -> None:
+    saved = measured(("n1", "n2", 1.1, None), ("n2", "n1", 1.1, None))
+    rates = rates_of([Card("n1", BARE, "eth0", 100.0), Card("n2", BARE, "eth0", 100.0)], saved)
+    assert not isinstance(rates, str)
+    assert {one.basis for one in rates} == {"measured"}
+    assert rates[0].low < rates[0].gb_per_s <= 1.1
+    assert "1.1 GB/s of TCP measured on 2026-11-20" in rates_in_words(["n1", "n2"], rates)[0]
+
+
+def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> None:
+    saved = measured(
+        ("n1", "n2", 1.2, None), ("n2", "n1", 1.2, None),
+        ("n1", "n2", 1.0, "both"), ("n2", "n1", 0.9, "both"),
+        ("n1", "n2", 0.5, AT_ONCE), ("n2", "n1", 0.4, AT_ONCE),
+    )  # fmt: skip
+    rates = rates_of([Card("n1", BARE), Card("n2", BARE)], saved)
+    assert not isinstance(rates, str)
+    assert rates[0].high == pytest.approx(0.4), "the slower direction"
+
+
+def test_a_card_is_read_by_its_interface_else_the_fastest_one_is_assumed() -> None:
+    machine = two_switches()
+    rates = [rates_of([Card("n1", machine, name)], None) for name in ("eth0", None)]
+    named, assumed = (one[0] for one in rates if not isinstance(one, str))
+    assert named == rate_of_card(25.0, "mlx5_0")
+    assert "the fastest card, mlx5_0, 25 Gbit/s" in assumed.says
+    assert named.gb_per_s == assumed.gb_per_s
+
+
+@pytest.mark.parametrize("interface", ["lo", None])
+def test_an_unknown_rate_is_named_with_what_measures_it(interface: str | None) -> None:
+    why = rates_of([Card("n1", two_switches(), "eth0"), Card("n2", BARE, interface)], None)
+    assert isinstance(why, str)
+    assert "the network of n2 is not known" in why
+    assert "gputopo bandwidth --network --save" in why
+
+
+@pytest.mark.parametrize("gbit", [1.0, 10.0, 25.0, 100.0, 400.0])
+def test_copies_of_tensorflow_reach_a_share_of_a_card_and_never_100_gbit_per_s(gbit: float) -> None:
+    rate = rate_of_card(gbit, "eth0")
+    assert rate.low <= rate.gb_per_s <= rate.high <= GRPC_GB_PER_S[2] < 100 / 8
+    assert rate.gb_per_s <= GRPC_OF_CARD[1] * gbit / 8
