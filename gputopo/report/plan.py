@@ -41,6 +41,7 @@ _PARTS = {
     "variables": ("░", "magenta"),
     "network": ("▄", "blue"),
 }
+_HOSTS_NAMED = 8  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
@@ -145,9 +146,14 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
 def _hosts(choice: Candidate) -> list[tuple[str, str]]:
     """Return the hosts with their GPUs, those that have the same together."""
     return [
-        ("Host" if len(of) == 1 else f"{len(of)} hosts", f"{plain(', '.join(of))}: {words}")
+        ("Host" if len(of) == 1 else f"{len(of)} hosts", f"{_names(of)}: {words}")
         for words, of in _by_gpus(choice).items()
     ]
+
+
+def _names(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _HOSTS_NAMED} more" if len(hosts) > _HOSTS_NAMED else ""
+    return plain(", ".join(hosts[:_HOSTS_NAMED]) + more)
 
 
 def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
@@ -243,7 +249,7 @@ def _steps(candidates: Sequence[Candidate], width: int) -> list[Line]:
 def _all_gpus(candidate: Candidate) -> str:
     if not candidate.hosts:
         return f"GPU {_gpus(candidate.gpus)}"
-    return "; ".join(f"{words} of {plain(', '.join(of))}" for words, of in _by_gpus(candidate).items())
+    return "; ".join(f"{words} of {_names(of)}" for words, of in _by_gpus(candidate).items())
 
 
 def _short_gpus(candidate: Candidate) -> str:

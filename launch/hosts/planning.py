@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo import planner
 from gputopo.launch.hosts.gathering.messages import Joining
-from gputopo.launch.spec.device_names import host_names
+from gputopo.launch.spec.device_names import host_names, rank_of_place
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.cpu_devices import CPU_DEVICES
@@ -27,6 +27,7 @@ from gputopo.planner.request import HOST_PS, SPREAD, Request
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
+from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.candidate import HostGpus
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, HowMany, Plan
 
@@ -78,6 +79,7 @@ def plan_hosts(
     else:
         counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
     several = sum(map(bool, counts)) > 1
+    require_one_each(request.batch_size or 1, sum(counts), "device")
     targets: list[Target] = []
     servers: list[Server] = []
     taking: list[Joining] = []
@@ -89,6 +91,9 @@ def plan_hosts(
             if several
             else msgspec.structs.replace(request, num_gpus=number)
         )
+        if several and isinstance(request.batch_size, tuple):
+            first = sum(counts[:rank])
+            its_own = msgspec.structs.replace(its_own, batch_size=request.batch_size[first : first + number])
         taking.append(one)
         targets.append(
             own(its_own, cpu=cpu)
@@ -157,7 +162,9 @@ def _with_steps(
     ]
     cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
     steps = joint_of(parts, request, rates_of(cards, saved))
-    if not isinstance(steps, Joint) or not _has_home(choice, len(parts)):
+    if (choice.ps_device or "").startswith(HOST_PS):
+        rank_of_place(choice.ps_device or "", len(parts))
+    if not isinstance(steps, Joint):
         why = () if not isinstance(steps, str) else (f"{UNPREDICTED}: {steps}",)
         choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
         return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
@@ -184,12 +191,6 @@ def _with_steps(
     return msgspec.structs.replace(
         plan, choice=chosen, candidates=candidates, prediction=steps.prediction(candidates)
     )
-
-
-def _has_home(choice: Candidate, hosts: int) -> bool:
-    """Return whether the host whose CPU has the variables takes part."""
-    device = choice.ps_device or ""
-    return not device.startswith(HOST_PS) or int(device.removeprefix(HOST_PS)) < hosts
 
 
 def _speed(one: Candidate) -> float:

@@ -6,6 +6,9 @@
 import re
 from collections.abc import Sequence
 
+from gputopo.planner.request import HOST_PS
+from gputopo.values.errors import UsageError
+
 JOB = "worker"
 _TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
 
@@ -43,3 +46,13 @@ def short_name(device: str) -> str:
 def host_names(names: Sequence[str]) -> list[str]:
     """Return what hosts are called, by rank: several of one name have their ranks besides."""
     return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]
+
+
+def rank_of_place(place: str, hosts: int) -> int:
+    """Return N of a place for the variables `host:N`. Raises UsageError where so few hosts train."""
+    rank = int(place.removeprefix(HOST_PS))
+    if rank >= hosts:
+        raise UsageError(
+            f"--ps {place} is not among the {hosts} hosts that train", f"give host:0 to host:{hosts - 1}"
+        )
+    return rank

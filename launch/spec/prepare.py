@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.device_names import device_name, host_names, rank_of
+from gputopo.launch.spec.device_names import device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
@@ -332,12 +332,7 @@ def _server_device(target: Target) -> str | None:
     if not target.others:
         return ps_device(choice, target.backend)
     if choice.ps_device is not None and choice.ps_device.startswith(HOST_PS):
-        rank = int(choice.ps_device.removeprefix(HOST_PS))
-        if rank > len(target.others):
-            raise UsageError(
-                f"--ps {choice.ps_device} is not among the {_counted_hosts(target)} that train",
-                f"give host:0 to host:{len(target.others)}",
-            )
+        rank = rank_of_place(choice.ps_device, len(target.others) + 1)
         return device_name("CPU", 0, rank)
     own = ps_device(choice, target.backend)
     if own is None:

@@ -116,6 +116,8 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
 def planned(hosts: "Sequence[Joining]", request: "Request") -> "Target":
     """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it."""
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
+    from gputopo.launch.spec.rules.hosts import OF_ONE_PROCESS
+    from gputopo.values.run.all_reduce import parse
 
     if all(one.machine is None or not one.machine.gpus for one in hosts):
         raise HardwareError(
@@ -127,6 +129,12 @@ def planned(hosts: "Sequence[Joining]", request: "Request") -> "Target":
         return target_alone(hosts[0], request, cpu=cpu)
 
     found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request))
+    asked = request.all_reduce
+    if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
+        raise UsageError(
+            f"--all-reduce {asked} is within one process, and each host of a training has its own",
+            "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",
+        )
     for line in (*found.says, *found.target.plan.warnings):
         note(line)
     return found.target

@@ -9,7 +9,7 @@ from gputopo.values.run import all_reduce
 # TensorFlow 2.21: a process that joins servers as one of them resolves the collectives of its own devices
 # within itself and those of the servers at the leader, so both wait until the time limit. They work where it
 # joins as another job, and a server has its devices too. NcclAllReduce is of one process in any case.
-_OF_ONE_PROCESS = ("collective", "nccl", "nccl_op")
+OF_ONE_PROCESS = ("collective", "nccl", "nccl_op")
 
 
 def _on_several(when: Callable[[RunSpec], bool]) -> Callable[[RunSpec], bool]:
@@ -17,7 +17,7 @@ def _on_several(when: Callable[[RunSpec], bool]) -> Callable[[RunSpec], bool]:
 
 
 def _of_one_process(spec: RunSpec) -> bool:
-    return spec.all_reduce is not None and all_reduce.parse(spec.all_reduce).name in _OF_ONE_PROCESS
+    return spec.all_reduce is not None and all_reduce.parse(spec.all_reduce).name in OF_ONE_PROCESS
 
 
 HOSTS_RULES: tuple[Rule, ...] = (
