@@ -113,10 +113,11 @@ def check(request: Request, machine: Machine) -> None:
     if holder is not None:
         _check_holder(holder, request, indices)
     given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
-    _check_batch_size(request)
+    check_batch_size(request)
 
 
-def _check_batch_size(request: Request) -> None:
+def check_batch_size(request: Request) -> None:
+    """Raise UsageError for batches below 1, or one for each GPU where their number is not given."""
     asked = request.batch_size
     if isinstance(asked, tuple) and request.num_gpus == "auto":
         raise UsageError(

@@ -5,7 +5,7 @@ equally good ones that near its network card. Where the speeds of GPUs and netwo
 hosts together are predicted (`gputopo.planner.hosts`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -23,7 +23,7 @@ from gputopo.planner.hosts.how_many import how_many
 from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, places
 from gputopo.planner.hosts.network import Card, SavedNetwork, rates_of
 from gputopo.planner.hosts.words import fewer_hosts, gpus_of_hosts, scaling
-from gputopo.planner.request import HOST_PS, SPREAD, Request
+from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
@@ -66,54 +66,64 @@ def plan_hosts(
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
     if request.num_gpus == "auto":
+        check_batch_size(request)
         if not on_cpu:
-            count = how_many(
-                sum(_usable(one, request) for one in hosts),
-                request.gain,
-                partial(_trial, hosts, request, saved),
-            )
+            largest = sum(_usable(one, request) for one in hosts)
+            count = how_many(largest, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
+    requests = _requests(hosts, request, on_cpu=on_cpu)
+    taking = [hosts[rank] for rank in requests]
+    targets = [
+        own(its_own, cpu=cpu)
+        if rank == 0
+        else target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu)
+        for rank, its_own in requests.items()
+    ]
+    found = targets[0]
+    if len(targets) > 1:
+        interfaces = [_text(one, "interface") for one in taking]
+        found = joint(targets, [_server(one) for one in taking], request, interfaces)
+        if found.backend == "gpu":
+            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
+    if count is not None:
+        found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
+    return Planned(found, _unequal(hosts, requests))
+
+
+def _requests(hosts: Sequence[Joining], request: Request, *, on_cpu: bool) -> dict[int, Request]:
+    """Return the request for each host that takes part, by rank. Raises UsageError."""
     assert request.num_gpus != "auto"
     if on_cpu:
         counts = cpu_devices_of_each(len(hosts), request.num_gpus)
     else:
         counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
-    several = sum(map(bool, counts)) > 1
     require_one_each(request.batch_size or 1, sum(counts), "device")
-    targets: list[Target] = []
-    servers: list[Server] = []
-    taking: list[Joining] = []
+    if counts[0] == sum(counts):
+        return {0: msgspec.structs.replace(request, num_gpus=counts[0])}
+    found: dict[int, Request] = {}
     for rank, (one, number) in enumerate(zip(hosts, counts, strict=True)):
-        if not number:
-            continue
-        its_own = (
-            request_of(request, number, rank, interface=_text(one, "interface"))
-            if several
-            else msgspec.structs.replace(request, num_gpus=number)
-        )
-        if several and isinstance(request.batch_size, tuple):
+        its_own = request_of(request, number, rank, interface=_text(one, "interface"))
+        if isinstance(request.batch_size, tuple):
             first = sum(counts[:rank])
             its_own = msgspec.structs.replace(its_own, batch_size=request.batch_size[first : first + number])
-        taking.append(one)
-        targets.append(
-            own(its_own, cpu=cpu)
-            if rank == 0
-            else target_alone(one, its_own, cpu=cpu, require_gpu=require_gpu)
-        )
-        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
-        servers.append(Server(host=one.name, address=address, cores=int(one.resources.get("cores", 1))))
-    says: tuple[str, ...] = ()
-    if len(set(counts)) > 1:
-        shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
-        says = (f"the hosts train with unequal numbers of devices: {shares}",)
-    found = targets[0]
-    if several:
-        found = joint(targets, servers, request, [_text(one, "interface") for one in taking])
-        if found.backend == "gpu":
-            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
-    if count is not None:
-        found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return Planned(found, says)
+        if number:
+            found[rank] = its_own
+    return found
+
+
+def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple[str, ...]:
+    """Return that hosts train with unequal numbers of devices, or with none, where they do."""
+    counts = [requests[rank].num_gpus if rank in requests else 0 for rank in range(len(hosts))]
+    if len(set(counts)) == 1:
+        return ()
+    shares = ", ".join(f"{one.name} {number}" for one, number in zip(hosts, counts, strict=True))
+    return (f"the hosts train with unequal numbers of devices: {shares}",)
+
+
+def _server(host: Joining) -> Server:
+    address = f"[{host.address}]" if ":" in host.address else host.address
+    cores = int(host.resources.get("cores", 1))
+    return Server(host=host.name, address=f"{address}:{host.port}", cores=cores)
 
 
 def target_alone(host: Joining, request: Request, *, cpu: bool = False, require_gpu: bool = False) -> Target:

@@ -9,7 +9,8 @@ What TensorFlow's copies between hosts (gRPC) reach of a network, and at most:
 | 0.67 GB/s in both directions at once, on a core each, loopback, TensorFlow 2.21 | gputopo |
 | 9.3 of 10 Gbit/s by iperf | tensorflow/benchmarks issue 29 |
 
-No figure of TensorFlow 2 between hosts with many cores was found: so the range is wide.
+No figure of TensorFlow 2 between hosts with many cores was found, so the most in one direction, 1 GB/s, is
+ours and its range is wide.
 """
 
 from collections.abc import Mapping, Sequence

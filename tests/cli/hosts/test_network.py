@@ -1,6 +1,7 @@
 """`gputopo bandwidth --network`: what is refused, and two hosts on loopback, the other one a thread."""
 
 import json
+import platform
 import socket
 
 import pytest
@@ -11,6 +12,7 @@ from gputopo.launch.hosts.gathering.messages import End
 from gputopo.launch.jobs.hosts.network import take_part
 from gputopo.launch.jobs.hosts.serving import free_port
 from gputopo.probes.network.tcp import Listener
+from gputopo.runs.history import history_file, latest_network
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import slurm_step
 from tests.launch.hosts.meetings import LOOPBACK, Later, joining
@@ -61,7 +63,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
             return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
 
     later = Later(other)
-    done = call("bandwidth", "--hosts", f"{LOOPBACK}:{port},n1", "--node-rank", "0", "--json")
+    done = call("bandwidth", "--hosts", f"{LOOPBACK}:{port},n1", "--node-rank", "0", "--json", "--save")
     assert later.result() == End(exit_code=done.code)
     assert done.code == 0
     document = json.loads(done.out)
@@ -70,6 +72,9 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
     assert (kinds.count("network"), kinds.count("network_latency")) == (4, 1)
     assert "measuring between 2 hosts" in done.err
     assert "TCP probe" in document["notes"][0]
+    saved = latest_network(history_file(), {"n1", platform.node()})
+    assert saved is not None
+    assert len(saved.bandwidth.samples) == len(document["samples"])
 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,3 +258,23 @@ def test_hosts_of_one_name_are_told_apart_in_the_plan() -> None:
     asked = Request(model="resnet50", num_gpus=16)
     plan = planned(brought("n1", two_switches()), brought("n1", two_switches()), request=asked)
     assert [one.host for one in plan.choice.hosts] == ["n1 (rank 0)", "n1 (rank 1)"]
+
+
+def test_batches_of_each_device_are_those_of_all_hosts_in_their_order() -> None:
+    asked = Request(model="resnet50", batch_size=(64,) * 8 + (32,) * 8, single_gpu_images_per_sec=(400.0,))
+    hosts = (brought("n1", two_switches()), brought("n2", two_switches()))
+    plan = planned(*hosts, request=asked)
+    assert plan.choice.batch_sizes == asked.batch_size
+    assert plan.choice.compute_ms == pytest.approx(64 / 400 * 1e3)
+    with pytest.raises(UsageError, match="--batch-size has 8 numbers for 16 devices"):
+        planned(*hosts, request=msgspec.structs.replace(asked, batch_size=(64,) * 8))
+    with pytest.raises(UsageError, match="cannot be combined with --num-gpus auto"):
+        planned(*hosts, request=msgspec.structs.replace(asked, num_gpus="auto"))
+
+
+def test_a_host_that_does_not_take_part_cannot_hold_the_variables_of_a_plan() -> None:
+    hosts = (brought("n1", two_switches()), brought("n2", two_switches()))
+    asked = Request(model="resnet50", num_gpus=16)
+    assert planned(*hosts, request=msgspec.structs.replace(asked, ps="host:1")).choice.ps_device == "host:1"
+    with pytest.raises(UsageError, match="--ps host:2 is not among the 2 hosts"):
+        planned(*hosts, request=msgspec.structs.replace(asked, ps="host:2"))

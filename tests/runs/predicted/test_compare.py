@@ -138,6 +138,27 @@ def test_the_gpu_that_computes_longer_than_the_others_is_named() -> None:
     )
 
 
+def test_the_network_of_a_host_is_named_where_it_takes_most_of_the_step() -> None:
+    result, plan = invented((0.1, 0.1))
+    choice = msgspec.structs.replace(
+        plan.choice,
+        variable_update="replicated",
+        all_reduce="hierarchical",
+        exposed_ms={"weights": 0.0, "gradients": 1.0, "variables": 2.0, "network": 5.0},
+        links={"gradients": "link of n1 GPU 0, sending", "network": "network of n2"},
+        images_per_sec_low=300.0,
+        images_per_sec_high=400.0,
+    )
+    found = compared(result, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.verdict == "slower"
+    assert found.parts["rest"].predicted == pytest.approx(8.0)
+    slow = msgspec.structs.replace(result.devices[0], compute_ms=100.0, weights_ms=0.0)
+    later = msgspec.structs.replace(result, devices=(slow, slow))
+    found = compared(later, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.resource == "network of n2"
+    assert "gputopo bandwidth --network --save measures it" in found.says
+
+
 def test_one_gpu_is_compared_too() -> None:
     found = compared(*invented((0.16,)))
     assert found.resource == "GPU 0 (NVIDIA GeForce GTX 1070)"
