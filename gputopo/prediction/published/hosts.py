@@ -2,7 +2,11 @@
 
 Each training is distributed_replicated of tf_cnn_benchmarks: a host adds the gradients of its own GPUs, sends
 them to parameter servers on the hosts, which have equal shares of the variables, and receives the variables.
-What the network adds to the step of one host, as published, is predicted; no constant is fitted to these.
+What the network adds to the step of one host, as published, is predicted. No constant is fitted to these; but
+that what is sent back is waited for as within a host was kept because these figures agree with it better than
+with its overlapping the backward pass. Rates of cards are those of the instances; servers of Piz Daint are
+assumed.
+
 `python -m gputopo.prediction.published.hosts` prints them.
 """
 
