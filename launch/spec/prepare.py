@@ -78,7 +78,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     spec = msgspec.structs.replace(
         requested,
         model=model,
-        devices=_devices(target),
+        devices=devices_of(target),
         servers=target.servers,
         variable_update=choice.variable_update,
         ps_device=_server_device(target),
@@ -87,7 +87,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         exchange=_exchange(target, requested.exchange),
         data=_data(requested.data, model),
         precision=_precision(requested),
-        max_clocks_mhz={} if backend == "cpu" else _max_clocks_of_all(target),
+        max_clocks_mhz={} if backend == "cpu" else max_clocks_of_all(target),
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
         says=_notes(target, requested, count),
@@ -256,7 +256,8 @@ def max_clocks(machine: Machine | None, gpus: tuple[int, ...], rank: int = 0) ->
     return found
 
 
-def _max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
+def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
+    """Return those of all hosts of a target."""
     found: dict[str, dict[str, int]] = {}
     for rank, one in enumerate((target, *target.others)):
         found |= max_clocks(one.machine, one.plan.choice.gpus, rank)
@@ -299,12 +300,12 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
     return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
 
 
-def _devices(target: Target) -> tuple[Device, ...]:
+def devices_of(target: Target) -> tuple[Device, ...]:
     """Return the towers of all hosts, those of rank 0 first."""
     found: list[Device] = []
     kind = "GPU" if target.backend == "gpu" else "CPU"
     holder = rank_of(_server_device(target) or "")
-    hosts = _host_names(target)
+    hosts = host_names(target)
     for rank, one in enumerate((target, *target.others)):
         choice = one.plan.choice
         if target.others:  # distances to the variables, as this host sees them
@@ -326,7 +327,7 @@ def _devices(target: Target) -> tuple[Device, ...]:
     return tuple(found)
 
 
-def _host_names(target: Target) -> list[str]:
+def host_names(target: Target) -> list[str]:
     """Return what the hosts are called, by rank: several of one name have their ranks besides."""
     names = [server.host for server in target.servers]
     return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]

@@ -79,8 +79,7 @@ def run(
     options = OutputOptions(**showing.fields)
     asked = {**placed(placement), **training.typed}
     if program:
-        typed = {**hosts.typed, **showing.typed}
-        _refuse_for_program(asked, typed, options, has_capture=bool(sources))
+        _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
     elif options.leave_children:
         raise UsageError(
             "--leave-children is for your own program: the built-in core leaves no process",
@@ -89,14 +88,16 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)
-    if not program and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
         request = request_of(placement.fields, asked, model, training.fields)
         _require_several(options, request, sources)
         typed = {**placement.typed, **training.typed, **hosts.typed, **showing.typed, "model": model}
-        return start_hosts(run, starting, HostOptions(**hosts.fields), typed)
-    if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
+        return start_hosts(run, starting, HostOptions(**hosts.fields), typed, program=program)
+    if (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
+        if program:
+            return _run_on_hosts(found, hosts, program, placement.fields, asked, sources, options)
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
-    for name in sorted({*hosts.typed} - {"num_hosts"}) if not program else ():
+    for name in sorted({*hosts.typed} - {"num_hosts"}):
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
@@ -159,6 +160,25 @@ def _train_on_hosts(
     alike = {"model": model, **asked}
     job = Job(request, alike, lambda target: spec_of(target, model, asked, **training.fields))
     return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
+
+
+def _run_on_hosts(
+    allocation: Allocation,
+    hosts: Given,
+    program: tuple[str, ...],
+    placement: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    sources: tuple[str, ...],
+    options: OutputOptions,
+) -> int:
+    from gputopo.cli.run.program_hosts import run_on_hosts
+    from gputopo.launch.supervise import run_folder as runs
+
+    request = request_of(placement, asked, None, {})
+    _require_several(options, request, sources)
+    runs.check_output(None if options.output is None else Path(options.output))
+    machine = planned_machine(())
+    return run_on_hosts(allocation, HostOptions(**hosts.fields), program, request, asked, machine, options)
 
 
 def _require_several(options: OutputOptions, request: "Request", sources: tuple[str, ...]) -> None:

@@ -57,11 +57,11 @@ def _lead(
     from gputopo.cli.run import training
 
     assert allocation.leader.name is not None, "rank 0 has a name"
-    with meeting_of(allocation, hosts, _common(job.asked)) as meeting:
+    with meeting_of(allocation, hosts, common(job.asked)) as meeting:
         joined = meeting.wait(hosts.join_timeout)
-        own = _joining(allocation, job, machine, allocation.leader.name, options)
+        own = joining_run(allocation, job.asked, machine, allocation.leader.name, options)
         with contextlib.ExitStack() as claims:
-            target = _joint_target(job, {0: own, **joined}, machine, options, claims)
+            target = joint_target(job.request, {0: own, **joined}, machine, options, claims)
             spec = job.spec_of(target)
             training.require_runnable(target, spec, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
@@ -69,8 +69,12 @@ def _lead(
             return training.train(target, spec, options, meeting=meeting)
 
 
-def _joining(
-    allocation: Allocation, job: Job, machine: "Machine", address: str, options: OutputOptions
+def joining_run(
+    allocation: Allocation,
+    asked: Mapping[str, Any],
+    machine: "Machine",
+    address: str,
+    options: OutputOptions,
 ) -> "Joining":
     """Return what a host brings. Raises HardwareError for a broken driver."""
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
@@ -83,7 +87,7 @@ def _joining(
     return joining(
         allocation,
         None if on_cpu else machine,
-        _common(job.asked),
+        common(asked),
         address=address,
         port=given or free_port(),
         resources={
@@ -94,15 +98,15 @@ def _joining(
     )
 
 
-def _common(asked: Mapping[str, Any]) -> dict[str, Any]:
+def common(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that all hosts must have been given alike, as JSON has them."""
     alike = {name: value for name, value in asked.items() if name not in _MAY_DIFFER}
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
     return found
 
 
-def _joint_target(
-    job: Job,
+def joint_target(
+    wanted: "Request",
     joined: "Mapping[int, Joining]",
     machine: "Machine",
     options: OutputOptions,
@@ -130,7 +134,7 @@ def _joint_target(
         return choose_and_claim(machine, choose, claims, os.environ, "gputopo run", on_problem=note)
 
     hosts = [joined[rank] for rank in sorted(joined)]
-    planned = plan_hosts(hosts, job.request, own, cpu=options.cpu, require_gpu=options.require_gpu)
+    planned = plan_hosts(hosts, wanted, own, cpu=options.cpu, require_gpu=options.require_gpu)
     for line in planned.says:
         note(line)
     return planned.target
@@ -139,14 +143,14 @@ def _joint_target(
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
     from gputopo.launch.hosts.gathering.messages import Start, Unused
 
-    place = _place(spec.servers, host.address, host.port)
+    place = place_of(spec.servers, host.address, host.port)
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
     plan = target.others[place - 1].plan
     return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
 
 
-def _place(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
+def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
     """Return the number of a host's server among those that take part."""
     ends = (f"{address}:{port}", f"[{address}]:{port}")
     return next((number for number, one in enumerate(servers) if one.address in ends), None)
@@ -158,7 +162,7 @@ def _take_part(
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
     from gputopo.launch.hosts.gathering.messages import Start, Unused
 
-    bringing = _joining(allocation, job, machine, address_of(allocation, hosts), options)
+    bringing = joining_run(allocation, job.asked, machine, address_of(allocation, hosts), options)
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
@@ -180,7 +184,7 @@ def _serve(
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    place = _place(spec.servers, bringing.address, bringing.port)
+    place = place_of(spec.servers, bringing.address, bringing.port)
     assert place is not None, "rank 0 starts hosts that its spec names"
     indices = [device.gpu for device in spec.devices if device.rank == place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []
