@@ -178,6 +178,8 @@ def _finished(
     from gputopo.report.runs.program import program_lines
 
     record.finish(name, ending, failure)
+    if failure is not None:
+        note(failure.cause)
     result = record.summary.result()
     for line in program_lines(result):
         note(line)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -108,7 +108,7 @@ def _lead(
                 Leading,
                 meeting,
                 [0, *(rank for rank, place in places.items() if place is not None)],
-                spec.servers[0].host,
+                target.servers[0].host,
                 program[0],
             ),
         )
@@ -181,7 +181,7 @@ def _follow(
     assert isinstance(reply, Start)
     begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
-    name = PurePath(program[0]).name
+    name = program[0]
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
     where = (
         f"{name} runs on GPU {', '.join(map(str, spec.gpus))}" if spec.gpus else f"{name} runs without a GPU"
@@ -210,7 +210,8 @@ def _follow(
             own,
             partial(Following, guest, part.host, program[0]),
         )
-    note(f"the run is over, exit code {code}: its result is on rank 0")
+    if not code:
+        note(f"the run is over, exit code {code}: its result is on rank 0")
     return code
 
 
