@@ -100,7 +100,7 @@ def _planned_and_made(
     )
     try:
         if workers is not None:
-            return made_with_workers(target, workers, found.says)
+            return made_with_workers(target, workers, found.says, asked=num_gpus)
         return _made(target, found, built=is_built(model))
     except BaseException:
         claims.close()
