@@ -7,6 +7,7 @@ from gputopo.launch.script.strategy import planned, strategy
 from gputopo.launch.script.workers import lines_of_workers, made_with_workers
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Driver, Machine
+from tests.launch.forks import run_program
 from tests.launch.hosts.environs import ray_train
 from tests.launch.specs import machine
 
@@ -53,3 +54,25 @@ def test_a_cluster_that_is_not_understood_never_becomes_a_strategy_of_one_host(
     monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(UsageError, match=what):
         strategy()
+
+
+LATE = """
+import os, tensorflow as tf
+import gputopo.launch
+from gputopo.launch.script import strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+tf.constant(1.0)
+os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
+try:
+    gputopo.launch.strategy()
+except door.UsageError as error:
+    print(error.what, "|", error.hint)
+"""
+
+
+@pytest.mark.tensorflow
+def test_workers_are_not_joined_where_tensorflow_has_made_its_devices() -> None:
+    done = run_program("-c", LATE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
