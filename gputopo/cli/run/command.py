@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+
 from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+from gputopo.cli.hosts.exporting import exports_hosts
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import PlanOptions, update_of
 from gputopo.cli.printing import note
@@ -88,6 +91,8 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)
+    if exports_hosts(options.shape, HostOptions(**hosts.fields)):
+        return _export(hosts, program, placement, asked, model, training, showing, sources, options)
     if (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
         request = request_of(placement.fields, asked, model, training.fields)
         _require_several(options, request, sources)
@@ -160,6 +165,40 @@ def _train_on_hosts(
     alike = {"model": model, **asked}
     job = Job(request, alike, lambda target: spec_of(target, model, asked, **training.fields))
     return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
+
+
+def _export(
+    hosts: Given,
+    program: tuple[str, ...],
+    placement: Given,
+    asked: Mapping[str, Any],
+    model: str | None,
+    training: Given,
+    showing: Given,
+    sources: tuple[str, ...],
+    options: OutputOptions,
+) -> int:
+    from gputopo.cli.hosts.exporting import show_hosts_start, words_of_hosts
+    from gputopo.launch.spec.prepare import spec_of
+    from gputopo.launch.spec.target import rehearsal_name
+
+    request = request_of(placement.fields, asked, model, training.fields)
+    _require_several(msgspec.structs.replace(options, dry_run=False), request, ())
+    typed = {**training.typed, **words_of_hosts(options.shape, hosts.typed), **showing.typed}
+    words = start.words_of(declared := parameters_of(run), typed)
+    if model is not None:
+        words = ["--model", model, *words, *start.placement_words(declared, placement.typed)]
+    return show_hosts_start(
+        options.shape,
+        HostOptions(**hosts.fields),
+        request,
+        planned_machine(sources),
+        words,
+        rehearsal_of=rehearsal_name(sources),
+        program=program,
+        spec_of=None if model is None else lambda target: spec_of(target, model, asked, **training.fields),
+        folders_of=start.folders_of,
+    )
 
 
 def _run_on_hosts(

@@ -63,7 +63,7 @@ from gputopo.launch.script import strategy as door
 from gputopo.values.machine import Driver, Machine
 door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 tf.constant(1.0)
-os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
+os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
 try:
     gputopo.launch.strategy()
 except door.UsageError as error:
