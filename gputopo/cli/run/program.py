@@ -178,7 +178,7 @@ def _finished(
     from gputopo.report.runs.program import program_lines
 
     record.finish(name, ending, failure)
-    if failure is not None:
+    if failure is not None and failure.kind != "hung":  # that is shown as it is recorded
         note(failure.cause)
     result = record.summary.result()
     for line in program_lines(result):
