@@ -10,8 +10,7 @@ import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, event_of
 from gputopo.runs.device_results import batch_sizes, device_results
-from gputopo.runs.hardware.judge import judge_hardware
-from gputopo.runs.hardware.record import HardwareRecord
+from gputopo.runs.hardware.hosts import HostRecords
 from gputopo.runs.life import Life
 from gputopo.runs.ran import PROGRAM, what_ran
 from gputopo.runs.speed.counted import CountedSteps
@@ -75,7 +74,7 @@ class Summary:
         self._life = Life()
         self._paces = Paces(())
         self._one_machine = OneMachine({})
-        self.hardware: HardwareRecord | None = None  # of a program of the user
+        self.hardware: HostRecords | None = None  # of a program of the user
         self._last_time_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -90,7 +89,7 @@ class Summary:
         if isinstance(event, RunStarted):
             self._paces = Paces(event.devices, batches=batch_sizes(event), known=event.known)
             if event.spec.get("task") == PROGRAM:
-                self.hardware = HardwareRecord(event.devices)
+                self.hardware = HostRecords(event.devices, event.spec)
         self._paces.add(event)
         match event:
             case Step():
@@ -158,8 +157,8 @@ class Summary:
             cost=check.judgement.cost,
             host_load=check.judgement.host,
             replica_difference=self._replicas.largest_difference if self._replicas else None,
-            hardware=None if self.hardware is None else judge_hardware(self.hardware),
-            placed=None if self.hardware is None else self.hardware.placement.placed(),
+            hardware=None if self.hardware is None else self.hardware.judge(),
+            placed=None if self.hardware is None else self.hardware.placed(),
             **self._from_start(),
             **self._from_events(),
             **self._batches(),

@@ -21,8 +21,8 @@ _SSH = (
 )
 # A host that ends, or fails, must not end the others: the driver does, after rank 0 has reported why. The
 # CPUs of a rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
-_SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none")
-_MPIRUN = ("mpirun", "--bind-to", "none")
+SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none")
+MPIRUN = ("mpirun", "--bind-to", "none")
 _RANK_OF_STEP, _RANK_OF_MPI = "SLURM_NODEID", "OMPI_COMM_WORLD_RANK,PMI_RANK"
 # Of the driver's environment, for hosts that do not get it from the starter. TF_CONFIG is of one host.
 _PASSED_ON = re.compile(r"(?!TF_CONFIG$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
@@ -108,11 +108,11 @@ def starts(starting: Starting, agents: Agents, is_here: Callable[[str], bool]) -
     hosts = ("--hosts", listed or ",".join(map(str, starting.hosts)))
     if starting.starter == "srun":
         step = (f"--nodes={starting.size}", f"--ntasks={starting.size}", f"--nodelist={','.join(names)}")
-        command = (*_SRUN, *step, *_agent(agents, _RANK_OF_STEP, "", hosts, remote=False))
+        command = (*SRUN, *step, *_agent(agents, _RANK_OF_STEP, "", hosts, remote=False))
         return (Start(ranks=ranks, command=command),)
     if starting.starter == "mpirun":
         where = ("-n", str(starting.size), "--host", ",".join(names))
-        command = (*_MPIRUN, *where, *_agent(agents, _RANK_OF_MPI, "", hosts, remote=True))
+        command = (*MPIRUN, *where, *_agent(agents, _RANK_OF_MPI, "", hosts, remote=True))
         return (Start(ranks=ranks, command=command, tethers_all=False),)
     return tuple(_by_ssh(agents, rank, name, hosts, is_here=is_here(name)) for rank, name in enumerate(names))
 
@@ -162,4 +162,4 @@ def not_started(start: Start, code: int, lines: Sequence[str], python: str) -> H
     )
 
 
-__all__ = ["Agents", "Start", "Starting", "find", "not_started", "starts"]
+__all__ = ["MPIRUN", "SRUN", "Agents", "Start", "Starting", "find", "not_started", "starts"]

@@ -10,7 +10,7 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.starters import Claim
 from gputopo.values.errors import UsageError
 
-__all__ = ["Allocation", "HostAddress", "find", "is_started"]
+__all__ = ["Allocation", "HostAddress", "claim_of", "find", "is_started"]
 
 _ALONE = "--num-hosts 1 takes this host alone"
 
@@ -46,7 +46,7 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
     rank 0, and where several hosts, or several tasks on one, are not understood.
     """
-    asked = _asked(options)
+    asked = claim_of(options)
     if options.num_hosts == 1:
         return None
     found = _claims(environ)
@@ -77,7 +77,7 @@ def _speaks(claim: Claim) -> bool:
     return (claim.size or 0) > 1 or claim.tasks_per_host > 1
 
 
-def _asked(options: HostOptions) -> Claim | None:
+def claim_of(options: HostOptions) -> Claim | None:
     """Return the claim of the options. Raises UsageError where they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:

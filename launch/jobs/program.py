@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gputopo.launch.jobs import leftovers
@@ -37,34 +37,40 @@ class Ending:
     """How a program ended. `status`: as subprocess has it, -n for signal n.
 
     `passed`: the signals that came for it. `out_of_memory`: SIGKILL, while the kernel's count of such kills
-    rose. `left`: processes that it left behind, in words. `stalled`: it was ended because it hung (see Stop).
+    rose. `left`: processes that it left behind, in words. `stopped`: the exit code for which it was ended,
+    whatever it ended with: it hung, or the run failed elsewhere (see Stop).
     """
 
     status: int
     passed: frozenset[int] = frozenset()
     out_of_memory: bool = False
     left: str | None = None
-    stalled: bool = False
+    stopped: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """The program's exit code; 128 + n if signal n ended it; that of a hang, whatever it ended with."""
-        if self.stalled:
-            return int(ExitCode.HARDWARE)
+        """The program's exit code; 128 + n if signal n ended it; that for which it was stopped."""
+        if self.stopped is not None:
+            return self.stopped
         return self.status if self.status >= 0 else 128 - self.status
 
 
 class Stop:
-    """Lets another thread than that of `run_program` end the program, as one that hangs."""
+    """Lets another thread than that of `run_program` end the program, as one that hangs.
+
+    `exit_code`: what its run ends with then.
+    """
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
         self.asked = False
+        self.exit_code = int(ExitCode.HARDWARE)
 
-    def ask(self) -> bool:
+    def ask(self, exit_code: int = ExitCode.HARDWARE) -> bool:
         """Ask for the end of the program; False where it has ended by itself."""
         if not self._decided.acquire(blocking=False):
             return False
+        self.exit_code = int(exit_code)
         self.asked = True
         # Wakes `run_program`, and is ignored by default should that be over.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
@@ -95,6 +101,7 @@ def run_program(
     leave_children: bool = False,
     ours: Ours | None = None,
     stop: Stop | None = None,
+    on_end: Callable[[Ending], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Ending:
     """Run a program to its end.
@@ -104,7 +111,8 @@ def run_program(
     that ended the program, and for processes that it left behind: they are ended, or left running with
     `leave_children`. `ours`: children that other threads start meanwhile. `stop`: where one asks for the end
     of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some seconds; with
-    `leave_children` it alone. Raises UsageError if the program is not there. Main thread only.
+    `leave_children` it alone. `on_end` is called as soon as the program has ended, before what it left behind
+    is. Raises UsageError if the program is not there. Main thread only.
     """
     check_program(command, environment)
     waited_for = _PASSED_ON | {signal.SIGCHLD}
@@ -124,23 +132,25 @@ def run_program(
                 if got.si_signo != signal.SIGCHLD:
                     passed.add(got.si_signo)
                     _pass_on(got, process.pid, witness)
-            stalled = stop.over()
-            if stalled:
-                _end_hung(process, ours, report, alone=leave_children)
+            stopped = stop.exit_code if stop.over() else None
+            if stopped is not None:
+                _end_stopped(process, ours, report, alone=leave_children)
             status = process.wait()
             kills = _difference(kills_before, count_oom_kills())
-            if not stalled and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
+            killed = -status == signal.SIGKILL and kills > 0 and stopped is None
+            ending = Ending(status, frozenset(passed), killed, stopped=stopped)
+            on_end(ending)
+            if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
                 report(_killed(command[0], -status, kills))
             left = _end_leftovers(command[0], ours, report, leave=leave_children)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, at_child)
-    killed = -status == signal.SIGKILL and kills > 0 and not stalled
-    return Ending(status, frozenset(passed), killed, left, stalled)
+    return replace(ending, left=left)
 
 
-def _end_hung(process: subprocess.Popen[bytes], ours: Ours, report: Report, *, alone: bool) -> None:
-    """End a program that hangs; one that is stuck in a driver call is given up."""
+def _end_stopped(process: subprocess.Popen[bytes], ours: Ours, report: Report, *, alone: bool) -> None:
+    """End a program, such as one that hangs; one that is stuck in a driver call is given up."""
     stuck = leftovers.end(ours, program=process.pid, alone=alone)
     _report_stuck(stuck, report)
     if any(one.pid == process.pid for one in stuck):

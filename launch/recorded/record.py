@@ -20,7 +20,7 @@ from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, S
 from gputopo.values.run.verdict import Known
 
 # The kind of failure by the signal that came for the program, as for a worker.
-_STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
+STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
 
 
 class ProgramRecord:
@@ -37,11 +37,13 @@ class ProgramRecord:
         self._log = log
         self._on_event = on_event
         self._on_problem = on_problem
+        self._has_failed = False
         self._began = time.monotonic()
 
     def add(self, event: Event) -> None:
         """Add the next event. Never raises for the file."""
         self.summary.add(event)
+        self._has_failed = self._has_failed or isinstance(event, RankFailed)
         if self._log is not None:
             try:
                 self._log.write(event)
@@ -51,7 +53,7 @@ class ProgramRecord:
         for found in self._looks.add(event):
             self.add(found)
         hardware = self.summary.hardware
-        news = hardware.placement.news() if isinstance(event, Sample) and hardware is not None else None
+        news = hardware.news() if isinstance(event, Sample) and hardware is not None else None
         if news is not None:
             self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
@@ -59,23 +61,27 @@ class ProgramRecord:
         """Record that the program is about to start."""
         self.add(started(spec, Known()))
 
-    def finish(self, command: str, ending: Ending) -> None:
-        """Record slow devices and how the program ended, and close the file."""
+    def finish(self, command: str, ending: Ending, elsewhere: RankFailed | None = None) -> None:
+        """Record slow devices and how the program ended, and close the file.
+
+        `elsewhere`: what ended the run of several hosts, be it on another one.
+        """
         for found in self._looks.end(self.summary.check()):
             self.add(found)
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
-        # Of one that was ended because it hung, the failure was recorded then.
-        failure = None if ending.stalled else failure_of(command, ending, time_s=time.time())
-        if failure is not None:
+        failure = elsewhere
+        if failure is None and ending.stopped is None:
+            failure = failure_of(command, ending, time_s=time.time())
+        if failure is not None and not self._has_failed:  # one that hung has failed then
             self.add(failure)
-        stopped = failure is not None and failure.kind in _STOPPED.values()
-        failed = failure is not None or ending.stalled
+        stopped = failure is not None and failure.kind in STOPPED.values()
+        failed = failure is not None or self._has_failed
         self.add(
             RunFinished(
                 time_s=time.time(),
                 status="interrupted" if stopped else "failed" if failed else "complete",
-                exit_code=ending.exit_code,
+                exit_code=ending.exit_code if elsewhere is None else elsewhere.exit_code,
                 wall_s=time.monotonic() - self._began,
             )
         )
@@ -107,11 +113,11 @@ def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | N
     if ending.status == 0:
         return None
     name = PurePath(command).name
-    came = next((_STOPPED[number] for number in sorted(ending.passed) if number in _STOPPED), None)
+    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
     signum = -ending.status if ending.status < 0 else None
     sent = None if signum is None else signal_name(signum)
     if came is not None:
-        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in _STOPPED)
+        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
         kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
     elif ending.out_of_memory:
         kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"

@@ -11,13 +11,13 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.launch.recorded.joined import Joined
 from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.recorded.record import ProgramRecord
 from gputopo.launch.recorded.stall import StallWatch
-from gputopo.launch.supervise.sampling import EventQueue, Sampler, sampled
+from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
 from gputopo.values.run.events import Sample
 
 # What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
@@ -51,18 +51,19 @@ def recording(
     *,
     devices: int,
     stall: StallWatch | None = None,
+    others: Sequence[EventSource] = (),
 ) -> Iterator["Recording"]:
     """Record samples and steps until the end of the context, then all that has come by then.
 
-    `stall`: what looks whether the program hangs. Use it in the main thread. A thread that does not end
-    within `END_S` is left behind with its record.
+    `stall`: what looks whether the program hangs. `others`: of events of other hosts. Use it in the main
+    thread. A thread that does not end within `END_S` is left behind with its record.
     """
     over, end = os.pipe()
     state = Recording()
     with contextlib.ExitStack() as stack:
         with signals_blocked():
             samples = stack.enter_context(sampled(sampler))
-            work = _Work(record, samples, pipe, Joined(devices), stall, over, state)
+            work = _Work(record, samples, pipe, Joined(devices), stall, others, over, state)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)
             thread.start()
         try:
@@ -91,6 +92,7 @@ class _Work:
         pipe: StepPipe | None,
         joined: Joined,
         stall: StallWatch | None,
+        others: Sequence[EventSource],
         over: int,
         state: Recording,
     ) -> None:
@@ -99,6 +101,7 @@ class _Work:
         self._pipe = pipe
         self._joined = joined
         self._stall = stall
+        self._others = others
         self._over = over
         self._state = state
 
@@ -132,6 +135,8 @@ class _Work:
             yield self._samples.ready
         if self._pipe is not None:
             yield self._pipe.handle
+        for source in self._others:
+            yield source.ready
 
     def _take(self) -> None:
         """Record what has come."""
@@ -140,6 +145,9 @@ class _Work:
                 self._record.add(event)
                 if self._stall is not None and isinstance(event, Sample):
                     self._stall.sampled(event)
+        for source in self._others if not self._state.stuck else ():
+            for event in source.take():
+                self._record.add(event)
         if self._pipe is not None and not self._state.stuck:
             for report in self._pipe.take():
                 if self._stall is not None:

@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.before import measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
+from gputopo.launch.script.devices import FIRST, require_gpus, where_words
 from gputopo.launch.script.nearest import Nearest, nearest
 from gputopo.launch.script.sized import NO_MODEL, Sized, is_built, sized
-from gputopo.launch.spec.env import ALLOW_GROWTH
+from gputopo.launch.script.workers import made_with_workers
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
-from gputopo.planner.cpu_devices import counted_devices
-from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.machine import Machine
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _HOST = "/CPU:0"
 _BUILT = "give the function that builds the model, not the model, and build it within strategy.scope()"
-_FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
 
 
 def strategy(
@@ -50,6 +50,9 @@ def strategy(
     ends, so that runs of gputopo leave them out; those that `gputopo run` claimed for it are its own.
     `history`: earlier runs of this box count, as in `gputopo plan`.
 
+    Where TF_CONFIG has several workers, as under `gputopo run` on several hosts, it is
+    MultiWorkerMirroredStrategy with the plan's devices of this host.
+
     Sets CUDA_VISIBLE_DEVICES of this process, memory growth and logical devices, and prints in two lines on
     stderr what was chosen and why.
 
@@ -72,6 +75,9 @@ def _planned_and_made(
     claim: bool,
     history: bool,
 ) -> "tf.distribute.Strategy":
+    workers = starters.tf_config(os.environ)
+    if workers is not None and is_built(model):
+        raise UsageError("the model is built already, and workers are joined before", _BUILT)
     found = sized(model, os.environ)
     machine = _machine()
 
@@ -93,6 +99,8 @@ def _planned_and_made(
         machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=_warn
     )
     try:
+        if workers is not None:
+            return made_with_workers(target, workers, found.says, asked=num_gpus)
         return _made(target, found, built=is_built(model))
     except BaseException:
         claims.close()
@@ -132,17 +140,12 @@ def planned(
 
 def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[str, str]:
     """Return what was chosen, and why."""
-    choice = target.plan.choice
-    if target.backend == "cpu":
-        where = f"{counted_devices(target.cpu_devices)} ({target.why_cpu})"
-    else:
-        where = f"GPU{'s' if len(choice.gpus) > 1 else ''} {', '.join(map(str, choice.gpus))}"
-    why = "; ".join(choice.reasons[:2]) or "the only one there is"
+    why = "; ".join(target.plan.choice.reasons[:2]) or "the only one there is"
     if found.lacks is not None:
         why += f"; tf.distribute lacks {found.lacks}, and this is the nearest"
     if says is not None:
         why += f"; {says}"
-    return f"gputopo: {found.words} on {where}.", f"gputopo: why: {why}."
+    return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
 
 
 def _machine() -> Machine:
@@ -173,9 +176,7 @@ def _made(target: Target, model: Sized, *, built: bool) -> "tf.distribute.Strate
         _set_up(tf, target, count)
     except RuntimeError as error:  # TensorFlow's word for devices that are in use
         if not built or len(tf.config.list_logical_devices(backend.upper())) != count:
-            raise UsageError(
-                "TensorFlow has made its devices already", _BUILT if built else _FIRST
-            ) from error
+            raise UsageError("TensorFlow has made its devices already", _BUILT if built else FIRST) from error
     from gputopo.launch.compare.strategies import strategy_of
 
     devices = [f"/{backend.upper()}:{number}" for number in range(count)]
@@ -191,14 +192,6 @@ def _set_up(tf: Any, target: Target, count: int) -> None:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         return
-    found = tf.config.list_physical_devices("GPU")
-    if len(found) != count:
-        raise HardwareError(
-            f"TensorFlow sees {len(found)} GPUs, the plan has {count}",
-            f"install its GPU build (pip install 'gputopo[cuda]'), and {_FIRST}",
-        )
-    for gpu in found:
-        if ALLOW_GROWTH not in os.environ:
-            tf.config.experimental.set_memory_growth(gpu, True)
+    require_gpus(tf, count)
     # Begins the runtime now, so that no later setting changes what was planned.
     tf.config.list_logical_devices("GPU")

@@ -78,7 +78,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     spec = msgspec.structs.replace(
         requested,
         model=model,
-        devices=_devices(target),
+        devices=devices_of(target),
         servers=target.servers,
         variable_update=choice.variable_update,
         ps_device=_server_device(target),
@@ -87,7 +87,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         exchange=_exchange(target, requested.exchange),
         data=_data(requested.data, model),
         precision=_precision(requested),
-        max_clocks_mhz={} if backend == "cpu" else _max_clocks_of_all(target),
+        max_clocks_mhz={} if backend == "cpu" else max_clocks_of_all(target),
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
         says=_notes(target, requested, count),
@@ -256,7 +256,8 @@ def max_clocks(machine: Machine | None, gpus: tuple[int, ...], rank: int = 0) ->
     return found
 
 
-def _max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
+def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
+    """Return those of all hosts of a target."""
     found: dict[str, dict[str, int]] = {}
     for rank, one in enumerate((target, *target.others)):
         found |= max_clocks(one.machine, one.plan.choice.gpus, rank)
@@ -299,7 +300,7 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
     return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
 
 
-def _devices(target: Target) -> tuple[Device, ...]:
+def devices_of(target: Target) -> tuple[Device, ...]:
     """Return the towers of all hosts, those of rank 0 first."""
     found: list[Device] = []
     kind = "GPU" if target.backend == "gpu" else "CPU"

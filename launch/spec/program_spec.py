@@ -6,16 +6,19 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.spec.prepare import driver_versions, max_clocks, tower_device
-from gputopo.launch.spec.run_spec import Backend
+from gputopo.launch.spec.device_names import host_names
+from gputopo.launch.spec.prepare import devices_of, driver_versions, max_clocks_of_all
+from gputopo.launch.spec.run_spec import Backend, Server
 from gputopo.launch.spec.target import Target
 from gputopo.values.run.events import Device
+from gputopo.values.run.plan import Plan
 
 
 class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.program/1"):
     """A program and the devices that it was given; none without GPUs.
 
-    `model`: its name, for the run's folder. `max_clocks_mhz`, `versions`, `says`: as of RunSpec.
+    `model`: its name, for the run's folder. `max_clocks_mhz`, `versions`, `says`, `servers`: as of RunSpec;
+    each server's address is where the program may listen.
     """
 
     model: str
@@ -28,30 +31,51 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema",
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
+    servers: tuple[Server, ...] = ()
 
     @property
     def gpus(self) -> list[int]:
-        """The GPUs of the plan, by their indices in the machine."""
-        return [one.gpu for one in self.devices if one.gpu is not None]
+        """The GPUs of the plan on this host, by their indices in the machine."""
+        return [one.gpu for one in self.devices if one.gpu is not None and one.rank == 0]
+
+
+class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
+    """What a host of rank 1 or above gets of a program's run: its own spec and plan, name and variables."""
+
+    spec: ProgramSpec
+    plan: Plan
+    host: str
+    cluster: dict[str, str]
 
 
 def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = ()) -> ProgramSpec:
-    """Return the spec of a program on a target: GPU i of the plan is the one that it sees as GPU i."""
+    """Return the spec of a program on a target: GPU i of the plan is the one that it sees as GPU i.
+
+    Of several hosts it has the devices of all, those of rank 0 first.
+    """
     on_gpus = target.backend == "gpu"
-    gpus = target.plan.choice.gpus if on_gpus else ()
-    words = tuple(word.encode(errors="replace").decode() for word in command)  # any bytes; JSON is UTF-8
+    words = words_of(command)
     return ProgramSpec(
         model=_folder_name(words[0]),
         command=words,
-        devices=tuple(
-            tower_device(place, target.plan.choice, target.machine, "gpu") for place in range(len(gpus))
-        ),
+        devices=devices_of(target) if on_gpus else (),
         backend=target.backend,
-        max_clocks_mhz=max_clocks(target.machine, gpus),
+        max_clocks_mhz=max_clocks_of_all(target) if on_gpus else {},
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
         says=tuple(says),
+        servers=tuple(
+            msgspec.structs.replace(server, host=name)
+            for server, name in zip(
+                target.servers, host_names([server.host for server in target.servers]), strict=True
+            )
+        ),
     )
+
+
+def words_of(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command as JSON can have it: its words may be any bytes, and JSON is UTF-8."""
+    return tuple(word.encode(errors="replace").decode() for word in command)
 
 
 def _folder_name(program: str) -> str:

@@ -32,11 +32,12 @@ def start_hosts(
     options: HostOptions,
     typed: Mapping[str, Any],
     *,
+    program: Sequence[str] = (),
     needs_all: bool = True,
 ) -> int:
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
-    `needs_all`: it ends where one of them cannot be started.
+    `program`: what follows --. `needs_all`: it ends where one of them cannot be started.
     """
     from gputopo.launch.drive.driver import drive
 
@@ -44,6 +45,7 @@ def start_hosts(
     if sys.stdout.isatty():  # that of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
     words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
+    words += ["--", *program] if program else []
     python = options.remote_python or sys.executable
     agents = commands.Agents(
         words=("-P", "-m", "gputopo", command.__name__, *words),

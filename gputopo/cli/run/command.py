@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+from gputopo.cli.hosts.exporting import exports_hosts
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import PlanOptions, update_of
 from gputopo.cli.printing import note
@@ -79,8 +80,7 @@ def run(
     options = OutputOptions(**showing.fields)
     asked = {**placed(placement), **training.typed}
     if program:
-        typed = {**hosts.typed, **showing.typed}
-        _refuse_for_program(asked, typed, options, has_capture=bool(sources))
+        _refuse_for_program(asked, showing.typed, options, has_capture=bool(sources))
     elif options.leave_children:
         raise UsageError(
             "--leave-children is for your own program: the built-in core leaves no process",
@@ -89,14 +89,18 @@ def run(
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)
-    if not program and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if exports_hosts(options.shape, HostOptions(**hosts.fields)):
+        return _export(hosts, program, placement, asked, model, training, showing, sources, options)
+    if (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
         request = request_of(placement.fields, asked, model, training.fields)
-        _require_several(options, request, sources)
+        _require_several(options, request, sources, is_program=bool(program))
         typed = {**placement.typed, **training.typed, **hosts.typed, **showing.typed, "model": model}
-        return start_hosts(run, starting, HostOptions(**hosts.fields), typed)
-    if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
+        return start_hosts(run, starting, HostOptions(**hosts.fields), typed, program=program)
+    if (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
+        if program:
+            return _run_on_hosts(found, hosts, program, placement.fields, asked, sources, options)
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
-    for name in sorted({*hosts.typed} - {"num_hosts"}) if not program else ():
+    for name in sorted({*hosts.typed} - {"num_hosts"}):
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
@@ -161,11 +165,75 @@ def _train_on_hosts(
     return train_on_hosts(allocation, HostOptions(**hosts.fields), job, machine, options)
 
 
-def _require_several(options: OutputOptions, request: "Request", sources: tuple[str, ...]) -> None:
+def _export(
+    hosts: Given,
+    program: tuple[str, ...],
+    placement: Given,
+    asked: Mapping[str, Any],
+    model: str | None,
+    training: Given,
+    showing: Given,
+    sources: tuple[str, ...],
+    options: OutputOptions,
+) -> int:
+    from gputopo.cli.hosts.exporting import show_hosts_start, words_of_hosts
+    from gputopo.launch.spec.prepare import spec_of
+    from gputopo.launch.spec.target import rehearsal_name
+
+    request = request_of(placement.fields, asked, model, training.fields)
+    _require_several(options, request, (), is_exported=True)
+    typed = {**training.typed, **words_of_hosts(options.shape, hosts.typed), **showing.typed}
+    words = start.words_of(declared := parameters_of(run), typed)
+    if model is not None:
+        words = ["--model", model, *words, *start.placement_words(declared, placement.typed)]
+    return show_hosts_start(
+        options.shape,
+        HostOptions(**hosts.fields),
+        request,
+        planned_machine(sources),
+        words,
+        rehearsal_of=rehearsal_name(sources),
+        program=program,
+        spec_of=None if model is None else lambda target: spec_of(target, model, asked, **training.fields),
+        folders_of=start.folders_of,
+    )
+
+
+def _run_on_hosts(
+    allocation: Allocation,
+    hosts: Given,
+    program: tuple[str, ...],
+    placement: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    sources: tuple[str, ...],
+    options: OutputOptions,
+) -> int:
+    from gputopo.cli.run.program_hosts import run_on_hosts
+    from gputopo.launch.supervise import run_folder as runs
+
+    request = request_of(placement, asked, None, {})
+    _require_several(options, request, sources, is_program=True)
+    runs.check_output(None if options.output is None else Path(options.output))
+    machine = planned_machine(())
+    return run_on_hosts(allocation, HostOptions(**hosts.fields), program, request, asked, machine, options)
+
+
+def _require_several(
+    options: OutputOptions,
+    request: "Request",
+    sources: tuple[str, ...],
+    *,
+    is_program: bool = False,
+    is_exported: bool = False,
+) -> None:
     """Raise UsageError for what one host can do alone only."""
+    nothing_predicted = is_program or is_exported  # that is of the core, when the hosts have met
     alone = {
         "--from": bool(sources),
-        f"--format {options.shape}": options.shape in start.STARTS,
+        f"--format {options.shape}": options.shape in start.STARTS and not is_exported,
+        "--dry-run": options.dry_run and is_program,
+        "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
+        "--gain": request.gain is not None and nothing_predicted,
         "--autotune": options.autotune is not None,
         "--repeats": options.repeats > 1,
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,

@@ -59,12 +59,12 @@ def _lead(
     from gputopo.launch.hosts.gathering.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
-    with meeting_of(allocation, hosts, _common(job.asked)) as meeting:
+    with meeting_of(allocation, hosts, common(job.asked)) as meeting:
         joined = meeting.wait(hosts.join_timeout)
         network = address_of_leader(list(joined.values()))
-        own = _joining(allocation, job, machine, allocation.leader.name, options, network)
+        own = joining_run(allocation, job.asked, machine, allocation.leader.name, options, network)
         with contextlib.ExitStack() as claims:
-            target = _joint_target(job, {0: own, **joined}, machine, options, claims)
+            target = joint_target(job.request, {0: own, **joined}, machine, options, claims)
             spec = job.spec_of(target)
             training.require_runnable(target, spec, options)
             if options.dry_run:
@@ -76,9 +76,9 @@ def _lead(
             return training.train(target, spec, options, meeting=meeting)
 
 
-def _joining(
+def joining_run(
     allocation: Allocation,
-    job: Job,
+    asked: Mapping[str, Any],
     machine: "Machine",
     address: str,
     options: OutputOptions,
@@ -93,22 +93,22 @@ def _joining(
     return joining(
         allocation,
         brought,
-        _common(job.asked),
+        common(asked),
         address=address,
         port=given or free_port(),
         resources=resources_of(brought, network),
     )
 
 
-def _common(asked: Mapping[str, Any]) -> dict[str, Any]:
+def common(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that all hosts must have been given alike, as JSON has them."""
     alike = {name: value for name, value in asked.items() if name not in _MAY_DIFFER}
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
     return found
 
 
-def _joint_target(
-    job: Job,
+def joint_target(
+    wanted: "Request",
     joined: "Mapping[int, Joining]",
     machine: "Machine",
     options: OutputOptions,
@@ -139,11 +139,11 @@ def _joint_target(
     hosts = [joined[rank] for rank in sorted(joined)]
     planned = plan_hosts(
         hosts,
-        job.request,
+        wanted,
         own,
         cpu=options.cpu,
         require_gpu=options.require_gpu,
-        saved=saved_network(hosts, job.request),
+        saved=saved_network(hosts, wanted),
     )
     for line in (*planned.says, *planned.target.plan.warnings):
         note(line)
@@ -153,14 +153,14 @@ def _joint_target(
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
     from gputopo.launch.hosts.gathering.messages import Start, Unused
 
-    place = _place(spec.servers, host.address, host.port)
+    place = place_of(spec.servers, host.address, host.port)
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
     plan = target.others[place - 1].plan
     return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
 
 
-def _place(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
+def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
     """Return the number of a host's server among those that take part."""
     ends = (f"{address}:{port}", f"[{address}]:{port}")
     return next((number for number, one in enumerate(servers) if one.address in ends), None)
@@ -173,7 +173,7 @@ def _take_part(
     from gputopo.launch.hosts.gathering.messages import Start, Unused
 
     address = address_of(allocation, hosts)
-    bringing = _joining(allocation, job, machine, address, options, address)
+    bringing = joining_run(allocation, job.asked, machine, address, options, address)
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
@@ -195,7 +195,7 @@ def _serve(
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    place = _place(spec.servers, bringing.address, bringing.port)
+    place = place_of(spec.servers, bringing.address, bringing.port)
     assert place is not None, "rank 0 starts hosts that its spec names"
     indices = [device.gpu for device in spec.devices if device.rank == place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []

@@ -39,7 +39,7 @@ def read_written_file(flag: str, text: str) -> str:
     return str(path)
 
 
-Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker"]
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile", "jobset", "trainjob"]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--format",
             "Output format; tf-cnn-log: log lines of tf_cnn_benchmarks; with --dry-run env: its variables, "
-            "sbatch: a Slurm script, docker: a command that starts the run",
+            "sbatch: a Slurm script, docker: a command that starts the run; for several hosts also hostfile: "
+            "of mpirun, jobset, trainjob: of Kubernetes",
         ),
         Option("--json", "Same as --format json", const="json"),
         Option("--tf-cnn-log", "Same as --format tf-cnn-log", const="tf-cnn-log"),

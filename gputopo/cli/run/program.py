@@ -34,7 +34,10 @@ from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, Rank
 from gputopo.values.run.hardware import OUTSIDE
 
 if TYPE_CHECKING:
+    from gputopo.launch.jobs.hosts.program import Company
     from gputopo.launch.spec.target import Target
+    from gputopo.values.machine import Machine
+    from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
 
 
@@ -53,15 +56,18 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
         return ExitCode.OK
     where = _where(program[0], target)
     spec = program_spec(target, program, [where])
-    folder = _folder(spec, target, options)
+    folder = make_folder(spec, target.plan, target.machine, options)
     to_stderr(f"gputopo: {where}.\n")
     for line in summary_lines(target.plan):
         note(line)
-    machine = target.machine
-    others = (
-        [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus] if machine and spec.gpus else []
-    )
-    return _recorded(program, environment, spec, others, folder, options)
+    return run_recorded(program, environment, spec, other_gpus(target.machine, spec), folder, options)
+
+
+def other_gpus(machine: "Machine | None", spec: ProgramSpec) -> list[int]:
+    """Return the GPUs of this host that are not of the plan: the program should not be seen there."""
+    if machine is None or not spec.gpus:
+        return []
+    return [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus]
 
 
 def _where(name: str, target: "Target") -> str:
@@ -70,7 +76,9 @@ def _where(name: str, target: "Target") -> str:
     return f"{name} runs on GPU {', '.join(map(str, target.plan.choice.gpus))}"
 
 
-def _folder(spec: ProgramSpec, target: "Target", options: OutputOptions) -> runs.RunFolder | None:
+def make_folder(
+    spec: ProgramSpec, plan: "Plan", machine: "Machine | None", options: OutputOptions
+) -> runs.RunFolder | None:
     """Make the run's folder; None where the usual place cannot be written.
 
     Raises GputopoError for a folder that the user named.
@@ -81,8 +89,8 @@ def _folder(spec: ProgramSpec, target: "Target", options: OutputOptions) -> runs
             home=runs.runs_home(os.environ),
             now=datetime.now(),
             spec=spec,
-            plan=target.plan,
-            machine=target.machine,
+            plan=plan,
+            machine=machine,
         )
     except GputopoError as error:
         if options.output is not None:
@@ -91,24 +99,37 @@ def _folder(spec: ProgramSpec, target: "Target", options: OutputOptions) -> runs
         return None
 
 
-def _recorded(
+def run_recorded(
     program: tuple[str, ...],
     environment: Mapping[str, str],
     spec: ProgramSpec,
     others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
+    company_of: "Callable[[Stop], Company] | None" = None,
 ) -> int:
     """Run the program beside its record, save and report the result, and return the exit code.
 
-    `others`: GPUs that are not of the plan; the program should not be seen there.
+    `others`: GPUs that are not of the plan; the program should not be seen there. `company_of`: the other
+    hosts of the run, as of the one that can end the program of this one.
     """
-    ours = Ours()
+    ours, stop = Ours(), Stop()
+    company = None if company_of is None else company_of(stop)
     display = _Display(options.prometheus, options.on_anomaly, ours)
+
+    def on_event(event: Event) -> None:
+        display.event(event)
+        if company is not None:
+            company.event(event)
+
     with (
         contextlib.closing(display),
-        contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
+        contextlib.closing(ProgramRecord(_log(folder), on_event, note)) as record,
+        contextlib.ExitStack() as joined,
     ):
+        if company is not None:
+            with signals_blocked():
+                joined.enter_context(company)
         with contextlib.ExitStack() as stack:
             from gputopo.probes.sampling.run_watch import RunWatch
 
@@ -117,16 +138,16 @@ def _recorded(
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
-            stop = Stop()
             stall = None
             if options.stall_timeout is not None:
                 stacks = stack.enter_context(_stacks(folder))
                 named |= {} if stacks is None else {STACKS_FILE: str(stacks)}
                 given = options.stall_timeout
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
-                who = PurePath(program[0]).name
+                who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
                 stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
-            with recording(record, watch, pipe, devices=len(spec.devices), stall=stall) as state:
+            sources = () if company is None else company.sources
+            with recording(record, watch, pipe, devices=len(spec.gpus), stall=stall, others=sources) as state:
                 ending = run_program(
                     program,
                     {**environment, **named},
@@ -134,25 +155,31 @@ def _recorded(
                     leave_children=options.leave_children,
                     ours=ours,
                     stop=stop,
+                    on_end=(lambda ending: None) if company is None else company.ended,
                 )
+                failure = None if company is None else company.wait()
         if state.stuck:
             note("the record of this run could not be ended: no result is written")
-            return ending.exit_code
+            return ending.exit_code if failure is None else failure.exit_code
         display.ends()
         with signals.deferred():
-            return _finished(record, program[0], ending, folder, options)
+            return _finished(record, program[0], ending, failure, folder, options)
 
 
 def _finished(
     record: ProgramRecord,
     name: str,
     ending: Ending,
+    failure: RankFailed | None,
     folder: runs.RunFolder | None,
     options: OutputOptions,
 ) -> int:
+    """`failure`: of a run of several hosts, be it on another one."""
     from gputopo.report.runs.program import program_lines
 
-    record.finish(name, ending)
+    record.finish(name, ending, failure)
+    if failure is not None and failure.kind != "hung":  # that is shown as it is recorded
+        note(failure.cause)
     result = record.summary.result()
     for line in program_lines(result):
         note(line)
@@ -162,7 +189,7 @@ def _finished(
         except GputopoError as error:
             note(error.what)
         note(f"run folder: {folder.path}")
-    return _exit_code(ending.exit_code, result, options)
+    return _exit_code(result.exit_code, result, options)
 
 
 def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:

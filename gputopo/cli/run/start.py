@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.hosts.driving import typed_words
+from gputopo.cli.hosts.exporting import OF_HOSTS
 from gputopo.cli.plan.options import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.values.errors import UsageError
@@ -23,7 +24,7 @@ _NOT_OF_THE_RUN = ("from", "format", "json", "tf_cnn_log", "dry_run", "require_g
 
 def require_dry(shape: str, *, dry_run: bool) -> None:
     """Raise UsageError for a format that starts nothing where a run was asked for."""
-    if shape in STARTS and not dry_run:
+    if shape in (*STARTS, *OF_HOSTS) and not dry_run:
         raise UsageError(f"--format {shape} shows how a run is started, and starts none", "add --dry-run")
 
 
@@ -63,7 +64,7 @@ def show_start(
         folder=str(Path.cwd()),
         mode=mode,
         program=program,
-        folders=tuple(folder for folder in (*_folders(spec), output) if folder is not None),
+        folders=(*folders_of(spec), *(() if output is None else (output,))),
         home=str(runs_home(os.environ).parent.absolute()),
         host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
     )
@@ -88,8 +89,10 @@ def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> l
     ]
 
 
-def _folders(spec: "RunSpec | None") -> list[str | None]:
+def folders_of(spec: "RunSpec | None") -> list[str]:
+    """Return the folders that a run reads and writes besides its own."""
     if spec is None:
         return []
     saved = spec.lifecycle
-    return [spec.data.folder, saved.checkpoints, saved.export, saved.tensorboard]
+    named = (spec.data.folder, saved.checkpoints, saved.export, saved.tensorboard)
+    return [folder for folder in named if folder is not None]

@@ -1,5 +1,7 @@
 """The verdict on the hardware of a run from its samples. Pure."""
 
+from collections.abc import Iterable
+
 from gputopo.findings.rule import SEVERITIES, Severity
 from gputopo.runs.hardware.checks import CHECKS, loaded
 from gputopo.runs.hardware.record import HardwareRecord
@@ -10,19 +12,23 @@ def judge_hardware(record: HardwareRecord) -> Hardware:
     """Return what the samples so far show, errors first."""
     missing = {check.id: check.missing(record) for check in CHECKS}
     faults = [fault for check in CHECKS if missing[check.id] is None for fault in check.find(record)]
-    faults.sort(key=lambda fault: -SEVERITIES.index(_severity(fault)))
     bad = [fault for fault in faults if fault.severity != "info"]
     under_load = [seen.loaded for seen in loaded(record)]
     word = FAULTY if bad else SOUND if under_load else NOT_JUDGED
     return Hardware(
         word=word,
         says=_says(record, word, min(under_load, default=0)),
-        faults=tuple(faults),
+        faults=worst_first(faults),
         samples=record.samples,
         loaded=min(under_load, default=0),
         checked=tuple(name for name, why in missing.items() if why is None),
         not_checked={name: why for name, why in missing.items() if why is not None},
     )
+
+
+def worst_first(faults: Iterable[HardwareFault]) -> tuple[HardwareFault, ...]:
+    """Return the faults by severity, errors first."""
+    return tuple(sorted(faults, key=lambda fault: -SEVERITIES.index(_severity(fault))))
 
 
 def _severity(fault: HardwareFault) -> Severity:

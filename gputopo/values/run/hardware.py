@@ -9,13 +9,16 @@ AS_PLANNED, OUTSIDE, NOT_SEEN, NOT_CHECKED = "as planned", "outside", "not seen"
 class HardwareFault(msgspec.Struct, frozen=True, kw_only=True):
     """What the samples of a run show of one GPU, or of the host where `gpu` is None.
 
-    `id`: of the check, see `gputopo.runs.hardware.checks`. `severity`: info, warning or error.
+    `id`: of the check, see `gputopo.runs.hardware.checks`. `severity`: info, warning or error. `rank`,
+    `host`: of a run on several hosts.
     """
 
     id: str
     severity: str
     says: str
     gpu: int | None = None
+    rank: int = 0
+    host: str | None = None
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +42,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """Where NVML listed the processes of a program. `gpus`: those that it was seen on.
 
     `word`: "as planned": on some of the planned GPUs and on no other; "outside": on one that is not planned;
-    "not seen": on none; "not checked": NVML does not list them.
+    "not seen": on none; "not checked": NVML does not list them. Of several hosts the worst; `by_host`: the
+    GPUs of each.
     """
 
     word: str
     says: str
     gpus: tuple[int, ...] = ()
+    by_host: dict[str, tuple[int, ...]] = {}

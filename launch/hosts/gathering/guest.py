@@ -30,7 +30,7 @@ from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import shown
-from gputopo.values.run.events import RankFailed, encode_line
+from gputopo.values.run.events import RankFailed, RunFinished, encode_line
 
 MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger. Ours.
 wall_s = time.time
@@ -205,10 +205,10 @@ class Telling:
         self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
 
     def put(self, *events: GuestEvent) -> None:
-        """Report events within `every_s` seconds, a failure at once."""
+        """Report events within `every_s` seconds, a failure or an end at once."""
         with self._changed:
             self._new.extend(events)
-            if any(isinstance(one, RankFailed) for one in events):
+            if any(isinstance(one, RankFailed | RunFinished) for one in events):
                 self._is_urgent = True
                 self._changed.notify_all()
 

@@ -169,6 +169,15 @@ class Meeting:
             seats = sorted(self._roll.seats.items())
             return {rank: seat.result for rank, seat in seats if seat.result is not None}
 
+    def quiet(self, seconds: float) -> frozenset[int]:
+        """Return the ranks that were started, are not known to have failed, and were silent for so long."""
+        with self._changed:
+            return frozenset(
+                rank
+                for rank, seat in self._roll.seats.items()
+                if isinstance(seat.reply, Start) and seat.failure is None and seat.silence.seconds >= seconds
+            )
+
     def end(self, end: End) -> None:
         """Report the end of the run to all hosts, and wait until those that are there have heard it."""
         with self._changed:

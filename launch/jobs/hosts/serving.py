@@ -55,7 +55,7 @@ def serve(
             over = isinstance(event, RankFailed) and event.kind == _ENDED
             # A server that serves is silent, and that is no news.
             if isinstance(event, GuestEvent) and not over and not isinstance(event, Silent):
-                telling.put(_of_host(event, spec.servers[rank].host))
+                telling.put(of_host(event, spec.servers[rank].host))
 
         record = Record(None, tell)
         with workers(environment, limits=_SERVING) as running, sampled(sampler) as samples:
@@ -69,7 +69,7 @@ def serve(
     return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
-def _of_host(event: GuestEvent, host: str) -> GuestEvent:
+def of_host(event: GuestEvent, host: str) -> GuestEvent:
     """Return the event with the host in a notice, which rank 0 shows beside its own."""
     return replace(event, says=f"host {host}: {event.says}") if isinstance(event, Noticed) else event
 

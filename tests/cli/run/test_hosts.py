@@ -100,9 +100,14 @@ def test_one_host_of_several_trains_alone_where_it_is_asked_to(
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "--", "true"), ("plan", "--model", "alexnet", "--from", "7gforce"), ("inspect",)]
+    "words",
+    [
+        ("run", "--num-hosts", "1", "--", "true"),
+        ("plan", "--model", "alexnet", "--from", "7gforce"),
+        ("inspect",),
+    ],
 )
-def test_programs_and_other_commands_run_on_each_host(
+def test_other_commands_run_on_each_host_and_so_do_programs_that_are_to(
     call: Call, without_gpu: None, started_by: StartedBy, words: tuple[str, ...]
 ) -> None:
     alone = call(*words)
@@ -111,10 +116,18 @@ def test_programs_and_other_commands_run_on_each_host(
     assert "Slurm" not in call(*words).err
 
 
-def test_hosts_are_for_the_core_and_not_for_a_program(call: Call, without_gpu: None) -> None:
-    done = call("run", "--hosts", "n1,n2", "--", "true")
-    assert done.code == 2
-    assert "--hosts is for the built-in core" in done.err
+def test_a_program_on_several_hosts_does_not_become_one_of_this_host_alone(
+    call: Call, without_gpu: None, started_by: StartedBy
+) -> None:
+    started_by(slurm_step(node=1))
+    for asked in (["--dry-run"], ["--num-gpus", "auto"], ["--gain", "0.4"]):
+        done = call("run", *asked, "--", "true")
+        assert (done.code, done.out) == (2, "")
+        assert f"{asked[0]} " in done.err.splitlines()[0]
+        assert "is for one host" in done.err
+        assert "--num-hosts 1" in done.err
+    done = call("run", "--", "no-such-program")
+    assert (done.code, "there is no program no-such-program" in done.err) == (2, True)
 
 
 def test_an_option_of_several_hosts_is_not_ignored_in_silence_on_one(call: Call, without_gpu: None) -> None:

@@ -248,7 +248,7 @@ def ask():
 threading.Thread(target=ask, daemon=True).start()
 program = ["sh", "-c", "trap '' TERM; sleep 600 >/dev/null 2>&1 & echo $!; : >$0; wait; wait", ready]
 ending = run_program(program, dict(os.environ), report=print, stop=stop, leave_children=leave)
-print(ending.status, ending.exit_code, ending.stalled, stop.ask())
+print(ending.status, ending.exit_code, ending.stopped, stop.ask())
 """
 
 
@@ -260,7 +260,7 @@ def test_a_program_that_another_thread_stops_is_killed_with_its_children_or_alon
     os.mkfifo(ready)
     done = commands.run("-c", STOPS, str(ready), children)
     pid, *said = done.stdout.splitlines()
-    assert said[-1] == "-9 3 True False"
+    assert said[-1] == "-9 3 3 False"
     left = children == "leave"
     assert Path(f"/proc/{pid}").exists() == left
     assert any("left a process running" in line for line in said) == left

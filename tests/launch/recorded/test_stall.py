@@ -130,4 +130,4 @@ def test_a_process_writes_its_stacks_and_one_that_would_end_by_the_signal_is_lef
 
 
 def test_the_exit_code_of_a_hang_is_that_of_the_hang_whatever_the_program_ended_with() -> None:
-    assert {Ending(status, stalled=True).exit_code for status in (0, 5, -15)} == {3}
+    assert {Ending(status, stopped=3).exit_code for status in (0, 5, -15)} == {3}

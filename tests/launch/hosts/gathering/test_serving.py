@@ -156,7 +156,7 @@ def test_a_host_that_reports_nonsense_costs_nothing(
     "lines",
     [
         b"{}",
-        b'{"event":"run_finished","time_s":0.0,"status":"complete","exit_code":0,"wall_s":1.0}',
+        b'{"event":"warmup_done","time_s":0.0,"steps":1,"seconds":1.0}',
         b'{"event":"step"',
     ],
 )

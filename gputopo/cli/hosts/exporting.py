@@ -1,0 +1,143 @@
+"""`gputopo run --dry-run --format sbatch|hostfile|jobset|trainjob`: how others start a run on several hosts.
+
+No other host is asked: each is as this machine, or as that of --from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gputopo.cli.printing import emit
+from gputopo.launch.hosts.allocation import claim_of
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.values.errors import UsageError
+
+if TYPE_CHECKING:
+    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Machine
+
+# Formats that are for several hosts only; sbatch is for one as well.
+OF_HOSTS = ("hostfile", "jobset", "trainjob")
+_OF_KUBERNETES = ("jobset", "trainjob")
+_WHICH = ("hosts", "hostfile", "num_hosts")
+_OF_ONE = ("node_rank", "starter", "remote_python")
+
+
+def exports_hosts(shape: str, options: HostOptions) -> bool:
+    """Whether a format is to start a run on several hosts."""
+    named = bool(options.hosts or options.hostfile)
+    return shape in OF_HOSTS or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
+
+
+def words_of_hosts(shape: str, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of hosts, as typed, that the started run has too. Raises UsageError."""
+    of_one = next((name for name in _OF_ONE if name in typed), None)
+    if of_one is not None:
+        flag = f"--{of_one.replace('_', '-')}"
+        raise UsageError(
+            f"{flag} is for gputopo's own start, and --format {shape} is for another one",
+            f"leave {flag} out",
+        )
+    return {name: value for name, value in typed.items() if name not in _WHICH}
+
+
+def show_hosts_start(
+    shape: str,
+    options: HostOptions,
+    request: "Request",
+    machine: "Machine",
+    words: Sequence[str],
+    *,
+    rehearsal_of: str | None = None,
+    program: tuple[str, ...] = (),
+    spec_of: "Callable[[Target], RunSpec] | None" = None,
+    folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
+) -> int:
+    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, by its rules.
+
+    Raises UsageError, NoPlanError.
+    """
+    from gputopo.launch.spec.exports import kubernetes, starters
+    from gputopo.launch.spec.exports.start import HostsStart
+    from gputopo.planner.request import SPREAD
+
+    claim = claim_of(options)
+    if claim is None or (claim.size or 0) < 2:
+        flags = "--num-hosts N" if shape in _OF_KUBERNETES else "--hosts LIST"
+        raise UsageError(f"--format {shape} is for several hosts", f"add {flags}")
+    assert claim.size is not None
+    if claim.hosts and shape in _OF_KUBERNETES:
+        raise UsageError(
+            f"--format {shape} names no hosts: Kubernetes chooses them",
+            f"give their number alone: --num-hosts {claim.size}",
+        )
+    if shape in _OF_KUBERNETES and request.ps.startswith("gpu:") and request.ps != SPREAD:
+        raise UsageError(
+            f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
+            "use --ps cpu, host:0 or gpu:spread",
+        )
+    target = _joint(claim.size, request, machine, rehearsal_of, shape)
+    spec = None if spec_of is None else spec_of(target)
+    start = HostsStart(
+        size=claim.size,
+        gpus=target.plan.choice.gpus,
+        has=len(machine.gpus),
+        words=tuple(words),
+        folder=str(Path.cwd()),
+        hosts=claim.hosts,
+        program=program,
+        folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
+    )
+    texts: dict[str, Callable[[HostsStart], str]] = {
+        "sbatch": starters.sbatch,
+        "hostfile": starters.hostfile,
+        "jobset": kubernetes.jobset,
+        "trainjob": kubernetes.trainjob,
+    }
+    emit(texts[shape](start))
+    return 0
+
+
+def _joint(
+    size: int, request: "Request", machine: "Machine", rehearsal_of: str | None, shape: str
+) -> "Target":
+    """Return the target of `size` hosts that are alike, each with an equal share of the GPUs."""
+    from gputopo.launch.hosts.planning import joint, request_of
+    from gputopo.launch.spec.run_spec import Server
+    from gputopo.launch.spec.target import target_of
+
+    each = _gpus_of_each(size, request, machine)
+    own = request_of(msgspec.structs.replace(request, num_gpus=each), each, 0)
+    if not machine.gpus:
+        raise UsageError(
+            f"--format {shape} starts a run on GPUs, and the pattern of its hosts has none",
+            "give the machine of one host with --from FILE",
+        )
+    target = target_of(machine, own, environ={}, rehearsal_of=rehearsal_of)
+    servers = [Server(host=f"host-{rank}", address=f"host-{rank}:0", cores=1) for rank in range(size)]
+    return joint([target] * size, servers, request)
+
+
+def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
+    """Return how many GPUs each host gives. Raises UsageError where they are not shared equally."""
+    usable = {gpu.index for gpu in machine.gpus if not gpu.lost} - set(request.exclude)
+    usable = usable if request.gpus is None else usable & set(request.gpus)
+    if request.num_gpus is None:
+        return len(usable)
+    assert request.num_gpus != "auto"
+    if request.num_gpus % size or request.num_gpus < size:
+        raise UsageError(
+            f"--num-gpus {request.num_gpus} cannot be shared equally by {size} hosts",
+            f"request a multiple of {size}: it counts the GPUs of all hosts",
+        )
+    each = request.num_gpus // size
+    if each > len(usable):
+        raise UsageError(
+            f"--num-gpus {request.num_gpus} is {each} of each host, and their pattern has {len(usable)}",
+            f"request at most {size * len(usable)}, or more hosts",
+        )
+    return each

@@ -1,0 +1,107 @@
+"""The variables by which a program on several hosts finds the others, and its network. Pure.
+
+One process a host: that which gputopo starts there. What the user or the starter has set stands.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gputopo.launch.hosts import starters
+from gputopo.launch.hosts.allocation import Allocation
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Machine
+
+TF_CONFIG = "TF_CONFIG"
+# Of PyTorch and what reads the same; torchrun has its options in PET_*.
+_RANK, _ADDRESS = ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")
+_INTERFACE, _HCA = "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"
+
+
+def cluster_variables(workers: Sequence[str], index: int, master: tuple[str, int]) -> dict[str, str]:
+    """Return the variables of host `index` of a program.
+
+    `workers`: an address with a free port of each host that takes part, by rank; `master`: another one of
+    rank 0.
+    """
+    name, port = master
+    config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}}
+    return {
+        TF_CONFIG: json.dumps(config),
+        "RANK": str(index),
+        "WORLD_SIZE": str(len(workers)),
+        "MASTER_ADDR": name,
+        "MASTER_PORT": str(port),
+    }
+
+
+def unset(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the variables that are to be set: not given yet.
+
+    A rank and a size count together, as numbers of the same processes.
+    """
+    given = {name for name, text in environ.items() if text.strip()}
+    if given.intersection(_RANK):
+        given |= {*_RANK}
+    return {name: text for name, text in variables.items() if name not in given}
+
+
+def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> None:
+    """Raise UsageError where the starter has named more hosts to the program than take part.
+
+    It would wait for those that are not started.
+    """
+    named = starters.tf_config(environ) or starters.torch(environ)
+    if named is not None and taking_part < hosts:
+        raise UsageError(
+            f"the plan takes {taking_part} of {hosts} hosts, and the program waits for all of {named.source}",
+            f"request GPUs of all hosts, or {named.remove}",
+        )
+
+
+def meeting_beside(allocation: Allocation, environ: Mapping[str, str], default: int) -> Allocation:
+    """Return the hosts with the port at which they meet: that of rank 0, or the next one not the program's.
+
+    Its own are the ports of TF_CONFIG and MASTER_PORT, which all hosts have alike.
+    """
+    named = starters.tf_config(environ)
+    masters = (*starters.master(environ), *starters.master(environ, "PET_MASTER"))
+    taken = {host.port for host in (*(() if named is None else named.hosts), *masters)}
+    port = allocation.leader.port or default
+    free = next(number for number in range(port, port + len(taken) + 1) if number not in taken)
+    leader, *others = allocation.hosts
+    hosts = (msgspec.structs.replace(leader, port=free), *others)
+    return msgspec.structs.replace(allocation, hosts=hosts)
+
+
+def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequence[int]) -> dict[str, str]:
+    """Return what NCCL is to use between hosts, where that is known; `=` names exactly these.
+
+    `interface`: that of this host's address on rank 0's network. The RDMA ports are those that are active, of
+    the cards nearest to each of the GPUs.
+    """
+    found = {} if interface is None else {_INTERFACE: f"={interface}"}
+    ports = rdma_ports(machine, gpus) if machine is not None else ()
+    return {**found, **({_HCA: f"={','.join(ports)}"} if ports else {})}
+
+
+def rdma_ports(machine: Machine, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the active RDMA ports of the cards nearest to each GPU, as `mlx5_0:1`; () if none is known."""
+    active = {
+        nic.index: [
+            f"{port.rdma_device}:{port.rdma_port or 1}"
+            for port in nic.ports or ()
+            if port.rdma_device is not None and port.state == "ACTIVE"
+        ]
+        for nic in machine.nics
+    }
+    near: set[int] = set()
+    for gpu in gpus:
+        hops = {
+            nic.index: hop.level
+            for nic in machine.nics
+            if active[nic.index] and (hop := nic.hops.get(f"gpu:{gpu}")) is not None
+        }
+        near |= {index for index, level in hops.items() if level == min(hops.values())}
+    return tuple(port for nic in machine.nics if nic.index in near for port in active[nic.index])

@@ -1,0 +1,273 @@
+"""The programs of several hosts as one run: rank 0 decides when it is over and why.
+
+Each host runs its own program (`gputopo.launch.jobs.program`), and reports to rank 0 that it has ended, or
+failed, as soon as it has. Rank 0 waits until all have ended; the first failure, by its time, ends the others.
+"""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import PurePath
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from gputopo.launch.hosts.gathering.guest import Guest, Telling
+from gputopo.launch.hosts.gathering.meeting import Meeting
+from gputopo.launch.hosts.gathering.messages import End
+from gputopo.launch.hosts.gathering.patience import SILENT_S
+from gputopo.launch.jobs.hosts.serving import of_host
+from gputopo.launch.jobs.program import Ending, Stop
+from gputopo.launch.recorded.record import STOPPED, failure_of
+from gputopo.launch.supervise.failure import UNREACHABLE, signal_name
+from gputopo.launch.supervise.process import signals
+from gputopo.launch.supervise.sampling import EventQueue, EventSource
+from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, Sample
+
+# For an earlier failure of another host, which reports it at once and is heard of each second. Ours.
+SETTLE_S = 1.5
+_LOOK_S = 0.25  # between two looks at what is awaited then. Ours.
+
+
+class Company(AbstractContextManager["Company"], Protocol):
+    """The other hosts of a program's run, as the launcher of one host has them; a context manager.
+
+    `sources`: of their events, which this host records.
+    """
+
+    sources: Sequence[EventSource]
+
+    def event(self, event: Event) -> None:
+        """Take note of an event of this host's record."""
+
+    def ended(self, ending: Ending) -> None:
+        """Take note that this host's program has ended."""
+
+    def wait(self) -> RankFailed | None:
+        """Wait until the run is over; return why it failed, if it did. Main thread only."""
+
+
+class Endings:
+    """How the programs have ended so far, by the ranks that have one. Pure."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._running = set(ranks)
+        self._failures: list[tuple[float, RankFailed]] = []
+
+    def ended(self, rank: int, failure: RankFailed | None = None) -> None:
+        """Note that a program has ended, or that its host no longer answers, which is none once it has."""
+        if failure is not None and (rank in self._running or failure.kind != UNREACHABLE):
+            late_s = SILENT_S if failure.kind == UNREACHABLE else 0.0
+            self._failures.append((failure.time_s - late_s, failure))
+        self._running.discard(rank)
+
+    @property
+    def running(self) -> frozenset[int]:
+        """The ranks whose programs have not ended."""
+        return frozenset(self._running)
+
+    @property
+    def first(self) -> RankFailed | None:
+        """The failure that came first; a host is gone from its last word on."""
+        return min(self._failures, key=lambda one: one[0])[1] if self._failures else None
+
+
+class Leading:
+    """Rank 0's view of the programs of all hosts. `ranks`: of those that take part; `name`: of rank 0.
+
+    `command`: its own program. `stop`: of that one.
+    """
+
+    def __init__(self, meeting: Meeting, ranks: Iterable[int], name: str, command: str, stop: Stop) -> None:
+        self._meeting, self._name, self._command, self._stop = meeting, name, command, stop
+        self._endings = Endings(ranks)
+        self._recorded = EventQueue()
+        self.sources: Sequence[EventSource] = (self._recorded,)
+        self._changed = EventQueue()  # what this host's own threads note
+        self._over = os.eventfd(0)
+        self._failed_s: float | None = None  # when the first failure was learned: of a monotonic clock
+        self._was_left = False
+        self._tells_end = True
+        self._chosen: RankFailed | None = None
+        self._thread = threading.Thread(target=self._watch, name="programs", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._tells_end = error is None  # else the meeting does, with the reason
+        self._changed.put(_LEFT)
+        self._thread.join()
+        self._changed.close()
+        self._recorded.close()
+        os.close(self._over)
+
+    def event(self, event: Event) -> None:
+        """A program that hangs is a failure of this host."""
+        if isinstance(event, RankFailed) and event.rank == 0:
+            self._changed.put(event)
+
+    def ended(self, ending: Ending) -> None:
+        """Take note of the end: what it was stopped for is known already."""
+        if ending.stopped is not None:
+            return
+        failure = failure_of(self._command, ending, time_s=time.time())
+        if failure is not None:
+            failure = msgspec.structs.replace(failure, cause=f"host {self._name} (rank 0): {failure.cause}")
+        asked = any(number in STOPPED for number in ending.passed)
+        self._changed.put(failure or (_LEFT if asked else _finished(ending)))
+
+    def wait(self) -> RankFailed | None:
+        """Wait; a signal ends the programs that still run."""
+        name = PurePath(self._command).name
+        with signals.caught() as came:
+            while self._over not in _ready((self._over, came)):
+                for number in signals.take(came):
+                    self._changed.put(_stopped_by(number, f"{name} was stopped on the other hosts"))
+        return self._chosen
+
+    def _watch(self) -> None:
+        try:
+            while not self._is_over():
+                waits = self._failed_s is not None
+                _ready((self._changed.ready, self._meeting.events.ready), _LOOK_S if waits else None)
+                for event in (*self._changed.take(), *self._meeting.events.take()):
+                    self._take(event)
+            failed = self._chosen
+            if failed is not None:
+                self._stop.ask(failed.exit_code)
+            if self._tells_end:
+                self._meeting.end(_end_of(failed))
+        finally:  # also where that fails: who waits for the end must not wait for ever
+            os.eventfd_write(self._over, 1)
+
+    def _take(self, event: Event) -> None:
+        if event is _LEFT:
+            self._was_left = True
+        elif isinstance(event, RankFailed):
+            self._endings.ended(event.rank, event)
+            self._failed_s = self._failed_s or (time.monotonic() if self._endings.first else None)
+        elif isinstance(event, RunFinished):
+            self._endings.ended(event.rank)
+        else:
+            self._recorded.put(event)
+
+    def _is_over(self) -> bool:
+        """Decide; a failure only when every host that runs was heard of since, or is known to be gone."""
+        if self._failed_s is not None:
+            quiet = self._meeting.quiet(SETTLE_S) & self._endings.running
+            if time.monotonic() - self._failed_s < SETTLE_S or quiet:
+                return False
+            self._chosen = self._endings.first
+            return True
+        return self._was_left or not self._endings.running
+
+
+class Following:
+    """A host of rank 1 or above: it reports to rank 0, and ends its program when the run is over there.
+
+    `host`: its name in notices.
+    """
+
+    sources: Sequence[EventSource] = ()
+
+    def __init__(self, guest: Guest, host: str, command: str, stop: Stop) -> None:
+        self._host, self._command, self._stop = host, command, stop
+        self._telling = Telling(guest)
+        self._has_failed = False
+        self._left = os.eventfd(0)
+        self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._telling.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        os.eventfd_write(self._left, 1)
+        self._thread.join()
+        self._telling.__exit__(kind, error, at)
+        os.close(self._left)
+
+    @property
+    def end(self) -> End | None:
+        """What rank 0 said at the end of the run."""
+        return self._telling.end
+
+    def event(self, event: Event) -> None:
+        """Report samples, notices, and that the program hangs."""
+        if isinstance(event, Sample | Noticed):
+            self._telling.put(of_host(event, self._host))
+        elif isinstance(event, RankFailed) and self.end is None:
+            self._fail(event)
+
+    def ended(self, ending: Ending) -> None:
+        """Report the end, at once where it is a failure."""
+        if ending.stopped is not None:
+            return
+        failure = failure_of(self._command, ending, time_s=time.time())
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._telling.put(_finished(ending))
+
+    def wait(self) -> RankFailed | None:
+        """Wait; a signal is reported as a failure of this host."""
+        with signals.caught() as came:
+            while self.end is None and self._telling.ready not in _ready((self._telling.ready, came)):
+                for number in signals.take(came):
+                    self._fail(_stopped_by(number, "this host was stopped"))
+        end = self.end
+        if end is None or end.cause is None:
+            return None
+        return RankFailed(
+            time_s=time.time(), kind="terminated", cause=end.cause, remedy=end.hint, exit_code=end.exit_code
+        )
+
+    def _fail(self, failure: RankFailed) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._telling.put(failure)
+
+    def _end_with_run(self) -> None:
+        if self._telling.ready in _ready((self._telling.ready, self._left)) and self.end is not None:
+            self._stop.ask(self.end.exit_code)
+
+
+# Rank 0's program has ended as it was asked to: the run is over.
+_LEFT = Noticed(time_s=0.0, says="")
+
+
+def _finished(ending: Ending) -> RunFinished:
+    return RunFinished(time_s=time.time(), status="complete", exit_code=ending.exit_code, wall_s=0.0)
+
+
+def _stopped_by(number: int, what: str) -> RankFailed:
+    name = signal_name(number)
+    return RankFailed(
+        time_s=time.time(),
+        kind=STOPPED.get(number, "terminated"),
+        cause=f"{what} by {name}",
+        remedy="start it again",
+        exit_code=128 + number,
+        signal=name,
+    )
+
+
+def _end_of(failed: RankFailed | None) -> End:
+    if failed is None:
+        return End(exit_code=0)
+    return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+
+
+def _ready(handles: Iterable[int], limit_s: float | None = None) -> set[int]:
+    return set(select.select(tuple(handles), (), (), limit_s)[0])

@@ -1,0 +1,1 @@
+"""A run on several hosts as other programs start it: Slurm, mpirun, Kubernetes."""

@@ -1,0 +1,197 @@
+"""Runs on several hosts as other starters start them: what these give a process is understood as meant."""
+
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from gputopo.launch.hosts.allocation import Allocation, find
+from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
+from gputopo.launch.hosts.options import HostOptions
+from tests.cli.conftest import Call
+from tests.launch.hosts.environs import open_mpi_5, slurm_step
+from tests.launch.spec.exports.reading import read_yaml
+
+PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
+PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
+FORMATS = ["sbatch", "hostfile", "jobset", "trainjob"]
+
+
+def hosts_in(command: Iterable[str]) -> HostOptions:
+    """Return the options of hosts in a command."""
+    words = list(command)
+    fields: dict[str, Any] = {}
+    if "--hosts" in words:
+        fields["hosts"] = read_hosts("--hosts", words[words.index("--hosts") + 1])
+    if "--num-hosts" in words:
+        fields["num_hosts"] = int(words[words.index("--num-hosts") + 1])
+    return HostOptions(**fields)
+
+
+def exported(call: Call, *words: str, program: list[str] = PROGRAM) -> str:
+    done = call(*PATTERN, *words, "--", *program)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def directives(script: str) -> dict[str, str]:
+    """Return the options of a batch script."""
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def named(found: Allocation | None) -> tuple[int, int, list[str | None]]:
+    assert found is not None
+    return found.rank, found.size, [host.name for host in found.hosts]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(call: Call, rank: int) -> None:
+    script = exported(call, "--hosts", "n[1-3]", "--num-gpus", "6", "--format", "sbatch")
+    asked = directives(script)
+    assert (asked["nodes"], asked["ntasks-per-node"], asked["gpus-per-node"]) == ("3", "1", "8")
+    assert {"exclusive", "mem"} <= set(asked)
+    command = shlex.split(script.splitlines()[-1])
+    assert command[:2] == ["exec", "srun"]
+    run = command[command.index("gputopo") :]
+    assert run[run.index("--") + 1 :] == PROGRAM
+    gpus = run[run.index("--gpus") + 1]
+    assert len(gpus.split(",")) == 2
+    environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
+    assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
+
+
+def test_a_batch_script_without_names_takes_any_nodes(call: Call) -> None:
+    script = exported(call, "--num-hosts", "2", "--format", "sbatch")
+    assert "nodelist" not in directives(script)
+    assert "--gpus 0,1,2,3,4,5,6,7 " in script
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call, rank: int) -> None:
+    text = exported(call, "--hosts", "n1:4000,a", "--num-gpus", "4", "--format", "hostfile")
+    first, *lines = text.splitlines()
+    assert lines == ["n1 slots=1", "a slots=1"]
+    assert [host.name for host in read_hostfile("it", text)] == ["n1", "a"]
+    command = shlex.split(first.removeprefix("# "))
+    assert command[0] == "mpirun"
+    assert command[command.index("-n") + 1] == "2"
+    found = find(hosts_in(command), open_mpi_5(rank, 2))
+    assert named(found) == (rank, 2, ["n1", "a"])
+    assert found is not None
+    assert found.leader.port == 4000
+    assert command[command.index("--") + 1 :] == PROGRAM
+
+
+def container_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    (job,) = manifest["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    (container,) = pod["containers"]
+    found: dict[str, Any] = container
+    return found
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Return words as Kubernetes passes them on: `$$` is a dollar sign."""
+    assert not any("$(" in word.replace("$$", "") for word in words)
+    return [word.replace("$$", "$") for word in words]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_pods_of_a_jobset_find_one_another_by_its_service(call: Call, rank: int) -> None:
+    manifest = read_yaml(exported(call, "--num-hosts", "3", "--num-gpus", "6", "--format", "jobset"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    name = manifest["metadata"]["name"]
+    network = manifest["spec"]["network"]
+    assert network == {"enableDNSHostnames": True, "subdomain": name}
+    (job,) = manifest["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    container = container_of(manifest)
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    command = expanded(container["command"])
+    assert command[command.index("--") + 1 :] == PROGRAM
+    assert command[command.index("--num-gpus") + 1] == "6"
+    pods = [f"{name}-{job['name']}-0-{index}" for index in range(3)]
+    environ = {one["name"]: one["value"] for one in container["env"]}
+    environ |= {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": pods[rank]}
+    assert named(find(hosts_in(command), environ)) == (rank, 3, [f"{pods[0]}.{name}", None, None])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_pods_of_a_trainjob_find_one_another_by_its_runtime(call: Call, rank: int) -> None:
+    manifest = read_yaml(exported(call, "--num-hosts", "2", "--gpus", "0-1", "--format", "trainjob"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
+    trainer = manifest["spec"]["trainer"]
+    assert trainer["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 2}}
+    command = expanded(trainer["command"])
+    assert command[command.index("--num-gpus") + 1] == "4"
+    name = manifest["metadata"]["name"]
+    environ = {
+        "JOB_COMPLETION_INDEX": str(rank),
+        "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+        "PET_MASTER_PORT": "29400",
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": "auto",
+    }
+    assert named(find(hosts_in(command), environ)) == (rank, 2, [environ["PET_MASTER_ADDR"], None])
+
+
+@pytest.mark.parametrize("shape", FORMATS)
+def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(call: Call, shape: str) -> None:
+    hosts = ("--num-hosts", "2") if shape in ("jobset", "trainjob") else ("--hosts", "a,b")
+    asked = ("--batch-size", "8", "--precision", "fp16", "--join-timeout", "300", "--all-reduce", "ring")
+    done = call(*PATTERN, "--model", "resnet50", *asked, *hosts, "--format", shape)
+    assert done.code == 0
+    for word in ("--model", "resnet50", *asked, "--require-gpu"):
+        assert word.removeprefix("--") in done.out
+    assert "variable-update" not in done.out
+    assert "dgx1" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        ("--format jobset", "is for several hosts", "--num-hosts N"),
+        ("--num-hosts 1 --format trainjob", "is for several hosts", "--num-hosts N"),
+        ("--num-hosts 2 --format hostfile", "needs the names of the hosts", "--hosts LIST"),
+        ("--hosts a,b --format jobset", "names no hosts", "--num-hosts 2"),
+        ("--hosts a,b --num-gpus 3 --format sbatch", "cannot be shared equally by 2 hosts", "multiple of 2"),
+        ("--hosts a,b --num-gpus 40 --format sbatch", "is 20 of each host, and", "at most 16"),
+        ("--hosts a:4000,b --format sbatch", "a:4000 is an address", "sinfo"),
+        ("--hosts 10.0.0.1,10.0.0.2 --format sbatch", "10.0.0.1 is an address", "sinfo"),
+        ("--hosts a,b --node-rank 1 --format sbatch", "--node-rank is for gputopo's own start", "leave"),
+        ("--hosts a,b --num-hosts 3 --format hostfile", "names 2 hosts, and --num-hosts is 3", "leave"),
+        ("--num-hosts 2 --ps gpu:1 --format jobset", "a pod numbers its GPUs anew", "--ps cpu"),
+        ("--num-hosts 2 --all-reduce nccl --format sbatch", "is within one process", "hierarchical"),
+        ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
+        ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
+    ],
+)
+def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(
+    call: Call, words: str, what: str, hint: str
+) -> None:
+    done = call(*PATTERN, "--model", "resnet50", *words.split())
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
+    assert what in done.err.splitlines()[0]
+    assert hint in done.err.splitlines()[1]
+
+
+def test_a_line_break_that_a_comment_cannot_have_is_refused(call: Call) -> None:
+    done = call(*PATTERN, "--hosts", "a,b", "--format", "hostfile", "--", "sh", "-c", "a\nb")
+    assert (done.code, "line break" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("shape", FORMATS)
+def test_nothing_is_started_by_a_format(call: Call, shape: str) -> None:
+    done = call("run", "--model", "trivial", "--hosts", "a,b", "--format", shape)
+    assert (done.code, "add --dry-run" in done.err) == (2, True)
+
+
+def test_a_machine_without_gpus_is_no_pattern(call: Call, without_gpu: None) -> None:
+    done = call("run", "--model", "trivial", "--num-hosts", "2", "--dry-run", "--format", "jobset")
+    assert (done.code, "the pattern of its hosts has none" in done.err) == (2, True)

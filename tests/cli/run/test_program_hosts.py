@@ -1,0 +1,203 @@
+"""`gputopo run -- PROGRAM` on two hosts: launchers on this host's loopback, each on a machine of the kit."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputopo.launch.jobs.hosts.serving import free_port
+
+SHOWS = "import json, os; print(json.dumps(dict(os.environ)))"
+NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Hosts:
+    """Launchers of one program by rank, each with a home, and so claims, of its own."""
+
+    def __init__(
+        self, home: Path, *options: str, program: tuple[str, ...], config: str = "", **environ: str
+    ) -> None:
+        """`config`: TF_CONFIG, with RANK for the index; without, the hosts are given by options."""
+        self.home = home
+        hosts = f"localhost:{free_port()},localhost"
+        common = {name: text for name, text in os.environ.items() if name not in NAMES} | environ
+        named = [() if config else ("--hosts", hosts, "--node-rank", str(rank)) for rank in range(2)]
+        self.launchers = [
+            subprocess.Popen(
+                (
+                    *(sys.executable, "-m", "tests.kit.command", "four", "--", "run", *options),
+                    *(*named[rank], "--", *program),
+                ),
+                env={
+                    **common,
+                    "GPUTOPO_HOME": str(home / str(rank)),
+                    **({"TF_CONFIG": config.replace('"RANK"', str(rank))} if config else {}),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+
+    def begun(self) -> None:
+        """Wait until both programs have printed a line."""
+        for one in self.launchers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "begun\n"
+
+    def ended(self) -> list[tuple[int, str, str]]:
+        """Return exit code, stdout and stderr of each."""
+        found = []
+        for one in self.launchers:
+            out, err = one.communicate(timeout=120)
+            found.append((one.returncode, out, err))
+        return found
+
+    def result(self, rank: int = 0) -> dict[str, Any]:
+        """Return the result of a host."""
+        (file,) = (self.home / str(rank) / "runs").glob("*/result.json")
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+
+Started = Callable[..., Hosts]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Started]:
+    """Starts them; at the end none is left."""
+    with contextlib.ExitStack() as left:
+
+        def started(*options: str, program: tuple[str, ...], config: str = "", **environ: str) -> Hosts:
+            found = Hosts(tmp_path, *options, program=program, config=config, **environ)
+            for one in found.launchers:
+                left.callback(one.wait)
+                left.callback(one.kill)
+            return found
+
+        yield started
+
+
+def test_each_host_runs_the_program_on_its_share_and_knows_the_others(hosts: Started) -> None:
+    run = hosts("--num-gpus", "6", program=(sys.executable, "-c", SHOWS))
+    ended = run.ended()
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    environs = [json.loads(out) for _, out, _ in ended]
+    assert [len(one["CUDA_VISIBLE_DEVICES"].split(",")) for one in environs] == [3, 3]
+    assert all(one["CUDA_VISIBLE_DEVICES"].startswith("GPU-") for one in environs)
+    configs = [json.loads(one["TF_CONFIG"]) for one in environs]
+    assert [one["task"] for one in configs] == [{"type": "worker", "index": index} for index in (0, 1)]
+    assert configs[0]["cluster"] == configs[1]["cluster"]
+    assert len(set(configs[0]["cluster"]["worker"])) == 2
+    assert [(one["RANK"], one["WORLD_SIZE"], one["MASTER_ADDR"]) for one in environs] == [
+        ("0", "2", "localhost"),
+        ("1", "2", "localhost"),
+    ]
+    assert environs[0]["MASTER_PORT"] == environs[1]["MASTER_PORT"]
+    assert [one["NCCL_SOCKET_IFNAME"] for one in environs] == ["=lo", "=lo"]
+    result = run.result()
+    assert [(row["device"]["rank"], row["device"]["gpu"]) for row in result["devices"]] == [
+        (rank, gpu) for rank in (0, 1) for gpu in _gpus(ended[rank][2], rank)
+    ]
+    assert result["devices"][3]["device"]["host"] == "localhost (rank 1)"
+    assert result["placed"]["says"].startswith("localhost (rank 0): ")
+    assert [row["device"]["host"] for row in run.result(1)["devices"]] == [None] * 3
+
+
+def _gpus(printed: str, rank: int) -> list[int]:
+    """Return the GPUs of a rank, of those that its launcher names."""
+    line = next(line for line in printed.splitlines() if " runs on " in line)
+    last = line.rstrip(".").split("; ")[0 if rank == 0 else -1]
+    return [int(gpu) for gpu in last.partition(" GPU ")[2].split(", ")]
+
+
+def test_what_is_set_stands(hosts: Started) -> None:
+    given = {"NCCL_SOCKET_IFNAME": "eth7", "MASTER_PORT": "1999", "MASTER_ADDR": "localhost"}
+    ended = hosts("--gpus", "1", program=(sys.executable, "-c", SHOWS), **given).ended()
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert all(given.items() <= json.loads(out).items() for _, out, _ in ended)
+
+
+LISTENS = """
+import json, os, socket
+config = json.loads(os.environ["TF_CONFIG"])
+own = config["cluster"]["worker"][config["task"]["index"]]
+socket.create_server(("localhost", int(own.rpartition(":")[2])))
+print(os.environ["TF_CONFIG"])
+"""
+
+
+def test_a_cluster_that_a_starter_gave_is_the_programs_and_its_ports_are_free(hosts: Started) -> None:
+    ports = sorted((free_port(), free_port()))
+    workers = [f"localhost:{port}" for port in ports]
+    config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
+    ended = hosts("--gpus", "0-1", program=(sys.executable, "-c", LISTENS), config=config).ended()
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert [out.strip() for _, out, _ in ended] == [config.replace('"RANK"', rank) for rank in "01"]
+
+
+def test_a_cluster_that_a_starter_gave_is_not_started_in_part(hosts: Started) -> None:
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
+    config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": "RANK"}})
+    ended = hosts("--num-gpus", "2", program=("true",), config=config).ended()
+    assert [code for code, _, _ in ended] == [2, 2], ended
+    assert all("waits for all of TF_CONFIG" in err for _, _, err in ended)
+
+
+def test_one_host_that_is_enough_runs_it_alone(hosts: Started) -> None:
+    run = hosts("--num-gpus", "2", program=(sys.executable, "-c", SHOWS))
+    (code, out, _), (unused, none, said) = run.ended()
+    assert (code, unused, none) == (0, 0, "")
+    assert "this host is not needed" in said
+    assert "TF_CONFIG" not in json.loads(out)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started, rank: int) -> None:
+    script = f"echo begun; test $RANK = {rank} && exit 7; exec sleep 600"
+    run = hosts("--num-gpus", "8", program=("sh", "-c", script))
+    run.begun()
+    ended = run.ended()
+    assert [code for code, _, _ in ended] == [7, 7], ended
+    cause = f"host localhost (rank {rank}): sh ended with exit code 7"
+    assert all(f"gputopo: {cause}\n" in err for _, _, err in ended)
+    result = run.result()
+    assert (result["status"], result["exit_code"], result["failure"]["cause"]) == ("failed", 7, cause)
+
+
+def test_a_signal_to_one_host_ends_the_program_everywhere(hosts: Started) -> None:
+    run = hosts("--num-gpus", "8", program=("sh", "-c", "echo begun; exec sleep 600"))
+    run.begun()
+    run.launchers[1].send_signal(signal.SIGTERM)
+    ended = run.ended()
+    assert [code for code, _, _ in ended] == [143, 143], ended
+    assert "host localhost (rank 1): sh was stopped by SIGTERM" in ended[0][2]
+    assert run.result()["status"] == "interrupted"
+
+
+def test_hosts_that_were_asked_for_other_gpus_do_not_run(hosts: Started, tmp_path: Path) -> None:
+    port = free_port()
+    words = ("--hosts", f"localhost:{port},localhost", "--join-timeout", "20")
+    command = (sys.executable, "-m", "tests.kit.command", "four", "--", "run", *words)
+    environ = {**os.environ, "GPUTOPO_HOME": str(tmp_path)}
+    asked = (("--num-gpus", "8"), ("--num-gpus", "4"))
+    both = [
+        subprocess.Popen(
+            (*command, *asked[rank], "--node-rank", str(rank), "--", "true"),
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [one.communicate(timeout=60)[1] for one in both]
+    assert [one.returncode for one in both] == [3, 2]
+    assert "--num-gpus is 4 on localhost (rank 1), 8 on rank 0" in said[1]
