@@ -233,7 +233,7 @@ class TrainingStep(GraphStep):
         # This step's gradients; buffered ones are reduced while the towers compute.
         fresh = not self.placement.buffers
         # Groups of CPU devices: beside the last group a reduction would count as its computing.
-        in_groups = len(self._groups) > max(len(self._spec.servers), 1)
+        in_groups = len(self._groups) > len(self._spec.ranks)
         last = fresh and in_groups and self.placement.waits in ("all", "each_tower")
         early = fresh and not last and self._spec.backend == "cpu"
         with tf.name_scope("update"):

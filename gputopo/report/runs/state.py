@@ -18,12 +18,14 @@ from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (
     Device,
     Event,
+    Fewer,
     GpuSample,
     Judged,
     LossNotFinite,
     ModelBuilt,
     PhaseBegun,
     PlacementChecked,
+    Restarted,
     RunFinished,
     RunStarted,
     Sample,
@@ -73,6 +75,8 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
+            case Restarted():
+                self._restart(event.fewer)
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
@@ -224,6 +228,15 @@ class RunState:
         self._phase_began = self._clock()
         if phase == TRAINING:
             self._counting_began = self._phase_began
+
+    def _restart(self, fewer: Fewer | None) -> None:
+        """Begin again with another worker, and with what is left of the hosts."""
+        self._enter(STARTING)
+        if fewer is None:
+            return
+        self._devices, self._spec = fewer.devices, fewer.spec
+        self._judged = None
+        self._busy_s.clear()
 
     def _take_step(self, step: Step) -> None:
         self._step = step
