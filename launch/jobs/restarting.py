@@ -1,4 +1,4 @@
-"""What a run does after a failure of its worker or of a host: whether it goes on, and with which spec. Pure."""
+"""What a run does after a failure of its worker or a host: whether it goes on, and with which spec. Pure."""
 
 from collections.abc import Callable, Collection
 

@@ -24,7 +24,7 @@ from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.events import Event, RankFailed, Restarted
+from gputopo.values.run.events import REGROUPING, Event, PhaseBegun, RankFailed, Restarted
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 
@@ -107,6 +107,8 @@ def supervise(
             wait = partial(running.wait, current, record, sources)
             rest, cause = restarting.continued(spec, kept.counted), failed.cause
             if group is not None:
+                if failed.rank:
+                    record.add(PhaseBegun(time_s=time.time(), phase=REGROUPING))
                 rest, cause = group.rest(spec, failed, kept.counted, wait, record.note)
             if rest is None:
                 break

@@ -16,6 +16,7 @@ from gputopo.runs.verdict.devices import short_name_of
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (
+    REGROUPING,
     Device,
     Event,
     Fewer,
@@ -46,7 +47,7 @@ MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so 
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
-SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
+SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search", REGROUPING)
 
 
 class RunState:

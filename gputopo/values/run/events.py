@@ -266,7 +266,7 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
     largest_difference: float
 
 
-SERVING = "serving"  # the phase of a host's server
+SERVING, REGROUPING = "serving", "regrouping"  # phases of PhaseBegun
 
 
 class PhaseBegun(_Event, frozen=True, tag="phase"):
@@ -274,7 +274,7 @@ class PhaseBegun(_Event, frozen=True, tag="phase"):
 
     `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
     step; batch search: smaller batches are tried after one that does not fit; serving: a host's devices are
-    there for rank 0.
+    there for rank 0; regrouping: a host has failed, and the servers of those that are left are waited for.
     """
 
     phase: str
