@@ -93,10 +93,12 @@ def run(
         request = request_of(placement.fields, asked, model, training.fields)
         _require_several(options, request, sources)
         typed = {**placement.typed, **training.typed, **hosts.typed, **showing.typed, "model": model}
-        return start_hosts(run, starting, HostOptions(**hosts.fields), typed)
+        may_lose = options.min_hosts is not None
+        return start_hosts(run, starting, HostOptions(**hosts.fields), typed, may_lose=may_lose)
     if not program and (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
-    for name in sorted({*hosts.typed} - {"num_hosts"}) if not program else ():
+    of_hosts = {*hosts.typed, *({"min_hosts"} & {*showing.typed})}
+    for name in sorted(of_hosts - {"num_hosts"}) if not program else ():
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)
