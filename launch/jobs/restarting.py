@@ -76,7 +76,7 @@ def require_losable(spec: RunSpec, min_hosts: int, restarts: int) -> None:
     hosts = len(spec.ranks)
     if min_hosts > hosts:
         raise UsageError(
-            f"--min-hosts {min_hosts} is more than the {hosts} host{'' if hosts == 1 else 's'} that train",
+            f"--min-hosts {min_hosts} is more than the {hosts} host{' that trains' if hosts == 1 else 's that train'}",
             f"give 1 to {hosts - 1}" if hosts > 1 else "leave it out",
         )
     for when, what, hint in _CANNOT_LOSE:

@@ -22,7 +22,7 @@ Wait = Callable[[Callable[[], bool], float], bool | None]
 class Regrouping:
     """Goes on with the hosts that are left, as long as there are `least`, rank 0 among them.
 
-    `timeout_s`: until all of them must have started their servers again.
+    `timeout_s`: until all of them must have started their servers again. For the launcher's main thread.
     """
 
     def __init__(self, meeting: "Meeting", least: int, timeout_s: float) -> None:

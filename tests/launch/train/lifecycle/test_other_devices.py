@@ -109,7 +109,11 @@ def test_checkpoints_of_any_number_of_devices_hold_the_same_arrays(
 ) -> None:
     root, _ = ran
     shapes = [
-        {name: array.shape for name, array in stored(root / f"{mode} {devices}", steps).items() if "/" in name}
+        {
+            name: array.shape
+            for name, array in stored(root / f"{mode} {devices}", steps).items()
+            if "/" in name
+        }
         for devices in OTHERS
         for steps in (STEPS, STEPS + 1)
     ]
