@@ -74,9 +74,10 @@ def require_losable(spec: RunSpec, min_hosts: int, restarts: int) -> None:
             "add --restart N, --checkpoints DIR and --checkpoint-steps N",
         )
     hosts = len(spec.ranks)
+    of = f"{hosts} host{'' if hosts == 1 else 's'} of this training"
     if min_hosts > hosts:
         raise UsageError(
-            f"--min-hosts {min_hosts} is more than the {hosts} host{' that trains' if hosts == 1 else 's that train'}",
+            f"--min-hosts {min_hosts} is more than the {of}",
             f"give 1 to {hosts - 1}" if hosts > 1 else "leave it out",
         )
     for when, what, hint in _CANNOT_LOSE:

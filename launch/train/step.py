@@ -240,7 +240,7 @@ class TrainingStep(GraphStep):
             with tf.control_dependencies(list(after) if last else []):
                 gradients = [tower.gradients for tower in towers]
                 totals = self.placement.totals(gradients)
-            if self._spec.servers and fresh and self.placement.waits == "all":
+            if len(self._spec.ranks) > 1 and fresh and self.placement.waits == "all":
                 self._exchange = [exchange_marks(self._marks, self._spec.devices, gradients, totals)]
             if early and self.placement.waits in ("all", "own_copy"):
                 totals = self._once_read(totals, towers, place=place, after=after)

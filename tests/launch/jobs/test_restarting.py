@@ -204,7 +204,7 @@ def test_min_hosts_needs_a_restart_and_no_more_hosts_than_there_are() -> None:
     require_losable(spec, 2, 1)
     with pytest.raises(UsageError, match="--restart is 0"):
         require_losable(spec, 1, 0)
-    with pytest.raises(UsageError, match="--min-hosts 3 is more than the 2 hosts that train"):
+    with pytest.raises(UsageError, match="--min-hosts 3 is more than the 2 hosts of this training"):
         require_losable(spec, 3, 1)
 
 
