@@ -82,6 +82,8 @@ class Recent:
             case WarmupDone() | Restarted():
                 self._events.clear()
                 self._steps = self._new_steps = 0
+                if isinstance(event, Restarted) and self._started is not None:
+                    self._started = event.started_with(self._started)
 
     def _drop_step(self) -> None:
         while not isinstance(self._events.popleft(), Step):

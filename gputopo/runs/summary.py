@@ -27,6 +27,7 @@ from gputopo.values.run.events import (
     PlacementChecked,
     RankFailed,
     ReplicasCompared,
+    Restarted,
     RunFinished,
     RunStarted,
     Sample,
@@ -62,34 +63,42 @@ class Summary:
     def __init__(self) -> None:
         self.running = RunningThroughput()
         self._started: RunStarted | None = None
-        self._built: ModelBuilt | None = None
-        self._placement: PlacementChecked | None = None
-        self._warmup: WarmupDone | None = None
         self._steps = CountedSteps()
-        self._samples: Thinned[Sample] = Thinned(KEPT_SAMPLES)
-        self._replicas: ReplicasCompared | None = None
-        self._anomalies: list[Anomaly] = []
         self._failure: RankFailed | None = None
         self._finished: RunFinished | None = None
         self._life = Life()
-        self._paces = Paces(())
-        self._one_machine = OneMachine({})
         self.hardware: HostRecords | None = None  # of a program of the user
         self._last_time_s = 0.0
+        self._built: ModelBuilt | None = None
+        self._begin(None)
+
+    def _begin(self, started: RunStarted | None) -> None:
+        """Begin with these devices: what was measured of others before is not theirs."""
+        self._started = started
+        self._placement: PlacementChecked | None = None
+        self._warmup: WarmupDone | None = None
+        self._samples: Thinned[Sample] = Thinned(KEPT_SAMPLES)
+        self._replicas: ReplicasCompared | None = None
+        self._anomalies: list[Anomaly] = []
+        self._one_machine = OneMachine({} if started is None else started.spec)
+        self._paces = Paces(())
+        if started is not None:
+            self._paces = Paces(started.devices, batches=batch_sizes(started), known=started.known)
 
     def add(self, event: Event) -> None:
         """Add the next event."""
         self._last_time_s = event.time_s
         if isinstance(event, RunStarted):
-            self._one_machine = OneMachine(event.spec)
+            self._begin(event)
+        elif isinstance(event, Restarted) and event.fewer is not None and self._started is not None:
+            self._begin(event.started_with(self._started))
+            self._steps.begin_anew()
         elif isinstance(event, Sample):
             event = self._one_machine.without_ranks(event)
         self.running.add(event)
         self._life.add(event)
-        if isinstance(event, RunStarted):
-            self._paces = Paces(event.devices, batches=batch_sizes(event), known=event.known)
-            if event.spec.get("task") == PROGRAM:
-                self.hardware = HostRecords(event.devices, event.spec)
+        if isinstance(event, RunStarted) and event.spec.get("task") == PROGRAM:
+            self.hardware = HostRecords(event.devices, event.spec)
         self._paces.add(event)
         match event:
             case Step():
@@ -100,8 +109,6 @@ class Summary:
                     self.hardware.add(event)
             case Anomaly():
                 self._anomalies.append(event)
-            case RunStarted():
-                self._started = event
             case ModelBuilt():
                 self._built = event
             case PlacementChecked():

@@ -21,7 +21,7 @@ _SSH = (
 )
 # A host that ends, or fails, must not end the others: the driver does, after rank 0 has reported why. The
 # CPUs of a rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
-SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none")
+SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
 _RANK_OF_STEP, _RANK_OF_MPI = "SLURM_NODEID", "OMPI_COMM_WORLD_RANK,PMI_RANK"
 # Of the driver's environment, for hosts that do not get it from the starter. TF_CONFIG is of one host.

@@ -15,11 +15,13 @@ TERM_S = 30.0  # for rank 0 after SIGTERM, as batch systems have it (KillWait of
 class Course:
     """What is known of all ranks. `end_at`: when they are to be ended, by the clock of the caller.
 
-    `needs_all`: a rank that fails ends the others; rank 0 does in any case.
+    `needs_all`: a rank that fails ends the others; rank 0 does in any case. `may_lose`: one that fails after
+    the training has begun does not: rank 0 knows whether it can go on.
     """
 
-    def __init__(self, size: int, *, needs_all: bool = True) -> None:
+    def __init__(self, size: int, *, needs_all: bool = True, may_lose: bool = False) -> None:
         self._needs_all = needs_all
+        self._may_lose = may_lose
         self.end_at: float | None = None
         self.failed: tuple[int, int] | None = None
         self._left = set(range(size))
@@ -58,7 +60,7 @@ class Course:
         if rank == 0:
             self._leader = None if was_ended else code
             self._end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
-        elif code and self._needs_all:
+        elif code and self._needs_all and not (self._may_lose and has_begun):
             self._end_within(LEADER_S if has_begun else SETTLE_S, now_s)
 
     def not_started(self, leads: bool, now_s: float) -> None:

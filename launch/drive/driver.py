@@ -30,26 +30,42 @@ _STARTER_S = 5.0
 Show = Callable[[str], None]
 
 
-def drive(starts: Sequence[Start], *, python: str, show: Show, note: Show, needs_all: bool = True) -> int:
+def drive(
+    starts: Sequence[Start],
+    *,
+    python: str,
+    show: Show,
+    note: Show,
+    needs_all: bool = True,
+    may_lose: bool = False,
+) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. `python`: of other hosts, for
     messages. Raises HardwareError where a host cannot be started; then the others have been ended, unless the
-    run does not need all.
+    run does not need all. `may_lose`: as of `Course`.
     """
-    return asyncio.run(_Driver(starts, python, show, note, needs_all=needs_all).run())
+    course = Course(sum(len(one.ranks) for one in starts), needs_all=needs_all, may_lose=may_lose)
+    return asyncio.run(_Driver(starts, python, show, note, course, needs_all=needs_all).run())
 
 
 class _Driver:
     def __init__(
-        self, starts: Sequence[Start], python: str, show: Show, note: Show, *, needs_all: bool
+        self,
+        starts: Sequence[Start],
+        python: str,
+        show: Show,
+        note: Show,
+        course: Course,
+        *,
+        needs_all: bool,
     ) -> None:
         self._starts = starts
         self._python = python
         self._show = show
         self._note = note
         self._needs_all = needs_all
-        self._course = Course(sum(len(one.ranks) for one in starts), needs_all=needs_all)
+        self._course = course
         self._processes: list[_Process] = []
         self._error: HardwareError | None = None
 

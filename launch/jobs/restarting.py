@@ -1,11 +1,18 @@
-"""What a run does after a failure of its worker: whether it goes on, and with which spec. Pure."""
+"""What a run does after a failure of its worker or a host: whether it goes on, and with which spec. Pure."""
+
+from collections.abc import Callable, Collection
 
 import msgspec
 
+from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.rules.checks import check
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.values.errors import ExitCode
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, UsageError
+from gputopo.values.run.batches import plain
 from gputopo.values.run.drill import SLOW
-from gputopo.values.run.events import CheckpointSaved, Event, RankFailed, Step
+from gputopo.values.run.events import CheckpointSaved, Event, Fewer, RankFailed, Step
+from gputopo.values.run.verdict import Known
 
 # What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
 _BY_CHANCE = ("killed", "hung")
@@ -19,6 +26,116 @@ def may_restart(failed: RankFailed) -> bool:
     if failed.rank:
         return False
     return failed.kind in _BY_CHANCE or (failed.kind == "error" and failed.exit_code == ExitCode.HARDWARE)
+
+
+# A host that ends by its own user's Ctrl-C is one that somebody watches, who can do without a restart.
+_OF_A_USER = ("interrupted",)
+_COMES_AGAIN = (ExitCode.USAGE, ExitCode.BUG)
+
+
+def is_loss(failed: RankFailed) -> bool:
+    """Return whether a run can go on without the host that failed like this: the others would not.
+
+    A host is lost where it is silent, its server or launcher was ended, its port is taken or its memory full.
+    """
+    return failed.rank > 0 and failed.kind not in _OF_A_USER and failed.exit_code not in _COMES_AGAIN
+
+
+_CANNOT_LOSE: tuple[tuple[Callable[[RunSpec], bool], str, str], ...] = (
+    (
+        lambda spec: spec.variable_update == "independent",
+        "--variable-update independent: each device trains its own variables, and those of a lost host are "
+        "needed to go on",
+        "use --variable-update replicated",
+    ),
+    (
+        lambda spec: spec.exchange.asynchronous,
+        "--async: a step is one update of each device, and fewer devices would train fewer",
+        "leave --async out",
+    ),
+    (
+        lambda spec: spec.exchange.staged,
+        "--staged-vars: gradients of the step before are those of the devices that it had",
+        "leave --staged-vars out",
+    ),
+    (
+        lambda spec: spec.exchange.relaxed,
+        "--variable-consistency relaxed: gradients of the step before are those of the devices that it had",
+        "leave it out",
+    ),
+)
+
+
+def require_losable(spec: RunSpec, min_hosts: int, restarts: int) -> None:
+    """Raise UsageError where a run is to go on without a host, and cannot."""
+    if not restarts:
+        raise UsageError(
+            "--min-hosts goes on by a restart, and --restart is 0",
+            "add --restart N, --checkpoints DIR and --checkpoint-steps N",
+        )
+    hosts = len(spec.ranks)
+    of = f"{hosts} host{'' if hosts == 1 else 's'} of this training"
+    if min_hosts > hosts:
+        raise UsageError(
+            f"--min-hosts {min_hosts} is more than the {of}",
+            f"give 1 to {hosts - 1}" if hosts > 1 else "leave it out",
+        )
+    for when, what, hint in _CANNOT_LOSE:
+        if when(spec):
+            raise UsageError(f"--min-hosts cannot be combined with {what}", hint)
+
+
+def without_hosts(spec: RunSpec, lost: Collection[int]) -> RunSpec:
+    """Return the spec of a run for the hosts that are left: their devices, each with its batch.
+
+    `lost`: ranks. Ranks and names of the devices stay, their towers are numbered anew. The learning rate
+    stays, unless it was to be scaled with the devices. Raises UsageError where the others cannot go on.
+    """
+    holder = rank_of(spec.ps_device or "")
+    if holder is not None and holder in lost:
+        raise UsageError(
+            f"the variables were on {spec.servers[holder].host} (--ps {spec.asked.get('ps')})",
+            "start all hosts again with --resume",
+        )
+    left = [device for device in spec.devices if device.rank not in lost]
+    tower_of = {device.tower: tower for tower, device in enumerate(left)}
+    groups = (tuple(tower_of[one] for one in group if one in tower_of) for group in spec.exchange.groups)
+    scaled = len(left) / len(spec.devices) if spec.asked.get("scale_learning_rate") else 1.0
+    drills = (
+        msgspec.structs.replace(one, device=None if one.device is None else tower_of[one.device])
+        for one in spec.drills
+        if one.device is None or one.device in tower_of
+    )
+    fewer = msgspec.structs.replace(
+        spec,
+        devices=tuple(msgspec.structs.replace(one, tower=tower_of[one.tower]) for one in left),
+        batch_size=plain([spec.batches[tower] for tower in tower_of]),
+        exchange=msgspec.structs.replace(spec.exchange, groups=tuple(filter(None, groups))),
+        drills=tuple(drills),
+        learning_rate=spec.learning_rate * scaled,
+    )
+    check(fewer)
+    return fewer
+
+
+def fewer_of(before: RunSpec, rest: RunSpec, known: Known) -> Fewer | None:
+    """Return what is different in the rest of a run that has lost hosts, None where it has lost none.
+
+    `before`: the spec so far; `known`: of its devices.
+    """
+    if rest.devices == before.devices:
+        return None
+    lost = {one.rank: one.host or f"rank {one.rank}" for one in before.devices if one.rank not in rest.ranks}
+    towers = {one.device: one.tower for one in rest.devices}
+    moved = {one.tower: towers[one.device] for one in before.devices if one.device in towers}
+    return Fewer(
+        lost=tuple(lost.values()),
+        spec=msgspec.json.decode(schema.encode(rest)),  # as a reader of the file sees it
+        devices=rest.devices,
+        batch_before=before.joint_batch,
+        rate_before=before.learning_rate,
+        known=known.of_towers(moved),
+    )
 
 
 class Kept:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gputopo.launch.jobs import batch_search, restarting
+from gputopo.launch.jobs.hosts.regrouping import Regrouping
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.job import workers
@@ -23,7 +24,7 @@ from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.events import Event, RankFailed, Restarted
+from gputopo.values.run.events import REGROUPING, Event, PhaseBegun, RankFailed, Restarted
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 
@@ -60,6 +61,7 @@ def supervise(
     restarts: int = 0,
     known: Known | None = None,
     others: EventSource | None = None,
+    group: Regrouping | None = None,
 ) -> Outcome:
     """Run one worker to its end and return what happened; leaves no process of its group behind.
 
@@ -67,7 +69,8 @@ def supervise(
     worker's command line from the path of the spec and the file descriptor for its events. `finds_batch`:
     smaller batches are tried after out of memory. `restarts`: how often another worker goes on from the
     latest checkpoint where one failed by chance after a step (see `restarting`). `known`: before the run.
-    `others`: events of the other hosts of the run; a failure among them ends it.
+    `others`: events of the other hosts of the run; a failure among them ends it, unless it goes on with those
+    that are left: `group`.
     Raises InputError if the events file cannot be opened; later failures are in the events.
     """
     try:
@@ -84,7 +87,8 @@ def supervise(
         on_event(event)
 
     def may_restart(failed: RankFailed) -> bool:
-        return restarts > 0 and restarting.may_restart(failed)
+        goes_on = restarting.may_restart(failed) or (group is not None and restarting.is_loss(failed))
+        return restarts > 0 and goes_on
 
     with (
         contextlib.closing(Record(log, noted, may_restart=may_restart)) as record,
@@ -95,17 +99,33 @@ def supervise(
         record.begin(spec, known or Known())
         if not record.unwritable:
             running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, sources)
+        current, known = spec, known or Known()
         for number in range(1, restarts + 1):
-            failed, rest = record.restartable, restarting.continued(spec, kept.counted)
-            if failed is None or rest is None:
+            failed = record.restartable
+            if failed is None:
+                break
+            wait = partial(running.wait, current, record, sources)
+            rest, cause = restarting.continued(spec, kept.counted), failed.cause
+            if group is not None:
+                if failed.rank:
+                    record.add(PhaseBegun(time_s=time.time(), phase=REGROUPING))
+                rest, cause = group.rest(spec, failed, kept.counted, wait, record.note)
+            if rest is None:
                 break
             file = folder.path / f"restart-{number}.json"
+            fewer = restarting.fewer_of(current, rest, known)
+            current, known = rest, known if fewer is None else fewer.known
             with contextlib.suppress(InputError):  # a full disk: the failure stands
                 schema.write(file, rest)
                 record.restart()
                 record.add(
                     Restarted(
-                        time_s=time.time(), number=number, of=restarts, cause=failed.cause, steps=kept.trained
+                        time_s=time.time(),
+                        number=number,
+                        of=restarts,
+                        cause=cause,
+                        steps=kept.trained,
+                        fewer=fewer,
                     )
                 )
                 kept.begin_again()

@@ -350,8 +350,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     passes only, evaluation of a checkpoint, or the input alone. `method`: one of three Keras programs;
     `strategy`: a tf.distribute strategy; None: our own towers.
     `devices`: a tower each, in order, those of one host beside each other. `servers`: of the hosts of a run
-    of several, by rank; rank 0's process trains over all of them. `ps_device` is the TensorFlow device that
-    holds the variables (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are spread.
+    of several, by rank; rank 0's process trains over all that have devices. `ps_device` is the TensorFlow
+    device that holds the variables (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are
+    spread.
     `batch_size`: examples of every device and step, or of each device where they differ.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
@@ -473,6 +474,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     asked: dict[str, Any] = {}
     versions: dict[str, str] = {}
     says: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the hosts that have devices."""
+        return tuple(dict.fromkeys(device.rank for device in self.devices))
 
     @property
     def batches(self) -> tuple[int, ...]:

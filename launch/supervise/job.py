@@ -5,19 +5,24 @@ ends, its failure is in the record, the first one with its cause, and no process
 """
 
 import contextlib
+import select
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise import failure
+from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.process.child import Command, adopting
 from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.process.output import WorkerOutput
-from gputopo.launch.supervise.process.signals import caught
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
+
+_LOOK_S = 0.25  # between two looks at what is waited for. Ours.
 
 
 class Workers:
@@ -31,12 +36,12 @@ class Workers:
         environment: Mapping[str, str],
         limits: Limits,
         count_oom_kills: Callable[[], int | None],
-        signals: int,
+        came: int,
     ) -> None:
         self._environment = environment
         self._limits = limits
         self._count_oom_kills = count_oom_kills
-        self._signals = signals
+        self._signals = came
         self.stopped: RankFailed | None = None
 
     def run(
@@ -48,6 +53,35 @@ class Workers:
             life.watch(command, self._environment, self._signals, sources)
         if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
             self.stopped = record.failure
+
+    def wait(
+        self,
+        spec: RunSpec,
+        record: Record,
+        sources: Sequence[EventSource],
+        until: Callable[[], bool],
+        timeout_s: float,
+    ) -> bool | None:
+        """Wait between two workers until something is so; the sources' events go to the record.
+
+        Return whether it came to be in time; None where a signal to the launcher came: the run is `stopped`.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not until():
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            ready = select.select(
+                [self._signals, *(one.ready for one in sources)], [], [], min(left_s, _LOOK_S)
+            )[0]
+            if self._signals in ready and (came := signals.take(self._signals)):
+                record.add(failure.asked_to_end(came[0], spec, time_s=time.time()))
+                self.stopped = record.failure
+                return None
+            for source in sources:
+                for event in source.take():
+                    record.add(event)
+        return True
 
 
 @contextlib.contextmanager
@@ -61,5 +95,5 @@ def workers(
 
     One that comes between two workers ends the next. Use it in the main thread.
     """
-    with caught() as signals, adopting():
-        yield Workers(environment, limits, count_oom_kills, signals)
+    with signals.caught() as came, adopting():
+        yield Workers(environment, limits, count_oom_kills, came)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gputopo.runs.anomaly import AnomalyCheck
 from gputopo.runs.live import Recent, Reports, Window, judged
 from gputopo.runs.verdict.judge import Judgement
-from gputopo.values.run.events import Event, Judged, Noticed, RankFailed
+from gputopo.values.run.events import Event, Judged, Noticed, RankFailed, Restarted
 
 _Found = tuple[Judgement | Exception, float]
 
@@ -39,6 +39,8 @@ class Looks:
         """Add an event of the run, and return what a look has found."""
         if self._recent is None or isinstance(event, Judged):
             return ()
+        if isinstance(event, Restarted) and event.fewer is not None:
+            self._forget()
         self._recent.add(event)
         if isinstance(event, RankFailed):  # what comes after it is its consequence
             self._recent = None
@@ -48,8 +50,15 @@ class Looks:
         if self._recent.is_due(self._clock()):
             window = self._recent.take(self._clock())
             self._step = window.step
-            self._start(lambda: self._found.put(self._look(window)))
+            found = self._found
+            self._start(lambda: found.put(self._look(window)))
         return ()
+
+    def _forget(self) -> None:
+        """Forget what was found of devices that are others from here on, and a look that goes on."""
+        self._reports = Reports()
+        self._found = queue.SimpleQueue()
+        self._step = None
 
     def end(self, check: AnomalyCheck) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to what was reported."""

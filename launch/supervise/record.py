@@ -12,9 +12,9 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.looking import Looks
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.summary import Summary
+from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
 from gputopo.values import schema
-from gputopo.values.run.events import Event, RankFailed, RunFinished, RunStarted, Step
+from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, RunStarted, Step
 from gputopo.values.run.verdict import Known
 
 
@@ -50,6 +50,7 @@ class Record:
         self._may_restart = may_restart
         self.summary = Summary()
         self.has_steps = False
+        self._has_begun = False  # a step of this worker or of one before
         self._last: Event | None = None
         self.failure: RankFailed | None = None
         self._deferred: RankFailed | None = None
@@ -74,9 +75,11 @@ class Record:
         which another worker may go on, until it is known whether it does: see `restart`.
         """
         if isinstance(event, RankFailed):
-            if self.failure is not None:
+            # Who ends a run does not want it to go on after a failure that came just before.
+            ends = event.kind in STOPPED_FROM_OUTSIDE and not event.rank and self.restartable is not None
+            if self.failure is not None and not ends:
                 return
-            self.failure = event
+            self.failure, self._deferred = event, None
             if event.kind == failure.OUT_OF_MEMORY or self.restartable is not None:
                 self._deferred = event
                 return
@@ -85,12 +88,19 @@ class Record:
     @property
     def restartable(self) -> RankFailed | None:
         """The failure after which another worker may go on."""
-        return self.failure if self.failure and self.has_steps and self._may_restart(self.failure) else None
+        failed = self.failure
+        # Another host may be lost also before a worker that was started for that has taken a step.
+        has_begun = self.has_steps or (self._has_begun and failed is not None and failed.rank)
+        return failed if failed is not None and has_begun and self._may_restart(failed) else None
 
     def restart(self) -> None:
         """Forget a failure that was deferred: another worker goes on."""
         self.failure = self._deferred = None
         self.has_steps = False
+
+    def note(self, says: str) -> None:
+        """Record a remark for the reader of the result."""
+        self.add(Noticed(time_s=time.time(), says=says))
 
     def release(self, remedy: str | None = None) -> None:
         """Record the deferred failure, if there is one, with another remedy if one is given."""
@@ -103,6 +113,7 @@ class Record:
         self._last = event
         self.summary.add(event)
         self.has_steps = self.has_steps or isinstance(event, Step)
+        self._has_begun = self._has_begun or self.has_steps
         unwritten = self._write(event)
         self._on_event(event)
         if unwritten is not None:

@@ -9,13 +9,14 @@ import platform
 import re
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.runs.device_results import batch_sizes
 from gputopo.runs.verdict.devices import short_name_of
-from gputopo.values.run.events import Event, GpuSample, RunStarted, Sample, Step
+from gputopo.values.run.batches import stored_batches
+from gputopo.values.run.events import Device, Event, Fewer, GpuSample, Restarted, RunStarted, Sample, Step
 
 EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB. Ours.
 # Tags, with the fields of a sample.
@@ -56,16 +57,16 @@ class SampleScalars:
                 lifecycle = event.spec.get("lifecycle")
                 folder = lifecycle.get("tensorboard") if isinstance(lifecycle, dict) else None
                 self._folder = Path(folder) if isinstance(folder, str) else None
-                self._towers = {
-                    (one.rank, one.gpu): (one.tower, batch)
-                    for one, batch in zip(event.devices, batch_sizes(event), strict=False)
-                    if one.gpu is not None
-                }
+                self._towers = _towers(event.devices, batch_sizes(event))
                 self._names = {
                     (one.rank, one.gpu): _IN_A_PATH.sub("_", short_name_of(one).lower())
                     for one in event.devices
                     if one.gpu is not None
                 }
+            case Restarted(fewer=Fewer() as fewer):
+                batches = stored_batches(fewer.spec.get("batch_size"), len(fewer.devices))
+                self._towers = _towers(fewer.devices, batches)
+                self._facts = {place: facts for place, facts in self._facts.items() if place in self._towers}
             case Step():
                 self._step = event
             case Sample() if self._folder is not None:
@@ -112,6 +113,14 @@ class SampleScalars:
             self._files[place] = os.open(path / name, flags, 0o666)
             os.write(self._files[place], version_record(time.time()))
         return self._files[place]
+
+
+def _towers(devices: Sequence[Device], batches: Sequence[int]) -> dict[_Place, tuple[int, int]]:
+    return {
+        (one.rank, one.gpu): (one.tower, batch)
+        for one, batch in zip(devices, batches, strict=False)
+        if one.gpu is not None
+    }
 
 
 def version_record(time_s: float) -> bytes:

@@ -15,7 +15,7 @@ from gputopo.launch.spec.device_names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.events import Event, PhaseBegun, RankFailed, encode_line
+from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
 
     from gputopo.launch.train.placement import devices
 
-    cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
+    cluster = devices.cluster_of(spec)
     try:
         serving = tf.distribute.Server(
             cluster, job_name=JOB, task_index=rank, protocol="grpc", config=devices.server_config(spec, rank)
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
             )
         )
         return failed.exit_code
-    emit(PhaseBegun(time_s=time.time(), rank=rank, phase="serving"))
+    emit(PhaseBegun(time_s=time.time(), rank=rank, phase=SERVING))
     while serving is not None:
         signal.pause()
     return ExitCode.OK

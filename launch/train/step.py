@@ -233,14 +233,14 @@ class TrainingStep(GraphStep):
         # This step's gradients; buffered ones are reduced while the towers compute.
         fresh = not self.placement.buffers
         # Groups of CPU devices: beside the last group a reduction would count as its computing.
-        in_groups = len(self._groups) > max(len(self._spec.servers), 1)
+        in_groups = len(self._groups) > len(self._spec.ranks)
         last = fresh and in_groups and self.placement.waits in ("all", "each_tower")
         early = fresh and not last and self._spec.backend == "cpu"
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
                 gradients = [tower.gradients for tower in towers]
                 totals = self.placement.totals(gradients)
-            if self._spec.servers and fresh and self.placement.waits == "all":
+            if len(self._spec.ranks) > 1 and fresh and self.placement.waits == "all":
                 self._exchange = [exchange_marks(self._marks, self._spec.devices, gradients, totals)]
             if early and self.placement.waits in ("all", "own_copy"):
                 totals = self._once_read(totals, towers, place=place, after=after)

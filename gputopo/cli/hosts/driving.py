@@ -34,10 +34,12 @@ def start_hosts(
     *,
     program: Sequence[str] = (),
     needs_all: bool = True,
+    may_lose: bool = False,
 ) -> int:
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
-    `program`: what follows --. `needs_all`: it ends where one of them cannot be started.
+    `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
+    `drive.course.Course`.
     """
     from gputopo.launch.drive.driver import drive
 
@@ -55,7 +57,7 @@ def start_hosts(
         environment=environment,
     )
     starts = commands.starts(starting, agents, is_this_host)
-    return drive(starts, python=python, show=to_stderr, note=note, needs_all=needs_all)
+    return drive(starts, python=python, show=to_stderr, note=note, needs_all=needs_all, may_lose=may_lose)
 
 
 def typed_words(

@@ -95,12 +95,15 @@ def run(
         request = request_of(placement.fields, asked, model, training.fields)
         _require_several(options, request, sources, is_program=bool(program))
         typed = {**placement.typed, **training.typed, **hosts.typed, **showing.typed, "model": model}
-        return start_hosts(run, starting, HostOptions(**hosts.fields), typed, program=program)
+        may_lose = options.min_hosts is not None
+        given = HostOptions(**hosts.fields)
+        return start_hosts(run, starting, given, typed, program=program, may_lose=may_lose)
     if (found := find(HostOptions(**hosts.fields), os.environ)) is not None:
         if program:
             return _run_on_hosts(found, hosts, program, placement.fields, asked, sources, options)
         return _train_on_hosts(found, hosts, placement.fields, asked, model, training, sources, options)
-    for name in sorted({*hosts.typed} - {"num_hosts"}):
+    of_hosts = {*hosts.typed, *({"min_hosts"} & {*showing.typed})}
+    for name in sorted(of_hosts - {"num_hosts"}):
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     with contextlib.ExitStack() as claims:
         chosen = _target_of(placement.fields, asked, model, training.fields, sources, options, claims)

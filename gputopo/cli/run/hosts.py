@@ -23,7 +23,9 @@ from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.hosts.gathering.messages import Joining, Reply, Start
+    from gputopo.launch.jobs.hosts.regrouping import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -71,9 +73,23 @@ def _lead(
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
                 meeting.end(End(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
+            group = _group(meeting, spec, hosts, options)
             meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
             begun(os.environ)
-            return training.train(target, spec, options, meeting=meeting)
+            return training.train(target, spec, options, meeting=meeting, group=group)
+
+
+def _group(
+    meeting: "Meeting", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
+) -> "Regrouping | None":
+    """Return what goes on without hosts that are lost, where that was asked for. Raises UsageError."""
+    if options.min_hosts is None:
+        return None
+    from gputopo.launch.jobs.hosts.regrouping import Regrouping
+    from gputopo.launch.jobs.restarting import require_losable
+
+    require_losable(spec, options.min_hosts, options.restart)
+    return Regrouping(meeting, options.min_hosts, hosts.join_timeout)
 
 
 def joining_run(

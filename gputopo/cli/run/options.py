@@ -94,6 +94,16 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="N",
         ),
     ] = 0
+    min_hosts: Annotated[
+        int | None,
+        Option(
+            "--min-hosts",
+            "With --restart: go on without hosts that are lost, while N are left, rank 0 among them",
+            value="N",
+            default="all",
+            min=1,
+        ),
+    ] = None
     stall_timeout: Annotated[
         float | Literal["auto"] | None,
         Option(

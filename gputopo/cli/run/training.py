@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gputopo.cli.run.metrics_file import MetricsFile
     from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.hosts.gathering.messages import End
+    from gputopo.launch.jobs.hosts.regrouping import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -131,11 +132,16 @@ class RunDisplay:
 
 
 def train(
-    target: "Target", spec: "RunSpec", options: OutputOptions, *, meeting: "Meeting | None" = None
+    target: "Target",
+    spec: "RunSpec",
+    options: OutputOptions,
+    *,
+    meeting: "Meeting | None" = None,
+    group: "Regrouping | None" = None,
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
 
-    `meeting`: with the other hosts of the run, which learn its end.
+    `meeting`: with the other hosts of the run, which learn its end; `group`: where it may lose some.
     """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
@@ -147,7 +153,7 @@ def train(
         return _train_repeatedly(target, spec, options, display)
     results: list[Result] = []
     try:
-        _train_once(target, spec, _folder(options), display, results, options, meeting)
+        _train_once(target, spec, _folder(options), display, results, options, meeting, group)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -253,6 +259,7 @@ def _train_once(
     results: "list[Result]",
     options: OutputOptions,
     meeting: "Meeting | None" = None,
+    group: "Regrouping | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
 
@@ -272,7 +279,7 @@ def _train_once(
 
     past = () if target.others else past_of(target, folder.path)  # runs of one host say nothing of several
     known = known_of(target, spec, past)
-    outcome = _supervised(target, spec, folder, display, options, known, meeting)
+    outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
     if meeting is not None:
         meeting.end(_end_of(outcome))
 
@@ -433,6 +440,7 @@ def _supervised(
     options: OutputOptions,
     known: "Known | None",
     meeting: "Meeting | None" = None,
+    group: "Regrouping | None" = None,
 ) -> Outcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
@@ -453,6 +461,7 @@ def _supervised(
             restarts=options.restart,
             known=known,
             others=None if meeting is None else meeting.events,
+            group=group,
         )
 
 

@@ -38,6 +38,8 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
             return f"{event.kind}: {event.cause}"
         case PhaseBegun(phase="end"):
             return "ending after this step; Ctrl-C again ends it at once"
+        case PhaseBegun(phase="regrouping"):
+            return "another host has failed; waiting for those that are left"
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Silent():

@@ -16,14 +16,17 @@ from gputopo.runs.verdict.devices import short_name_of
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (
+    REGROUPING,
     Device,
     Event,
+    Fewer,
     GpuSample,
     Judged,
     LossNotFinite,
     ModelBuilt,
     PhaseBegun,
     PlacementChecked,
+    Restarted,
     RunFinished,
     RunStarted,
     Sample,
@@ -44,7 +47,7 @@ MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so 
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 _SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
-SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
+SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search", REGROUPING)
 
 
 class RunState:
@@ -73,6 +76,8 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
+            case Restarted():
+                self._restart(event.fewer)
             case ModelBuilt():
                 self._enter(FIRST_STEP)
             case PlacementChecked():
@@ -224,6 +229,15 @@ class RunState:
         self._phase_began = self._clock()
         if phase == TRAINING:
             self._counting_began = self._phase_began
+
+    def _restart(self, fewer: Fewer | None) -> None:
+        """Begin again with another worker, and with what is left of the hosts."""
+        self._enter(STARTING)
+        if fewer is None:
+            return
+        self._devices, self._spec = fewer.devices, fewer.spec
+        self._judged = None
+        self._busy_s.clear()
 
     def _take_step(self, step: Step) -> None:
         self._step = step

@@ -21,6 +21,10 @@ class CountedSteps:
         self.first: Step | None = None
         self.last: Step | None = None
         self.lost_loss: Step | None = None
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget the steps so far, but for the first one: those that follow are taken by other devices."""
         self.images = 0
         self.seconds = 0.0
         self.in_warmup = 0

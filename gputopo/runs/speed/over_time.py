@@ -76,6 +76,7 @@ class _Reader:
         self._begin = self._last = math.nan
         self._labels: list[str] = []
         self._batches: Sequence[int] = ()
+        self._places: dict[str, int] = {}  # of the columns, by the name of the device
         self._towers: dict[int, int] = {}
         self._steps: Blocks | None = None
         self._gpus: list[tuple[int, int]] = []  # rank and index
@@ -88,10 +89,13 @@ class _Reader:
         if math.isnan(self._begin):
             self._begin = event.time_s
         self._last = event.time_s
+        if isinstance(event, Restarted) and event.fewer is not None:
+            self._towers = {device.tower: self._places[device.device] for device in event.fewer.devices}
         if isinstance(event, RunStarted):
             self._labels = [short_name_of(device) for device in event.devices]
             self._batches = batch_sizes(event)
-            self._towers = {device.tower: place for place, device in enumerate(event.devices)}
+            self._places = {device.device: place for place, device in enumerate(event.devices)}
+            self._towers = {device.tower: self._places[device.device] for device in event.devices}
             self._steps = Blocks(mean_limit=math.inf)
             hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
             self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]

@@ -6,7 +6,7 @@ The formulas are those of tf_cnn_benchmarks, see `gputopo.values.run.result.Thro
 from statistics import median
 
 from gputopo.runs.thinned import Thinned
-from gputopo.values.run.events import Event, Step, WarmupDone
+from gputopo.values.run.events import Event, Restarted, Step, WarmupDone
 from gputopo.values.run.result import Throughput
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
@@ -18,10 +18,15 @@ KEPT_SPEEDS = 10_000
 class RunningThroughput:
     """The speed of a run so far. Counts the steps after the warm-up; each event costs the same few additions.
 
+    Where hosts were lost it begins anew: other devices have another speed.
+
     `mean` and `now` are images per second of all devices together, None before the first counted step.
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.steps = 0
         self.images = 0
         self.now: float | None = None
@@ -33,7 +38,9 @@ class RunningThroughput:
         self._speed_squares = 0.0  # sum of squared deviations from the mean (B. P. Welford, 1962)
 
     def add(self, event: Event) -> None:
-        """Add an event of the run. The warm-up, and events other than steps, change nothing."""
+        """Add an event of the run. The warm-up, and most events other than steps, change nothing."""
+        if isinstance(event, Restarted) and event.fewer is not None:
+            self._begin()
         if isinstance(event, WarmupDone) and not self.steps:
             self._began_s = event.time_s
         if not isinstance(event, Step) or event.warmup:

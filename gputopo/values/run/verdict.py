@@ -1,5 +1,7 @@
 """Verdicts of a run on its devices: slow, even, or cannot tell, each with what the run could resolve."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
@@ -128,3 +130,16 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     sharing: dict[int, tuple[int, ...]] = {}
     memory_mib: dict[str, int] = {}
     networks: dict[int, str] = {}
+
+    def of_towers(self, moved: Mapping[int, int]) -> "Known":
+        """Return what is known of some of the towers, by their new numbers; nothing of their joint speed."""
+        return Known(
+            speeds={moved[tower]: speed for tower, speed in self.speeds.items() if tower in moved},
+            sharing={
+                moved[tower]: tuple(moved[one] for one in others if one in moved)
+                for tower, others in self.sharing.items()
+                if tower in moved
+            },
+            memory_mib=self.memory_mib,
+            networks=self.networks,
+        )

@@ -20,6 +20,7 @@ from gputopo.launch.hosts.gathering.messages import (
     GuestEvent,
     Joining,
     Reply,
+    Start,
     Taken,
     Waiting,
     events_path,
@@ -44,7 +45,11 @@ class FirstHostGoneError(HardwareError):
 
 
 class Guest:
-    """The connection of the host `rank` to the meeting at `name` and `port` of rank 0."""
+    """The connection of the host `rank` to the meeting at `name` and `port` of rank 0.
+
+    `serves`: number of the Start by which this host's server runs. `newer`: the latest one that came after
+    the reply to joining.
+    """
 
     def __init__(self, rank: int, name: str, port: int, *, patience: Patience = PATIENCE) -> None:
         self.patience = patience
@@ -54,6 +59,8 @@ class Guest:
         self._address = name  # that which answered, of those that the name has
         self._token = secrets.token_hex(16)
         self._silence = Silence(time.monotonic(), expected_s=patience.request_s + patience.every_s)
+        self.serves = 0
+        self.newer: Start | None = None
         self._told = 0
         self._waiting: deque[bytes] = deque()
 
@@ -95,7 +102,7 @@ class Guest:
         """
         self._waiting.extend(encode_line(one) for one in events)
         lines = self._next_lines()
-        target = f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}"
+        target = f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}&serves={self.serves}"
         try:
             status, answer = self._post(target, b"".join(lines))
         except _NO_ANSWER as error:
@@ -111,6 +118,7 @@ class Guest:
         for _ in lines[: max(0, taken.events - self._told)]:
             self._waiting.popleft()
         self._told = taken.events
+        self.newer = taken.start or self.newer
         return taken.end
 
     def report(self, result: bytes) -> None:
@@ -190,12 +198,14 @@ class Guest:
 class Telling:
     """Reports events from a thread of its own, and that this host is there; a context manager.
 
-    `ready`: a file descriptor that is readable once `end` is set: the run is over, or rank 0 is gone. When
-    the context is left, what was put before has been sent, if rank 0 answers.
+    `ready`: a file descriptor that is readable once `end` is set: the run is over, or rank 0 is gone; and
+    once `start` is: this host's server is to be started anew by that. When the context is left, what was put
+    before has been sent, if rank 0 answers.
     """
 
     def __init__(self, guest: Guest) -> None:
         self.end: End | None = None
+        self.start: Start | None = None
         self.ready = os.eventfd(0)
         self._guest = guest
         self._changed = threading.Condition()
@@ -211,6 +221,13 @@ class Telling:
             if any(isinstance(one, RankFailed | RunFinished) for one in events):
                 self._is_urgent = True
                 self._changed.notify_all()
+
+    def serves(self, number: int) -> None:
+        """Report at once that this host's server runs by the Start of that number."""
+        with self._changed:
+            self._guest.serves = number
+            self._is_urgent = True
+            self._changed.notify_all()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -246,6 +263,10 @@ class Telling:
                 self.end = self._guest.tell(events)
             except FirstHostGoneError as gone:
                 self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
+            newer = self._guest.newer
+            if newer is not None and (self.start is None or newer.number > self.start.number):
+                self.start = newer
+                os.eventfd_write(self.ready, 1)
 
 
 def _is_no_http(error: Exception) -> bool:

@@ -72,6 +72,7 @@ class Meeting:
     ) -> None:
         self._name, self._size = names[0] or "", len(names)
         self._patience = patience
+        self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
         self._roll = Roll(names, job=job, asked=asked or {}, patience=patience)
         places = places_to_listen(self._name, allow_public=allow_public)
         self.events = EventQueue()
@@ -156,6 +157,26 @@ class Meeting:
             for rank, reply in replies.items():
                 self._roll.seats[rank].reply = reply
             self._changed.notify_all()
+
+    def lost(self) -> dict[int, str]:
+        """Return the hosts that were started and have failed, by their ranks among those that train: why."""
+        with self._changed:
+            return self._roll.lost()
+
+    def start_again(self, spec: bytes) -> None:
+        """Have the hosts that are left start their servers by another spec, and end the lost ones."""
+        with self._changed:
+            self._roll.start_again(spec)
+
+    def serving(self) -> bool:
+        """Whether all hosts that are left serve by what they were told last."""
+        with self._changed:
+            return self._roll.serving()
+
+    def give_up(self, why: str) -> None:
+        """Take the hosts that do not serve for lost; see `Roll.give_up`."""
+        with self._changed:
+            self._roll.give_up(why)
 
     def results(self, timeout_s: float) -> dict[int, bytes]:
         """Wait until each host that was started has reported a result or fallen silent; return those."""
@@ -257,18 +278,21 @@ class _Desk:
         sent = None if isinstance(reply, Start) else partial(self._note_told, seat)
         return Answer(HTTPStatus.OK, schema.encode(reply), sent)
 
-    def _take(self, rank: int, token: str, query: tuple[int, float], body: bytes) -> Answer:
-        first, later_s = query
+    def _take(self, rank: int, token: str, query: tuple[int, float, int], body: bytes) -> Answer:
+        first, later_s, serves = query
         events = [_event_decoder.decode(line) for line in body.splitlines()]
         with self.changed:
             seat = self._roll.seat(rank, token)
             if seat is None:
                 return Answer(HTTPStatus.FORBIDDEN, schema.encode(_STRANGER))
             seat.silence.heard(time.monotonic())
+            seat.serves = serves
             self._events.put(*self._roll.take(rank, first, events, later_s=later_s))
             self.changed.notify_all()
-            sent = None if self.end is None else partial(self._note_told, seat)
-            return Answer(HTTPStatus.OK, schema.encode(Taken(events=seat.taken, end=self.end)), sent)
+            end = seat.end or self.end
+            sent = None if end is None else partial(self._note_told, seat)
+            taken = Taken(events=seat.taken, end=end, start=None if end else seat.newer)
+            return Answer(HTTPStatus.OK, schema.encode(taken), sent)
 
     def _keep(self, rank: int, token: str, body: bytes) -> Answer:
         with self.changed:
@@ -297,13 +321,17 @@ class _Head(msgspec.Struct):
 _head_decoder = msgspec.json.Decoder(_Head)
 
 
-def _query(query: str, received_s: float) -> tuple[int, float]:
-    """Return the number of the first event, and by how much rank 0's clock is ahead. Raises ValueError."""
+def _query(query: str, received_s: float) -> tuple[int, float, int]:
+    """Return the number of the first event, by how much rank 0's clock is ahead, and by what the host serves.
+
+    Raises ValueError.
+    """
     fields = dict(urllib.parse.parse_qsl(query, strict_parsing=True))
     first, later_s = int(fields.get("first", "")), received_s - float(fields.get("sent", ""))
-    if first < 0 or not math.isfinite(later_s):
+    serves = int(fields.get("serves", ""))
+    if first < 0 or serves < 0 or not math.isfinite(later_s):
         raise ValueError(query)
-    return first, later_s
+    return first, later_s, serves
 
 
 def _refused(end: End | None) -> Refused:

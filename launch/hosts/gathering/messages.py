@@ -1,10 +1,13 @@
 """What the launchers of one training's hosts send each other: JSON bodies of HTTP requests.
 
-| request of a host                            | body               | answer                             |
-|----------------------------------------------|--------------------|------------------------------------|
-| `POST /join`                                 | `Joining`          | a `Reply`, or `Waiting`: ask again |
-| `POST /ranks/<rank>/events?first=..&sent=..` | events, one a line | `Taken`, with `End` after the run  |
-| `POST /ranks/<rank>/result`                  | what was asked for | `Taken`                            |
+| request of a host           | body               | answer                                               |
+|-----------------------------|--------------------|------------------------------------------------------|
+| `POST /join`                | `Joining`          | a `Reply`, or `Waiting`: ask again                   |
+| `POST /ranks/<rank>/events` | events, one a line | `Taken`, with `End` once the run is over, for it too |
+| `POST /ranks/<rank>/result` | what was asked for | `Taken`                                              |
+
+The query of events has `first`, the number of the first one, `sent`, the host's clock, and `serves`, the
+number of the `Start` by which its server runs: as long as rank 0 has a newer one, `Taken` has that.
 
 Every request has a token in its `Authorization` header that the host made up when it joined: only who joined
 can go on for that rank. What is refused is answered by 403 and `Refused`, what cannot be read by 400.
@@ -59,11 +62,13 @@ class Start(_Message, frozen=True, tag="gputopo.start/1"):
     """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
 
     `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
+    `number`: 0 for the first; a host that gets another one ends its server and starts one by that.
     """
 
     spec: msgspec.Raw
     environment: dict[str, str] = {}
     place: int | None = None
+    number: int = 0
 
 
 class Unused(_Message, frozen=True, tag="gputopo.unused/1"):
@@ -92,10 +97,14 @@ class End(_Message, frozen=True, tag="gputopo.end/1"):
 
 
 class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
-    """`events`: how many of this host's events have come, counted from the first. `end`: the run is over."""
+    """`events`: how many of this host's events have come, counted from the first.
+
+    `end`: the run is over, or goes on without this host. `start`: its server is to be started anew by that.
+    """
 
     events: int
     end: End | None = None
+    start: Start | None = None
 
 
 def events_path(rank: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.gathering.messages import GuestEvent, Joining, Refused, Reply, Start
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Joining, Refused, Reply, Start
 from gputopo.launch.hosts.gathering.patience import Patience, Silence
 from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
@@ -19,10 +19,14 @@ _NAME = re.compile(r"[\w.:%-]{1,255}")  # a host name or an address: what a term
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host. Ours.
 
 
+_SILENT = "it no longer answers"
+
+
 class Seat:
     """A host that has joined. `told`: that it has been sent what is the last for it.
 
-    `result`: what it has reported at its end, where it was asked for a result.
+    `result`: what it has reported at its end, where it was asked for a result. `serves`: number of the Start
+    by which its server runs. `end`: the run goes on without it.
     """
 
     def __init__(self, joining: Joining, token: str, silence: Silence) -> None:
@@ -33,7 +37,20 @@ class Seat:
         self.taken = 0
         self.failure: str | None = None
         self.result: bytes | None = None
+        self.serves = 0
+        self.end: End | None = None
         self.told = False
+
+    @property
+    def start(self) -> Start | None:
+        """What it trains by, None for a host that does not take part."""
+        return self.reply if isinstance(self.reply, Start) else None
+
+    @property
+    def newer(self) -> Start | None:
+        """The Start by which it does not serve yet, None where it does."""
+        start = self.start
+        return start if start is not None and start.number > self.serves else None
 
 
 class Roll:
@@ -113,9 +130,9 @@ class Roll:
         failed = []
         for rank, seat in self._seats.items():
             silent_s = seat.silence.look(now_s)
-            runs = isinstance(seat.reply, Start) and not seat.told and seat.failure is None
+            runs = seat.start is not None and not seat.told and seat.failure is None
             if runs and silent_s >= self._patience.silent_s:
-                seat.failure = "it no longer answers"
+                seat.failure = _SILENT
                 failed.append(
                     RankFailed(
                         time_s=time_s,
@@ -149,6 +166,41 @@ class Roll:
             if isinstance(event, RankFailed):
                 seat.failure = seat.failure or event.cause
         return [self._adapted(rank, one, later_s) for one in fresh]
+
+    def lost(self) -> dict[int, str]:
+        """Return the hosts that were started and have failed, by their ranks among those that train: why."""
+        found = {}
+        for rank, seat in self._seats.items():
+            if seat.start is not None and seat.failure is not None:
+                why = " no longer answers" if seat.failure == _SILENT else f": {_printable(seat.failure)}"
+                found[_place(rank, seat.start)] = f"host {self.words(rank)}{why}"
+        return found
+
+    def start_again(self, spec: bytes) -> None:
+        """Have all hosts that are left start their servers by another spec; the lost ones are to end."""
+        for seat in self._seats.values():
+            if seat.start is None:
+                continue
+            if seat.failure is None:
+                seat.reply = msgspec.structs.replace(
+                    seat.start, spec=msgspec.Raw(spec), number=seat.start.number + 1
+                )
+            elif seat.end is None:
+                seat.end = End(
+                    exit_code=int(ExitCode.HARDWARE),
+                    cause=f"the training goes on without this host: {_printable(seat.failure)}",
+                    hint="see its output and that of rank 0; to train with it, start all hosts again",
+                )
+
+    def serving(self) -> bool:
+        """Whether all hosts that are left serve by what they were told last."""
+        return all(seat.newer is None for seat in self._seats.values() if seat.failure is None)
+
+    def give_up(self, why: str) -> None:
+        """Take those that do not serve for lost. `why`: in words, after "it"."""
+        for seat in self._seats.values():
+            if seat.failure is None and seat.newer is not None:
+                seat.failure = f"it {why}"
 
     def words(self, rank: int, name: str | None = None) -> str:
         """Return how a host is called in messages: `n3 (rank 2)`."""
@@ -206,6 +258,12 @@ class Roll:
         if self._is_lost(joining.rank) and seat.joining.name == joining.name:
             return None  # it was started again
         where = self.words(joining.rank, joining.name)
+        if seat.end is not None:
+            return Refused(
+                what=f"{where} cannot join: the training has lost this host, and goes on without it",
+                hint="a training takes no host in: end it, and start all hosts again with --resume",
+                exit_code=ExitCode.HARDWARE,
+            )
         return Refused(
             what=f"{where} cannot join: that rank has joined already, from {_plain(seat.joining.name)}",
             hint="give each host its own rank, and start gputopo once on each",
@@ -230,9 +288,9 @@ class Roll:
         changed: dict[str, Any] = {"rank": rank, "time_s": event.time_s + later_s}
         if isinstance(event, RankFailed):
             changed["cause"] = f"host {self.words(rank)}: {event.cause}"
-        reply = self._seats[rank].reply
-        if isinstance(event, Sample) and isinstance(reply, Start) and reply.place is not None:
-            changed["rank"] = reply.place
+        start = self._seats[rank].start
+        if isinstance(event, Sample) and start is not None:
+            changed["rank"] = _place(rank, start)
         if isinstance(event, Sample) and event.host is not None:
             changed["host"] = msgspec.structs.replace(event.host, time_s=event.host.time_s + later_s)
         return msgspec.structs.replace(event, **changed)
@@ -240,6 +298,10 @@ class Roll:
     def _note_stranger(self, words: str) -> None:
         if words not in self._strangers and len(self._strangers) < MAX_STRANGERS:
             self._strangers.append(words)
+
+
+def _place(rank: int, start: Start) -> int:
+    return rank if start.place is None else start.place
 
 
 def is_host_name(name: str) -> bool:

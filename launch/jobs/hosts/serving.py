@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,16 +13,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
-from gputopo.launch.hosts.gathering.messages import End, GuestEvent
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Start
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.values.run.events import Event, Noticed, RankFailed, Silent
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, InputError
+from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed, Silent
 
-_ENDED = "ended"  # kind of what ends a server when the run is over
+_ENDED = "ended"  # kind of what ends a server when the run is over, or goes on with other servers
 # A server prints nothing while it serves, however long that is.
 _SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf))
 
@@ -45,28 +48,53 @@ def serve(
 ) -> End:
     """Run this host's server until rank 0 says that the run is over, and return what it said.
 
-    `file`: with the spec. What the server prints goes to `log`; samples, and why it ended if it did, to rank
-    0. Where this host failed or was stopped, that is returned.
+    Where rank 0 goes on with fewer hosts, the server ends and another one starts. `file`: with the spec. What
+    the servers print goes to `log`; samples, and why one ended if it did, to rank 0. Where this host failed
+    or was stopped, that is returned.
     """
-    with Telling(guest) as telling:
+    number = 0
 
-        def tell(event: Event) -> None:
-            on_event(event)
-            over = isinstance(event, RankFailed) and event.kind == _ENDED
-            # A server that serves is silent, and that is no news.
-            if isinstance(event, GuestEvent) and not over and not isinstance(event, Silent):
-                telling.put(of_host(event, spec.servers[rank].host))
+    def tell(event: Event) -> None:
+        on_event(event)
+        if isinstance(event, PhaseBegun) and event.phase == SERVING:
+            telling.serves(number)
+        over = isinstance(event, RankFailed) and event.kind == _ENDED
+        # A server that serves is silent, and that is no news.
+        if isinstance(event, GuestEvent) and not over and not isinstance(event, Silent):
+            telling.put(of_host(event, spec.servers[rank].host))
 
-        record = Record(None, tell)
-        with workers(environment, limits=_SERVING) as running, sampled(sampler) as samples:
-            sources: list[EventSource] = [_RunsEnd(telling)]
+    with (
+        Telling(guest) as telling,
+        workers(environment, limits=_SERVING) as running,
+        sampled(sampler) as samples,
+    ):
+        failed: RankFailed | None = None
+        while failed is None or (failed.kind == _ENDED and telling.end is None):
+            if telling.start is not None and telling.start.number > number:
+                number, spec = telling.start.number, _next(telling.start, file, telling)
+            record = Record(None, tell)
+            sources: list[EventSource] = [_ServersEnd(telling, number)]
             sources += [] if samples is None else [samples]
             running.run(spec, partial(server_command, file, rank), record, log, sources)
-    if telling.end is not None:
-        return telling.end
-    failed = record.failure
-    assert failed is not None, "a server without a failure serves"
-    return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+            failed = record.failure
+            assert failed is not None, "a server without a failure serves"
+    return telling.end or End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+
+
+def _next(start: Start, file: Path, telling: Telling) -> RunSpec:
+    """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
+    spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
+    try:
+        schema.write(file, spec)
+    except InputError as error:
+        code = int(ExitCode.HARDWARE)
+        telling.put(
+            RankFailed(
+                time_s=time.time(), kind="disk_full", cause=error.what, remedy=error.hint, exit_code=code
+            )
+        )
+        raise
+    return spec
 
 
 def of_host(event: GuestEvent, host: str) -> GuestEvent:
@@ -74,20 +102,23 @@ def of_host(event: GuestEvent, host: str) -> GuestEvent:
     return replace(event, says=f"host {host}: {event.says}") if isinstance(event, Noticed) else event
 
 
-class _RunsEnd:
-    """The end of the run as an event that ends this host's server."""
+class _ServersEnd:
+    """The end of the run, or a newer Start than `number`, as an event that ends this host's server."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: Telling, number: int) -> None:
         self.ready = telling.ready
         self._telling = telling
+        self._number = number
 
     def take(self) -> Iterator[Event]:
         """Return the end, once it is there."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.ready)
-        if (end := self._telling.end) is not None:
-            why = end.cause or "the run is over"
-            yield RankFailed(time_s=0.0, kind=_ENDED, cause=why, remedy="", exit_code=end.exit_code)
+        end, start = self._telling.end, self._telling.start
+        if end is not None or (start is not None and start.number > self._number):
+            why, code = (end.cause, end.exit_code) if end is not None else (None, 0)
+            why = why or "the run is over"
+            yield RankFailed(time_s=0.0, kind=_ENDED, cause=why, remedy="", exit_code=code)
 
 
 def own_address(name: str, port: int) -> str:

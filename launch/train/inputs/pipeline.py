@@ -75,7 +75,7 @@ def shares_of(spec: RunSpec) -> list[Share]:
     if not spec.servers:
         return [whole(spec)]
     found = []
-    for rank in dict.fromkeys(device.rank for device in spec.devices):
+    for rank in spec.ranks:
         own = [device.rank == rank for device in spec.devices]
         words = f"{spec.servers[rank].host} (rank {rank})" if rank else None
         towers = itertools.compress(rows_of(spec), own)

@@ -64,7 +64,7 @@ def joined(spec: RunSpec) -> Iterator[None]:
     listen on its address.
     """
     if spec.servers:
-        cluster = tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]})
+        cluster = cluster_of(spec)
         try:
             tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0, protocol="grpc")
             tf.config.list_logical_devices()  # connects, and starts this host's server
@@ -72,6 +72,11 @@ def joined(spec: RunSpec) -> Iterator[None]:
             raise cannot_listen(spec, 0, error) from error
     with home():
         yield
+
+
+def cluster_of(spec: RunSpec) -> Any:
+    """Return the servers of the hosts that have devices, each under its rank (ClusterSpec)."""
+    return tf.train.ClusterSpec({JOB: {rank: spec.servers[rank].address for rank in spec.ranks}})
 
 
 def cannot_listen(spec: RunSpec, rank: int, error: Exception) -> HardwareError:
@@ -168,7 +173,7 @@ def tower_groups(spec: RunSpec) -> list[list[int]]:
     has its gradients.
     """
     groups = []
-    for rank in dict.fromkeys(device.rank for device in spec.devices):
+    for rank in spec.ranks:
         towers = [device.tower for device in spec.devices if device.rank == rank]
         width = len(towers)
         if spec.backend == "cpu":

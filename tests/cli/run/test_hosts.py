@@ -134,3 +134,10 @@ def test_an_option_of_several_hosts_is_not_ignored_in_silence_on_one(call: Call,
     done = call("run", "--model", "trivial", "--dry-run", "--join-timeout", "5", "--num-hosts", "1")
     assert done.code == 0
     assert "--join-timeout has no effect: this run has one host" in done.err
+
+
+def test_min_hosts_has_no_effect_on_one_host_and_is_not_for_a_program(call: Call, without_gpu: None) -> None:
+    done = call("run", "--model", "trivial", "--dry-run", "--min-hosts", "1")
+    assert (done.code, "--min-hosts has no effect: this run has one host" in done.err) == (0, True)
+    done = call("run", "--min-hosts", "1", "--", "true")
+    assert (done.code, "--min-hosts is for the built-in core" in done.err) == (2, True)

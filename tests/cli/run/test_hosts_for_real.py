@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from gputopo.launch.jobs.hosts.serving import free_port
+from gputopo.launch.train.lifecycle import checkpoint_files as files
+from gputopo.values.run.events import Event, Restarted, Resumed, Step, read_events
 
 pytestmark = pytest.mark.tensorflow
 
@@ -23,7 +26,7 @@ class Hosts:
     """Launchers of one training, by rank; at the end none of their processes is left."""
 
     def __init__(self, home: Path, *options: str, size: int = 2) -> None:
-        hosts = ",".join([f"localhost:{free_port()}", *["localhost"] * (size - 1)])
+        hosts = ",".join(f"localhost:{free_port()}" for _ in range(size))
         environ = {**os.environ, "GPUTOPO_HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
         self.launchers = [
             subprocess.Popen(
@@ -100,3 +103,78 @@ def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> N
     assert first.returncode == 3
     assert "rank 1" in rest
     assert not [one for one in served if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+# Defaults of both depend on the number of devices.
+ALIKE = ("--batch-size", "8", "--learning-rate", "0.05")
+
+
+def events_of(folder: Path) -> list[Event]:
+    with (folder / "events.jsonl").open("rb") as file:
+        return list(read_events(file, origin="events.jsonl"))
+
+
+def losses_of(events: list[Event]) -> dict[int | None, float | None]:
+    """By the steps that the weights are trained for."""
+    return {one.global_step: one.loss for one in events if isinstance(one, Step)}
+
+
+@pytest.fixture(scope="module")
+def gone_on(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str, str]]]:
+    """Three hosts; the launcher of rank 1 is killed after a checkpoint, and two go on."""
+    home = tmp_path_factory.mktemp("home")
+    saves = ("--checkpoints", str(home / "saved"), "--checkpoint-steps", "25", "--keep-checkpoints", "1000")
+    goes_on = ("--restart", "1", "--min-hosts", "2", "--output", str(home / "run"))
+    hosts = Hosts(home, "--num-gpus", "3", "--num-batches", "200", *ALIKE, *saves, *goes_on, size=3)
+    first, second, third = hosts.launchers
+    assert first.stderr is not None
+    shown = ""
+    for line in first.stderr:
+        shown += line
+        if "checkpoint after 25 steps" in line:
+            break
+    second.kill()
+    second.communicate()
+    out, err = first.communicate(timeout=180)
+    left = third.communicate(timeout=60)
+    return home, [(first.returncode, out, shown + err), (third.returncode, *left)]
+
+
+def test_a_training_goes_on_with_the_hosts_that_are_left(
+    gone_on: tuple[Path, list[tuple[int, str, str]]],
+) -> None:
+    home, ended = gone_on
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    result = result_of(ended)
+    assert [row["device"]["host"] for row in result["devices"]] == [
+        "localhost (rank 0)",
+        "localhost (rank 2)",
+    ]
+    assert all(row["images_per_sec"] > 0 for row in result["devices"])
+    (restarted,) = (one for one in events_of(home / "run") if isinstance(one, Restarted))
+    assert restarted.cause == "host localhost (rank 1) no longer answers"
+    assert restarted.says in result["says"]
+    assert restarted.steps + result["warmup_steps"] + result["steps"] == 203, "as many steps as without it"
+
+
+def test_it_trains_as_two_devices_do_that_are_resumed_from_the_same_checkpoint_by_hand(
+    gone_on: tuple[Path, list[tuple[int, str, str]]], tmp_path: Path
+) -> None:
+    home, _ = gone_on
+    (resumed,) = (one for one in events_of(home / "run") if isinstance(one, Resumed))
+    (tmp_path / "saved").mkdir()
+    shutil.copy(files.path_of(home / "saved", resumed.steps), tmp_path / "saved")
+    subprocess.run(
+        (
+            *(*RUN, "--num-gpus", "2", "--num-batches", "6", *ALIKE, "--all-reduce", "copy", "--resume"),
+            *("--checkpoints", str(tmp_path / "saved"), "--output", str(tmp_path / "run")),
+        ),
+        env={**os.environ, "GPUTOPO_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        check=True,
+    )
+    by_hand = losses_of(events_of(tmp_path / "run"))
+    assert len(by_hand) == 9
+    after = losses_of(events_of(home / "run"))  # a step that was taken twice counts as it was at last
+    assert {step: after[step] for step in by_hand} == by_hand
+    assert len(set(by_hand.values())) == 9, "training changes the loss"

@@ -11,7 +11,9 @@ from gputopo.launch.hosts.options import HostOptions, Starter
 from tests.launch.drive import pretends
 
 
-def drives(starter: Starter, hosts: str, behaviours: str, *, folder: str | None = None) -> int:
+def drives(
+    starter: Starter, hosts: str, behaviours: str, *, folder: str | None = None, may_lose: bool = False
+) -> int:
     """Drive the hosts, `localhost` here and the others by the starter, and return the exit code."""
     found = find(HostOptions(hosts=read_hosts("--hosts", hosts), starter=starter), {})
     assert found is not None
@@ -23,7 +25,13 @@ def drives(starter: Starter, hosts: str, behaviours: str, *, folder: str | None 
         environment=dict(os.environ),
     )
     started = starts(found, agents, lambda name: name == "localhost")
-    return drive(started, python=sys.executable, show=says, note=lambda line: says(f"gputopo: {line}\n"))
+    return drive(
+        started,
+        python=sys.executable,
+        show=says,
+        note=lambda line: says(f"gputopo: {line}\n"),
+        may_lose=may_lose,
+    )
 
 
 def says(text: str) -> None:

@@ -2,14 +2,17 @@
 
 fine: prints a result and ends. fails: ends with 2 before the training. breaks: ends with 3 within it, train:
 trains until SIGINT or SIGTERM; alone: trains until another rank has ended, and reports that. deaf: ignores
-SIGTERM. stopped: is stopped by SIGSTOP. killed: kills itself. Each writes its process id into a file.
+SIGTERM. lasts: trains until rank 1 has ended, and ends well. stopped: is stopped by SIGSTOP. killed: kills
+itself. Each writes its process id into a file.
 """
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
+LEADER_S = 0.2  # that of the tests' driver
 HERE = Path(os.environ.get("GPUTOPO_HOME", "."))
 
 
@@ -35,6 +38,11 @@ def main(behaviours: list[str], arguments: list[str]) -> int:
         return 3
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "lasts":
+        while not (HERE / "rank-1").exists() or Path(f"/proc/{(HERE / 'rank-1').read_text()}").exists():
+            time.sleep(0.02)
+        time.sleep(3 * LEADER_S)
+        return 0
     ended = signal.sigwait([signal.SIGINT, signal.SIGTERM] if behaviour != "deaf" else [signal.SIGUSR1])
     say(f"gputopo: stopped by {signal.Signals(ended).name}")
     return 128 + ended

@@ -64,3 +64,13 @@ def test_sigterm_ends_all_within_the_time_that_batch_systems_give() -> None:
     assert course.end_at == 1.0 + TERM_S
     course.ended(0, 143, 2.0, has_begun=True)
     assert course.exit_code == 143
+
+
+def test_a_host_that_may_be_lost_ends_the_others_before_the_training_only() -> None:
+    course = Course(3, may_lose=True)
+    course.ended(2, 3, 5.0, has_begun=True)
+    assert course.end_at is None
+    course.ended(1, 3, 6.0, has_begun=False)
+    assert course.end_at == 6.0 + SETTLE_S
+    course.ended(0, 0, 6.5, has_begun=True)
+    assert (course.exit_code, course.blamed) == (0, None), "rank 0 went on without them"

@@ -150,3 +150,8 @@ def test_a_host_that_does_not_end_when_it_is_asked_to_is_killed() -> None:
     driver.signal(signal.SIGKILL)
     assert not psutil.wait_procs(driver.all, timeout=20)[1]
     driver.ended()
+
+
+@pytest.mark.parametrize(("may_lose", "code"), [(True, 0), (False, 3)])
+def test_a_host_that_may_be_lost_does_not_end_the_others(may_lose: bool, code: int) -> None:
+    assert drives("ssh", "localhost,n2", "lasts,breaks", may_lose=may_lose) == code

@@ -1,11 +1,27 @@
 """The rest of a run after a failure of its worker."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gputopo.launch.jobs.restarting import Kept, continued, may_restart
+from gputopo.launch.jobs.restarting import (
+    Kept,
+    continued,
+    fewer_of,
+    is_loss,
+    may_restart,
+    require_losable,
+    without_hosts,
+)
+from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.events import CheckpointSaved, RankFailed, Step
+from gputopo.values.run.events import CheckpointSaved, Device, RankFailed, Step
+from gputopo.values.run.verdict import Expected, Known
 from tests.launch.specs import cpu_spec
 
 
@@ -70,3 +86,139 @@ def test_no_worker_goes_on_without_the_server_of_another_host() -> None:
     failed = RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3)
     assert may_restart(failed)
     assert not may_restart(msgspec.structs.replace(failed, rank=1))
+
+
+def hosts_spec(*of_each: int, **fields: Any) -> RunSpec:
+    """A run over hosts n0, n1, ... with so many CPU devices each."""
+    places = [(rank, number) for rank, count in enumerate(of_each) for number in range(count)]
+    devices = tuple(
+        Device(tower=tower, device=device_name("CPU", number, rank), rank=rank, host=f"n{rank}")
+        for tower, (rank, number) in enumerate(places)
+    )
+    servers = tuple(
+        Server(host=f"n{rank}", address=f"10.0.0.{rank}:1", cores=4) for rank in range(len(of_each))
+    )
+    copies = {"variable_update": "replicated", "ps_device": None, "all_reduce": "copy"}
+    return cpu_spec(**{"devices": devices, "servers": servers, **copies, **fields})
+
+
+def host_failed(kind: str, code: int, rank: int = 1) -> RankFailed:
+    return RankFailed(time_s=0.0, rank=rank, kind=kind, cause="c", remedy="r", exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "lost"),
+    [
+        ("unreachable", 3, True),  # silent, or its server gone
+        ("killed", 137, True),  # its server
+        ("terminated", 143, True),  # by its batch system, such as a node that is taken back
+        ("error", 3, True),  # a port that is taken
+        ("out_of_memory", 3, True),
+        ("disk_full", 3, True),
+        ("interrupted", 130, False),  # by who sits there
+        ("error", 2, False),  # refused
+        ("error", 70, False),  # a bug, which every host has
+    ],
+)
+def test_a_host_is_lost_by_what_the_others_do_not_share(kind: str, code: int, lost: bool) -> None:
+    assert is_loss(host_failed(kind, code)) == lost
+    assert not is_loss(host_failed(kind, code, rank=0)), "rank 0 cannot be lost"
+
+
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=6), st.data())
+def test_what_is_left_trains_as_before_on_its_own_devices(of_each: list[int], data: st.DataObject) -> None:
+    count = sum(of_each)
+    batches = data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    lost = data.draw(st.sets(st.integers(1, len(of_each) - 1)))
+    groups, first = [], 0
+    for own in of_each:
+        groups.append(tuple(range(first, first + own)))
+        first += own
+    before = hosts_spec(*of_each, batch_size=tuple(batches), all_reduce="hierarchical")
+    exchange = msgspec.structs.replace(before.exchange, groups=tuple(groups))
+    before = msgspec.structs.replace(before, exchange=exchange)
+    left = without_hosts(before, lost)
+    assert set(left.ranks) == set(range(len(of_each))) - lost
+    assert [one.tower for one in left.devices] == list(range(len(left.devices)))
+    batch_of = {one.device: batch for one, batch in zip(before.devices, before.batches, strict=True)}
+    assert left.batches == tuple(batch_of[one.device] for one in left.devices)
+    assert [{left.devices[tower].rank for tower in group} for group in left.exchange.groups] == [
+        {rank} for rank in left.ranks
+    ]
+    assert left.servers == before.servers
+    assert without_hosts(left, ()) == left
+
+
+def test_the_learning_rate_stays_unless_it_was_to_be_scaled_with_the_devices() -> None:
+    plain = hosts_spec(1, 2, 1, learning_rate=0.4)
+    assert without_hosts(plain, {1}).learning_rate == 0.4
+    scaled = hosts_spec(1, 2, 1, learning_rate=0.4, asked={"scale_learning_rate": True})
+    assert without_hosts(scaled, {1}).learning_rate == pytest.approx(0.2)
+
+
+def test_drills_go_with_their_devices() -> None:
+    drills = read_drills("--drill", ["slow-gpu=1:0.9", "slow-gpu=3:0.8", "slow-input=0.7"])
+    left = without_hosts(hosts_spec(1, 2, 1, drills=drills), {1})
+    assert [one.typed for one in left.drills] == ["slow-gpu=1:0.8", "slow-input=0.7"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        (
+            {
+                "variable_update": "parameter_server",
+                "all_reduce": None,
+                "ps_device": device_name("CPU", 0, 2),
+                "asked": {"ps": "host:2"},
+            },
+            r"the variables were on n2 \(--ps host:2\)",
+        ),
+        ({"all_reduce": "psgpu#3"}, "psgpu#3 adds on 3 devices, there are 2"),
+    ],
+)
+def test_no_host_is_done_without_that_what_was_asked_for_needs(fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        without_hosts(hosts_spec(1, 1, 1, **fields), {2})
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"variable_update": "independent", "all_reduce": None}, "--variable-update independent"),
+        ({"exchange": {"asynchronous": True}}, "--async"),
+        ({"exchange": {"staged": True}}, "--staged-vars"),
+        ({"exchange": {"relaxed": True}}, "--variable-consistency relaxed"),
+    ],
+)
+def test_a_mode_whose_state_a_host_takes_with_it_cannot_lose_one(fields: dict[str, Any], what: str) -> None:
+    spec = hosts_spec(1, 1)
+    if "exchange" in fields:
+        fields = {"exchange": msgspec.structs.replace(spec.exchange, **fields["exchange"])}
+    with pytest.raises(UsageError, match=f"--min-hosts cannot be combined with {what}"):
+        require_losable(msgspec.structs.replace(spec, **fields), 1, 1)
+
+
+def test_min_hosts_needs_a_restart_and_no_more_hosts_than_there_are() -> None:
+    spec = hosts_spec(1, 1)
+    require_losable(spec, 2, 1)
+    with pytest.raises(UsageError, match="--restart is 0"):
+        require_losable(spec, 1, 0)
+    with pytest.raises(UsageError, match="--min-hosts 3 is more than the 2 hosts of this training"):
+        require_losable(spec, 3, 1)
+
+
+def test_what_is_different_is_said_and_what_is_known_of_the_devices_goes_with_them() -> None:
+    before = hosts_spec(1, 2, 1, learning_rate=0.4)
+    speed = Expected(images_per_sec=1.0, low=1.0, high=1.0, source="s")
+    known = Known(
+        expected=speed, speeds={0: speed, 1: speed, 3: speed}, sharing={3: (2, 3)}, memory_mib={"2:0": 8}
+    )
+    fewer = fewer_of(before, without_hosts(before, {1}), known)
+    assert fewer is not None
+    assert fewer.lost == ("n1",)
+    assert fewer.known == Known(speeds={0: speed, 1: speed}, sharing={1: (1,)}, memory_mib={"2:0": 8})
+    assert fewer.says.startswith(
+        "on 2 devices of 2 hosts, with 8 images a step, 16 before; the learning rate is the same. "
+    )
+    assert fewer_of(before, before, known) is None

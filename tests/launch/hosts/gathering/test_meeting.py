@@ -5,6 +5,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -221,3 +222,47 @@ def test_nothing_is_left_of_a_meeting() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((LOOPBACK, one.port))
     assert "meeting" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_host_starts_again_and_reports_that_it_serves() -> None:
+    with meeting("n1", "n2") as one:
+        guests = started(one, 1, 2)
+        with Telling(guests[0]) as first, Telling(guests[1]) as second:
+            first.put(RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3))
+            taken(one.events, 1)
+            assert one.lost() == {1: "host n1 (rank 1): killed"}
+            one.start_again(b'{"schema":"gputopo.run/1","steps":9}')
+            for telling in (first, second):
+                assert select.select([telling.ready], [], [], 5)[0]
+            assert first.end is not None
+            assert first.end.exit_code == 3
+            assert str(first.end.cause) == "the training goes on without this host: killed"
+            assert second.end is None
+            assert second.start is not None
+            assert b'"steps":9' in bytes(second.start.spec)
+            assert not one.serving()
+            second.serves(second.start.number)
+            until(one.serving)
+            assert second.end is None
+        one.end(OVER)
+
+
+def test_the_same_start_is_one_news_however_often_it_comes() -> None:
+    with meeting("n1") as one:
+        (its,) = started(one, 1)
+        with Telling(its) as telling:
+            for number in (1, 2):
+                one.start_again(b"{}")
+                assert select.select([telling.ready], [], [], 5)[0]
+                os.eventfd_read(telling.ready)
+                assert telling.start is not None
+                assert telling.start.number == number
+                assert not select.select([telling.ready], [], [], 5 * PROMPT.every_s)[0]
+        one.end(OVER)
+
+
+def until(so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 5
+    while not so():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)

@@ -192,3 +192,73 @@ def test_only_some_strangers_are_remembered() -> None:
     for rank in range(2, 1000):
         one.join(joining(rank), "a", 0.0)
     assert len(one.absence("")) < 1000
+
+
+def training(*ranks: int, **places: int) -> Roll:
+    """Hosts n1, n2, ... that have joined and train."""
+    one = roll(*(f"n{rank}" for rank in ranks))
+    for rank in ranks:
+        one.join(joining(rank), "a", 0.0)
+        one.seats[rank].reply = msgspec.structs.replace(START, place=places.get(f"n{rank}"))
+    return one
+
+
+def fail(at: Roll, rank: int) -> None:
+    at.take(
+        rank,
+        at.seats[rank].taken,
+        [RankFailed(time_s=0.0, kind="killed", cause="it was killed", remedy="", exit_code=3)],
+        later_s=0.0,
+    )
+
+
+def test_lost_are_the_started_hosts_that_failed_or_fell_silent_by_their_ranks_in_the_training() -> None:
+    one = training(1, 2, 3, n2=1, n3=2)
+    one.seats[1].reply = Unused(why="")
+    assert one.lost() == {}
+    fail(one, 3)
+    assert one.lost() == {2: "host n3 (rank 3): it was killed"}
+    look(one, until_s=12.0)
+    assert one.lost() == {1: "host n2 (rank 2) no longer answers", 2: "host n3 (rank 3): it was killed"}
+
+
+def test_hosts_that_are_left_get_another_start_until_they_serve_by_it_and_lost_ones_the_end() -> None:
+    one = training(1, 2, n2=1)
+    fail(one, 1)
+    assert one.serving()
+    one.start_again(b'{"steps":7}')
+    lost, left = one.seats[1], one.seats[2]
+    assert lost.end is not None
+    assert lost.end.cause == "the training goes on without this host: it was killed"
+    assert not one.serving()
+    assert left.newer is not None
+    assert (bytes(left.newer.spec), left.newer.number, left.newer.place) == (b'{"steps":7}', 1, 1)
+    assert left.newer.environment == START.environment
+    left.serves = 1
+    assert one.serving()
+    assert left.newer is None
+    one.start_again(b"{}")
+    assert left.newer is not None
+    assert left.newer.number == 2
+
+
+def test_who_does_not_serve_in_time_is_given_up() -> None:
+    one = training(1, 2)
+    one.start_again(b"{}")
+    one.seats[1].serves = 1
+    one.give_up("did not start its server again within 60 s")
+    assert one.lost() == {2: "host n2 (rank 2): it did not start its server again within 60 s"}
+    assert one.serving()
+
+
+def test_a_host_that_was_lost_is_not_taken_in_again() -> None:
+    one = training(1, 2)
+    look(one, until_s=12.0)
+    one.seats[1].silence.heard(12.0)
+    one.start_again(b"{}")
+    refused = one.join(joining(1), "b", 13.0)
+    assert refusal(refused) == (
+        "n1 (rank 1) cannot join: the training has lost this host, and goes on without it"
+    )
+    assert refused is not None
+    assert "--resume" in refused.hint

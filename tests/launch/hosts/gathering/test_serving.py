@@ -119,7 +119,7 @@ def test_deep_nesting_is_answered_by_400(open_meeting: Meeting) -> None:
 
 def test_who_has_not_joined_cannot_report_for_a_rank() -> None:
     event = b'{"event":"noticed","time_s":0.0,"says":"a"}\n'
-    target = f"{events_path(1)}?first=0&sent=0"
+    target = f"{events_path(1)}?first=0&sent=0&serves=0"
     with meeting("n1") as one:
         assert post(one.port, target, event)[0] == 403
         later = Later(lambda: post(one.port, JOIN_PATH, schema.encode(joining(1)), token="its"))
@@ -146,7 +146,7 @@ def seated() -> Iterator[Meeting]:
 def test_a_host_that_reports_nonsense_costs_nothing(
     seated: Meeting, body: bytes, first: int, sent: object
 ) -> None:
-    query = urllib.parse.urlencode({"first": first, "sent": sent})
+    query = urllib.parse.urlencode({"first": first, "sent": sent, "serves": 0})
     status, _ = post(seated.port, f"{events_path(1)}?{query}", body)
     assert status == 400 or (status == 200 and not body.strip())
     assert is_well(seated)
@@ -165,7 +165,7 @@ def test_lines_that_are_no_events_of_a_host_are_not_taken(lines: bytes) -> None:
         later = Later(lambda: post(one.port, JOIN_PATH, schema.encode(joining(1))))
         one.wait(5)
         good = b'{"event":"noticed","time_s":0.0,"says":"a"}\n'
-        assert post(one.port, f"{events_path(1)}?first=0&sent=0", good + lines)[0] == 400
+        assert post(one.port, f"{events_path(1)}?first=0&sent=0&serves=0", good + lines)[0] == 400
         assert list(one.events.take()) == []
         later.result()
 
