@@ -56,7 +56,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 
     def other() -> End:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
-            asked = {"network": True, "full": False}
+            asked = {"network": True, "full": False, "network_tool": "auto"}
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, asked=asked)
             return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
 
@@ -75,16 +75,16 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from gputopo.copies.network import Host
     from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.jobs.hosts.network import lead
+    from gputopo.launch.jobs.hosts.network import lead, order_of
 
-    asked = {"network": True, "full": False}
+    asked = {"network": True, "full": False, "network_tool": "auto"}
 
     with Meeting([LOOPBACK, "n1"], 0, asked=asked) as meeting:
 
         def first() -> bool:
             with Listener(socket.AF_INET, LOOPBACK) as listener:
                 own = Host(name="n0", address=LOOPBACK, port=listener.port)
-                found = lead(meeting, own, meeting.wait(10), SHORT, listener)
+                found = lead(meeting, order_of(own, meeting.wait(10), SHORT, "auto"), listener)
                 meeting.end(End(exit_code=1))
                 return found.complete
 

@@ -14,7 +14,7 @@ from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Start
 from gputopo.launch.hosts.gathering.patience import Patience
-from gputopo.launch.jobs.hosts.network import lead, measure, take_part
+from gputopo.launch.jobs.hosts.network import lead, measure, order_of, take_part
 from gputopo.probes.network.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
@@ -46,7 +46,7 @@ def rank_0(others: int) -> Iterator[tuple[Meeting, Listener]]:
 
 def measured(meeting: Meeting, listener: Listener) -> Bandwidth:
     own = Host(name="n0", address=LOOPBACK, port=listener.port)
-    return lead(meeting, own, meeting.wait(5), SHORT, listener)
+    return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
 
 
 def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None:
