@@ -86,14 +86,14 @@ def choose(asked: ToolChoice, hosts: Mapping[str, Tools | None]) -> Choice:
         lacking = _lacking(tool, hosts, on_path=asked == "auto")
         if not lacking:
             return Choice(tool, _not_used(passed))
-        passed.append(f"{tool} ({lacking})")
-    if asked != "auto":
-        raise HardwareError(f"not all hosts can use {passed[0]}", _HINTS[asked])
+        if asked != "auto":
+            raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[asked])
+        passed.append(f"{tool}: {lacking}")
     return Choice("tcp", _not_used(passed))
 
 
 def _not_used(passed: list[str]) -> str | None:
-    return f"not used: {', '.join(passed)}" if passed else None
+    return "; ".join(f"no {words}" for words in passed) or None
 
 
 def _lacking(
@@ -107,8 +107,8 @@ def _lacking(
     if not by_reason and tool == "ib_write_bw":
         layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
         if len(layers) > 1:
-            return f"the ports of the hosts are of {' and '.join(sorted(layers))}"
-    return "; ".join(f"{_named(names, len(hosts))}: {why}" for why, names in by_reason.items())
+            return f"the ports are of {' and of '.join(sorted(layers))}"
+    return ", ".join(f"{why} ({_named(names, len(hosts))})" for why, names in by_reason.items())
 
 
 def _why_not(tool: str, tools: Tools | None, *, on_path: bool) -> str | None:
