@@ -110,7 +110,7 @@ def test_a_program_that_misbehaves_costs_its_transfer(
 
 @pytest.mark.parametrize(
     ("server", "client", "start_s", "words"),
-    [(None, "hang", 2.6, "iperf3 did not end within 3.0 s"), ("hang", None, 0.4, "in time")],
+    [(None, "hang", 1.7, "iperf3 did not end within 3.0 s"), ("hang", None, 0.4, "in time")],
 )
 def test_a_program_that_hangs_is_ended_after_its_time(
     stand_ins: StandIns, server: Fault | None, client: Fault | None, start_s: float, words: str
