@@ -11,6 +11,7 @@ import msgspec
 from gputopo.cli.plan.options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
+from gputopo.copies.network_tools import ToolChoice
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.bandwidth import Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -115,6 +116,14 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "command; rank 0 shows the result",
         ),
     ] = False
+    network_tool: Annotated[
+        ToolChoice,
+        Option(
+            "--network-tool",
+            "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
+            "ports; else iperf3 where all have it; else tcp, a probe of gputopo",
+        ),
+    ] = "auto"
     sources: Annotated[
         tuple[str, ...],
         Option(
@@ -184,6 +193,8 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
     stray = next((name for name in measuring if name in typed), None)
     if options.sources and stray is not None:
         raise UsageError(f"--{stray} is for measuring, and --from only reads", "leave one of the two out")
+    if "network_tool" in typed:
+        raise UsageError("--network-tool is for measuring between hosts", "add --network, or leave it out")
     others = ("full", "quick", "size", "loops", "save", "baseline", "matrices")
     beside = next((name for name in others if name in typed), None)
     if options.soak is not None and beside is not None:
@@ -222,10 +233,10 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
         failed = findings.fails(found, options.fail_on)
         return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
-    return measure_network(named, options.level, report)
+    return measure_network(named, options.level, options.network_tool, report)
 
 
-_OF_A_NETWORK = ("network", "quick", "full", "format", "json", "fail_on", "save")
+_OF_A_NETWORK = ("network", "network_tool", "quick", "full", "format", "json", "fail_on", "save")
 
 
 def _save_network(measured: "Bandwidth") -> None:

@@ -14,8 +14,8 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
 )
-from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Kind, Sample, gpus_of
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.bandwidth import COLLECTIVES, HOSTS, Bandwidth, Kind, Sample, gpus_of
+from gputopo.values.machine import Gpu, Machine, NicPort
 
 NAMES: dict[Kind, str] = {
     "allreduce": "all-reduce",
@@ -118,6 +118,10 @@ PCIE_LOW_SHARE = 0.15
 # 0.90 for two (NVIDIA/nccl-tests issue 331); in a mesh of four a neighbour has a third of the links. Without
 # P2P copies reach under a tenth. Ours, between the last two.
 EXCHANGE_LOW_SHARE = 0.20
+# Over several hosts a ring is limited by the network ports of a host. 4 ports of 100 Gbit/s reach 0.94 of it
+# (NVIDIA/nccl issue 307), one of 200 behind the switch of a GPU 0.96 and behind the CPU 0.64 (issue 412). A
+# tree over two hosts reaches up to twice the ring (issue 307). Ours, below all of these.
+NETWORK_LOW_SHARE = 0.5
 _LIMIT = "derived: at most"
 _EXCHANGES = ("alltoall", "sendrecv")
 _RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
@@ -163,7 +167,12 @@ def _beside(sample: Sample, machine: Machine) -> Sample:
 
 
 def expected_rate(sample: Sample, machine: Machine) -> BusRate | None:
-    """Return the expected bus bandwidth of an operation over the GPUs of one host, None if unknown."""
+    """Return the expected bus bandwidth of an operation, None if unknown.
+
+    Over several hosts the machine is one of them, and the others are taken for equal.
+    """
+    if sample.source == HOSTS:
+        return _over_network(sample, machine)
     gpus = _members(sample, machine)
     if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
         return None
@@ -289,6 +298,44 @@ def _over_pcie(
         gb_per_s=rate,
         low_gb_per_s=PCIE_LOW_SHARE * rate,
     )
+
+
+def network_ports(machine: Machine) -> list[NicPort]:
+    """Return the ports that NCCL is to use between hosts: the fastest for RDMA, else the fastest of all."""
+    up = [port for nic in machine.nics for port in nic.ports or () if port.up and port.rate_gbit_per_s]
+    found = [port for port in up if port.rdma_device is not None] or up
+    best = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
+    return [port for port in found if port.rate_gbit_per_s == best]
+
+
+def _over_network(sample: Sample, machine: Machine) -> BusRate | None:
+    """Return the rate of a ring over several hosts, by their ports, one for a GPU, or by their GPUs."""
+    is_large = (sample.bytes or 0) >= RING_BYTES
+    if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
+        return None
+    each = (sample.ranks or 0) // sample.hosts
+    ports = network_ports(machine)
+    if not each or not ports:
+        return None
+    count, one = min(each, len(ports)), ports[0]
+    rate = count * (one.rate_gbit_per_s or 0.0) / 8
+    layer = "RDMA" if one.rdma_device is not None else "network"
+    over = BusRate(
+        source=f"derived: a ring over {count} {layer} port{'s' if count > 1 else ''} of "
+        f"{one.rate_gbit_per_s:g} Gbit/s of each host",
+        gb_per_s=rate,
+        low_gb_per_s=NETWORK_LOW_SHARE * rate,
+    )
+    within = _within_each(sample, machine, each)
+    return over if within is None or (within.low_gb_per_s or 0.0) >= NETWORK_LOW_SHARE * rate else within
+
+
+def _within_each(sample: Sample, machine: Machine, gpus: int) -> BusRate | None:
+    """Return what the GPUs of one host allow, if all of the machine take part."""
+    if not 1 < gpus == len(machine.gpus):
+        return None
+    inside = msgspec.structs.replace(sample, source="gpus", hosts=1, ranks=gpus)
+    return expected_rate(inside, machine)
 
 
 def is_limit(sample: Sample) -> bool:

@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gputopo.copies.jobs import matchings
+from gputopo.copies.network_tools import PROBE, USES, Rdma, Tool, Tools, interval_s, whole_seconds
 from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
 
 AT_ONCE = "all hosts at once"
-SOURCE = "TCP probe"
 
 # Connections of a transfer at once. Ours: on loopback 4 carry half as much again as one (2.4 and 1.6 GB/s).
 STREAMS = 4
@@ -32,7 +32,10 @@ SlotKind = Literal["latency", "one way", "both ways", "at once"]
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long a transfer is measured, in seconds; before that it warms up. `gap_s`: between two slots."""
+    """How long a transfer is measured, in seconds; before that it warms up. `gap_s`: between two slots.
+
+    `start_s`: for a program that makes the transfer to start and to end.
+    """
 
     warm_s: float = 0.1
     window_s: float = 0.1
@@ -40,11 +43,27 @@ class Timing(msgspec.Struct, frozen=True):
     latency_s: float = _LATENCY_S
     gap_s: float = 0.2
     lead_s: float = _LEAD_S
+    start_s: float = 0.0
 
     @property
     def transfer_s(self) -> float:
         """Seconds of a transfer."""
         return self.warm_s + self.windows * self.window_s
+
+    def of(self, tool: Tool) -> "Timing":
+        """Return the timing of the same measurement by a tool: programs transfer for whole seconds."""
+        uses = USES[tool]
+        if uses.rate is None:
+            return self
+        window_s = interval_s(self.window_s)
+        rest_s = whole_seconds(self.transfer_s) - self.warm_s
+        return msgspec.structs.replace(
+            self,
+            window_s=window_s,
+            windows=max(1, int(rest_s / window_s + 1e-6)),
+            latency_s=self.latency_s if uses.latency is None else self.latency_s + uses.start_s,
+            start_s=uses.start_s,
+        )
 
 
 QUICK = Timing()
@@ -62,7 +81,7 @@ class Slot(NamedTuple):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address.
 
-    `rate_gbit_per_s`: None where it is not Ethernet, or not known.
+    `rate_gbit_per_s`: None where it is not Ethernet, or not known. `tools`: None where that is not known.
     """
 
     name: str
@@ -71,15 +90,26 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     interface: str | None = None
     rate_gbit_per_s: float | None = None
     mtu_bytes: int | None = None
+    tools: Tools | None = None
+
+    @property
+    def rdma(self) -> Rdma | None:
+        """Its RDMA port that is measured, if any."""
+        return None if self.tools is None else self.tools.rdma
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
-    """What all hosts do. `token`: shows a host that a connection is of this measurement."""
+    """What all hosts do. `token`: shows a host that a connection is of this measurement.
+
+    `passed_over`: why no better tool is used.
+    """
 
     hosts: tuple[Host, ...]
     token: str
     timing: Timing
     streams: int = STREAMS
+    tool: Tool = "tcp"
+    passed_over: str | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +134,7 @@ def schedule(hosts: int, timing: Timing) -> list[Slot]:
     """
     slots: list[Slot] = []
     start_s = 0.0
+    rate_s = timing.transfer_s + timing.start_s
 
     def add(kind: SlotKind, transfers: Sequence[tuple[int, int]], seconds: float) -> None:
         nonlocal start_s
@@ -113,19 +144,19 @@ def schedule(hosts: int, timing: Timing) -> list[Slot]:
     for pairs in matchings(range(hosts)):
         back = [(b, a) for a, b in pairs]
         add("latency", pairs, timing.latency_s)
-        add("one way", pairs, timing.transfer_s)
-        add("one way", back, timing.transfer_s)
-        add("both ways", [*pairs, *back], timing.transfer_s)
+        add("one way", pairs, rate_s)
+        add("one way", back, rate_s)
+        add("both ways", [*pairs, *back], rate_s)
     if hosts > 2:
         ring = [(rank, (rank + 1) % hosts) for rank in range(hosts)]
-        add("at once", ring, timing.transfer_s)
+        add("at once", ring, rate_s)
     return slots
 
 
 def seconds_of(hosts: int, timing: Timing) -> float:
     """Return how long all slots take, seconds."""
     *_, last = schedule(hosts, timing)
-    return timing.lead_s + last.start_s + timing.transfer_s + timing.gap_s
+    return timing.lead_s + last.start_s + timing.transfer_s + timing.start_s + timing.gap_s
 
 
 class Expected(NamedTuple):
@@ -135,11 +166,17 @@ class Expected(NamedTuple):
     source: str
 
 
-def expected(one: Host, other: Host) -> Expected | None:
-    """Return the payload that TCP can carry at the rate of the slower card; None where it is not known.
+def expected(one: Host, other: Host, tool: Tool = "tcp") -> Expected | None:
+    """Return what a tool can carry at the rate of the slower card; None where it is not known.
 
-    None as well above `MAX_TCP_GBIT_PER_S`.
+    Of TCP that is its payload, and None above `MAX_TCP_GBIT_PER_S`.
     """
+    if tool == "ib_write_bw":
+        ports = [one.rdma, other.rdma]
+        rates = [port.rate_gbit_per_s for port in ports if port is not None and port.rate_gbit_per_s]
+        if len(rates) < len(ports):
+            return None
+        return Expected(min(rates) / 8, f"{min(rates):g} Gbit/s of the RDMA port")
     if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
         return None
     rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
@@ -180,10 +217,9 @@ def bandwidth_of(order: Order, results: Mapping[int, Result], absent: Mapping[in
 
 
 def _notes(order: Order) -> list[str]:
-    notes = [
-        f"{SOURCE}: {order.streams} connections for each transfer; RDMA was not measured (ib_write_bw "
-        "between two hosts does, and --from reads its output)"
-    ]
+    notes = [f"{_how(order)}; {order.passed_over}" if order.passed_over else _how(order)]
+    if order.tool == "ib_write_bw":
+        return notes
     rates = {host.rate_gbit_per_s for host in order.hosts}
     if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
         notes.append(
@@ -195,10 +231,26 @@ def _notes(order: Order) -> list[str]:
     return notes
 
 
+def _how(order: Order) -> str:
+    if order.tool == "tcp":
+        return f"{PROBE}: {order.streams} connections for each transfer; RDMA was not measured"
+    if order.tool == "iperf3":
+        return f"iperf3: {order.streams} connections for each transfer; RDMA was not measured"
+    ports = [host.rdma for host in order.hosts if host.rdma is not None]
+    devices = ", ".join(dict.fromkeys(port.device for port in ports))
+    beside = "" if all(port.on_path for port in ports) else ", not of the interface at which the hosts meet"
+    return (
+        f"ib_write_bw: {order.streams} queue pairs for each transfer, between RDMA ports {devices} "
+        f"({', '.join(dict.fromkeys(port.link_layer for port in ports))}){beside}"
+    )
+
+
 def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
     ends = _ends(order, rank, one.destination)
     middle = median(one.values)
-    spread = 100 * (max(one.values) - min(one.values)) / middle if middle else None
+    is_spread = len(one.values) > 1 and middle
+    spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
+    uses = USES[order.tool]
     if kind == "latency":
         return Sample(
             kind="network_latency",
@@ -207,11 +259,12 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
             median_us=middle,
             repeats_us=one.values,
             spread_percent=spread,
-            transport="TCP",
+            tool=uses.latency or PROBE,
+            transport="TCP" if uses.latency is None else "RDMA write",
             streams=1,
         )
     # Both ways share no link of a full-duplex network; at once each host does both.
-    rate = expected(order.hosts[rank], order.hosts[one.destination])
+    rate = expected(order.hosts[rank], order.hosts[one.destination], order.tool)
     return Sample(
         kind="network",
         source=ends[0],
@@ -223,7 +276,8 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
         spread_percent=spread,
         expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
         expected_source=None if rate is None else rate.source,
-        transport="TCP",
+        tool=uses.rate or PROBE,
+        transport="RDMA write" if order.tool == "ib_write_bw" else "TCP",
         streams=order.streams,
     )
 

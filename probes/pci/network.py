@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,12 +80,9 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network
     missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
     ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
     for device in devices:
-        for number in sorted(
-            int(name) for name in _names(folder / "infiniband" / device / "ports") if name.isdigit()
-        ):
+        for number in _numbers(folder / "infiniband" / device / "ports"):
             place = folder / "infiniband" / device / "ports" / str(number)
-            # An interface names the port of its card, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
-            mine = next((one for one, at in interfaces.items() if _dev_port(at) == number - 1), None)
+            mine = next((one for one, at in interfaces.items() if _is_of(at, number)), None)
             ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
     ports += [(None, one) for one in interfaces.items()]
     read = []
@@ -94,6 +91,20 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network
         read.append(NicPort(index=index, **facts))
         missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
     return Network({**about, "ports": tuple(read)}, missing)
+
+
+def rdma_ports(root: Path) -> Iterator[tuple[NicPort, Path]]:
+    """Yield each RDMA port that this host has, of whatever bus, with its folder in sysfs."""
+    for device in _names(root / "sys/class/infiniband"):
+        folder = root / "sys/class/infiniband" / device
+        for number in _numbers(folder / "ports"):
+            place = folder / "ports" / str(number)
+            own = (
+                name for name in _names(folder / "device/net") if _is_of(folder / "device/net" / name, number)
+            )
+            facts: dict[str, Any] = {"interface": next(own, None)}
+            _rdma(facts, device, number, place)
+            yield NicPort(index=0, **{**facts, "errors": None}), place
 
 
 def peer_memory_module(root: Path) -> str | None:
@@ -201,9 +212,16 @@ def _own_interfaces(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _dev_port(interface: Path) -> int | None:
-    text = read_text(interface / "dev_port")
-    return int(text) if text and text.isdecimal() else None
+def _is_of(interface: Path, port: int) -> bool:
+    """Return whether an interface is of a port of its card.
+
+    It names the port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+    """
+    return read_text(interface / "dev_port") == str(port - 1)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
 def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:

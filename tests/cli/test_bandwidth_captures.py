@@ -1,9 +1,12 @@
 """`gputopo bandwidth --from` what other programs printed when they did not come to their end."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.schema import encode
 from tests.cli.conftest import Call
 from tests.kit.dialects import bandwidthtest, nvbandwidth, p2p
 
@@ -94,8 +97,11 @@ def test_a_number_that_is_not_used_has_a_mark(call: Call, tmp_path: Path) -> Non
     assert "?: not used" in " ".join(done.out.split())
 
 
-def nccl_run(*, wrong: int = 0) -> str:
-    ranks = [f"#  Rank  {n} Group  0 Pid 9 on box device  {n} [0000:0{n + 1}:00] NVIDIA L40S" for n in (0, 1)]
+def nccl_run(*, wrong: int = 0, hosts: tuple[str, str] = ("box", "box")) -> str:
+    ranks = [
+        f"#  Rank  {n} Group  0 Pid 9 on {host} device  {n} [0000:0{n + 1}:00] NVIDIA L40S"
+        for n, host in enumerate(hosts)
+    ]
     row = f" 1073741824  268435456  float  sum  -1  51130.00  21.00  21.00  {wrong}"
     return "\n".join(
         [
@@ -118,6 +124,21 @@ def test_collective_operations_are_read_by_every_command(command: str, call: Cal
     assert done.code == 0
     assert "nccl-tests" in done.out
     assert ("all-reduce" in done.out) is (command == "bandwidth")
+
+
+def test_nccl_over_several_hosts_is_judged_with_the_ports_of_one_of_them(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "nccl.txt").write_text(nccl_run(hosts=("n1", "n2")))
+    port = NicPort(index=0, rdma_device="mlx5_0", state="ACTIVE", rate_gbit_per_s=400.0)
+    machine = Machine(source="live", nics=(Nic(index=0, ports=(port,)),))
+    (tmp_path / "n1.json").write_bytes(encode(machine))
+    alone = call("bandwidth", "--from", tmp_path / "nccl.txt", "--fail-on", "warning")
+    assert (alone.code, "nccl-tests" in alone.out, "on 2 hosts" in alone.out) == (0, True, True)
+    judged = call(
+        *("bandwidth", "--from", tmp_path / "nccl.txt", "--from", tmp_path / "n1.json"),
+        *("--fail-on", "warning", "--json"),
+    )
+    assert judged.code == 1
+    assert "collectives.network_slow" in {one["id"] for one in json.loads(judged.out)["findings"]}
 
 
 def test_wrong_results_of_nccl_are_an_error(call: Call, tmp_path: Path) -> None:

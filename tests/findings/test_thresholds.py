@@ -98,6 +98,10 @@ THRESHOLDS = {
     ("collectives.falls", "bus bandwidth of the largest size, of that of the best smaller size"): 0.80,
     ("collectives.falls", "size from which bus bandwidths are compared"): 16_777_216,
     ("collectives.in_place_differs", "in place against out of place at the largest size"): 0.85,
+    (
+        "collectives.network_slow",
+        "bus bandwidth over several hosts, of the rate of the network ports of a host",
+    ): 0.5,
     ("collectives.latency", "time of a message of at most 8 KiB"): 250.0,
     ("collectives.nvls_unused", "bus bandwidth of a ring, up to so much more"): 1.08,
     ("errors.rising", "packet replays in a minute"): 8,

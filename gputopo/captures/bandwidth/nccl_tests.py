@@ -62,6 +62,10 @@ _VERSION = re.compile(r"\bNCCL version (\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)(?:\+cuda
 _LIBRARY = re.compile(r"^nccl-tests version \S{1,20} nccl-headers=\d{1,8} nccl-library=(\d{4,6})$")
 _LOG = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR)\b|\bNCCL version \d|^NCCL_\w+=")
 _TRANSPORT = re.compile(r"\] (?:->|send|receive).*?\bvia (P2P|SHM|NET|COLLNET)\b|\bvia (P2P|SHM|NET)/")
+# IB, Socket, IBext_v8, AWS Libfabric, ... and whether the card reads the GPU's memory by itself.
+_NETWORK = re.compile(r"\bvia (NET/[A-Za-z][\w ]{0,40})/\d{1,4}(/GDRDMA)?(?:[/(\s]|$)")
+_CARDS = re.compile(r"\bNET/(?:IB|Socket) ?: Using (.{1,2000})")
+_CARD = re.compile(r"\[\d{1,3}\] ?([A-Za-z][\w.-]{0,39}):")
 _NVLS = re.compile(r"\b(\d{1,3}) nvls channels\b")
 _NO_NVLS = re.compile(r"NVLS multicast support is not available")
 _SETTING = re.compile(
@@ -155,6 +159,12 @@ class _Reader:
         self.run.facts.update(settings_of(line))
         if transport := _TRANSPORT.search(line):
             self.run.facts[transport[1] or transport[2]] = None
+        if network := _NETWORK.search(line):
+            self.run.facts[network[1]] = None
+            if network[2]:
+                self.run.facts["GDRDMA"] = None
+        if cards := _CARDS.search(line):
+            self.run.facts.update({f"card {name}": None for name in _CARD.findall(cards[1])})
         if channels := _NVLS.search(line):
             self.run.facts["NVLS" if int(channels[1]) else "no NVLS"] = None
         elif _NO_NVLS.search(line):

@@ -37,6 +37,27 @@ def parse(text: str, *, origin: str) -> Machine:
     return machines[0] if len(machines) == 1 else runs.joined(names, machines, SOURCE, origin=origin)
 
 
+def arrived(text: str, *, origin: str) -> tuple[float, ...]:
+    """Return GB/s of each interval at the receiver of one run, where the text has its server's output.
+
+    Intervals that were cut short at the end are left out. Raises InputError as `parse` does.
+    """
+    found: list[tuple[float, float]] = []  # seconds, GB/s
+    for document in _documents(text, origin):
+        intervals = _object(document.get("server_output_json")).get("intervals")
+        for one in intervals if isinstance(intervals, list) else ():
+            total = _object(_object(one).get("sum"))
+            seconds, bits = total.get("seconds"), total.get("bits_per_second")
+            if (
+                isinstance(seconds, int | float)
+                and isinstance(bits, int | float)
+                and total.get("sender") is False
+            ):
+                found.append((seconds, bits / 8e9))
+    whole_s = max((seconds for seconds, _ in found), default=0.0)
+    return tuple(rate for seconds, rate in found if seconds >= whole_s / 2 and 0 <= rate <= MAX_GB_PER_S)
+
+
 def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
     """Yield the document of each run; events of one run are put together."""
     streamed: dict[str, Any] = {}
@@ -79,6 +100,7 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
                 destination=destination,
                 with_reverse=both or "sum_received_bidir_reverse" in tail,
                 median_gb_per_s=rate,
+                tool=SOURCE,
                 transport=protocol if protocol in _PROTOCOLS else None,
                 streams=_count(asked.get("num_streams")),
             )

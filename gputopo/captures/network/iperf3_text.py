@@ -82,6 +82,7 @@ class _Test:
                 destination=destination,
                 with_reverse=self.is_both_ways,
                 median_gb_per_s=value,
+                tool=SOURCE,
                 transport=self.transport,
                 streams=streams,
             )

@@ -59,6 +59,7 @@ _PROSE = re.compile(
 )
 _VERBS = {"send": "RDMA send", "rdma_write": "RDMA write", "rdma_read": "RDMA read", "atomic": "RDMA atomic"}
 _OF_COMMAND = {"write": "rdma_write", "read": "rdma_read", None: "send"}
+_PROGRAMS = {"send": "send", "rdma_write": "write", "rdma_read": "read", "atomic": "atomic"}
 _LINKS = {"IB": "InfiniBand", "Ethernet": "Ethernet (RoCE)"}
 _UNNAMED = f"{SOURCE}: nothing names the test of a table; it is taken as one direction, client to server"
 
@@ -152,6 +153,7 @@ class _Scanned:
             bytes=int(words[0]),
             median_gb_per_s=value * column.unit if column.unit is not None else None,
             median_us=None if is_rate else value,
+            tool=self._program(is_rate=is_rate),
             transport=_VERBS.get(self.test.verb or ""),
             streams=self.streams,
         )
@@ -159,6 +161,10 @@ class _Scanned:
         self.report.complete = True
         self.marks.append((number, (sample.kind, sample.transport, sample.bytes, sample.streams, source)))
         return True
+
+    def _program(self, *, is_rate: bool) -> str:
+        verb = _PROGRAMS.get(self.test.verb or "")
+        return SOURCE if verb is None else f"ib_{verb}_{'bw' if is_rate else 'lat'}"
 
     def _kind(self, *, is_rate: bool) -> Kind:
         if not is_rate:

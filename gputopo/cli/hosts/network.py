@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.copies.network import FULL, QUICK, Host, Timing, seconds_of
+from gputopo.copies.network_tools import PROBE, USES, ToolChoice
 from gputopo.launch.hosts.allocation import Allocation, find
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import HardwareError, UsageError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 PORT = 2223  # where the hosts meet unless rank 0 has a port: beside that of a training
 
 
-def measure_network(hosts: HostOptions, level: "Level | None", report: "Callable[[Bandwidth], int]") -> int:
+def measure_network(
+    hosts: HostOptions, level: "Level | None", tool: ToolChoice, report: "Callable[[Bandwidth], int]"
+) -> int:
     """Measure between all hosts, and return the exit code. `report` prints on rank 0, and returns it there.
 
     Raises GputopoError.
@@ -32,7 +35,7 @@ def measure_network(hosts: HostOptions, level: "Level | None", report: "Callable
             "start the command on each host by srun or mpirun, or add --hosts LIST --node-rank N on each",
         )
     timing = FULL if level == "full" else QUICK
-    asked = {"network": True, "full": level == "full"}
+    asked = {"network": True, "full": level == "full", "network_tool": tool}
     if found.rank == 0:
         return _lead(found, hosts, timing, asked, report)
     return _take_part(found, hosts, asked)
@@ -47,19 +50,20 @@ def _lead(
 ) -> int:
     from gputopo.launch.hosts.gathering.addresses import places_to_listen
     from gputopo.launch.hosts.gathering.messages import End
-    from gputopo.launch.jobs.hosts.network import lead
+    from gputopo.launch.jobs.hosts.network import lead, order_of
     from gputopo.launch.jobs.hosts.serving import own_address
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
     places = places_to_listen(leader.name, allow_public=hosts.allow_public_address)
-    size = allocation.size
     with meeting_of(allocation, hosts, asked, PORT) as meeting, _listening(places) as listener:
         joined = meeting.wait(hosts.join_timeout)
-        note(f"measuring between {size} hosts: {seconds_of(size, timing):.0f} s")
-        card = card_of(own_address(joined[1].address, joined[1].port))
-        own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **card)
-        measured = lead(meeting, own, joined, timing, listener)
+        brought = _brought(own_address(joined[1].address, joined[1].port), asked["network_tool"])
+        own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **brought)
+        order = order_of(own, joined, timing, asked["network_tool"])
+        seconds, by = seconds_of(allocation.size, order.timing), USES[order.tool].rate or PROBE
+        note(f"measuring between {allocation.size} hosts by {by}: {seconds:.0f} s")
+        measured = lead(meeting, order, listener)
         code = report(measured)
         meeting.end(End(exit_code=int(code)))
     return code
@@ -74,9 +78,8 @@ def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     address = address_of(allocation, hosts)
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
     with _listening([_bindable(address)]) as listener:
-        bringing = joining(
-            allocation, None, asked, address=address, port=listener.port, resources=card_of(address)
-        )
+        brought = _brought(address, asked["network_tool"])
+        bringing = joining(allocation, None, asked, address=address, port=listener.port, resources=brought)
         guest = Guest(allocation.rank, leader.name, leader.port or PORT)
         end = take_part(guest, bringing, listener, hosts.join_timeout)
     if end.cause is None:
@@ -106,3 +109,10 @@ def _bindable(address: str) -> "Bindable":
     import socket
 
     return (socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
+def _brought(address: str, asked: ToolChoice) -> dict[str, Any]:
+    """Return the fields of a Host about the interface that has an address, and what can measure there."""
+    from gputopo.probes.network.equipment import tools_at
+
+    return {**card_of(address), "tools": tools_at(address, asked)}

@@ -6,15 +6,17 @@ import msgspec
 
 from gputopo.copies.collectives import (
     NAMES,
+    NETWORK_LOW_SHARE,
     BusRate,
     Series,
     expected_rate,
+    network_ports,
     nvls_is_off,
     series_of,
 )
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Finding, Rule, Threshold, check
-from gputopo.values.bandwidth import Sample, gpus_of
+from gputopo.values.bandwidth import HOSTS, Sample, gpus_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
@@ -43,6 +45,12 @@ LATENCY_US = Threshold(
     "us",
     "8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs. Ours",
 )
+OF_PORTS = Threshold(
+    "bus bandwidth over several hosts, of the rate of the network ports of a host",
+    NETWORK_LOW_SHARE,
+    "of it",
+    "A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412). Ours",
+)
 
 SLOW = Rule(
     "collectives.slow",
@@ -50,6 +58,15 @@ SLOW = Rule(
     remedy="Run it again with NCCL_DEBUG=INFO and compare the paths (via P2P, SHM or NET; NVLS) with gputopo "
     "inspect: NVLinks that are down, peer access that is refused, and variables such as NCCL_P2P_DISABLE "
     "come first.",
+)
+NETWORK_SLOW = Rule(
+    "collectives.network_slow",
+    title="bus bandwidth over several hosts below what their network ports carry",
+    remedy="Run it again with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET: NET/IB with all ports "
+    "(NCCL_IB_HCA) and GDRDMA, not NET/Socket. Measure single ports with gputopo bandwidth --network, and "
+    "the operation with NCCL_ALGO=Ring. See gputopo inspect for ports that are down, slow or far from GPUs, "
+    "for ACS and nvidia_peermem.",
+    thresholds=(OF_PORTS,),
 )
 NVLS_UNUSED = Rule(
     "collectives.nvls_unused",
@@ -83,7 +100,7 @@ LATENCY = Rule(
 )
 
 
-@check(SLOW, NVLS_UNUSED)
+@check(SLOW, NVLS_UNUSED, NETWORK_SLOW)
 def slow(machine: Machine) -> Iterator[Finding]:
     """Find operations whose largest size is below the expected bus bandwidth."""
     for one in _series(machine):
@@ -93,7 +110,11 @@ def slow(machine: Machine) -> Iterator[Finding]:
             continue
         if best.bus_gb_per_s >= rate.low_gb_per_s:
             continue
-        if rate.without_nvls and _is_as_a_ring(best.bus_gb_per_s, rate.without_nvls):
+        if best.source == HOSTS:
+            causes = _network_causes(best, machine)
+            words = [rate.source, *([f"possible causes: {'; '.join(causes)}"] if causes else [])]
+            yield _finding(NETWORK_SLOW, best, rate, "; ".join(words))
+        elif rate.without_nvls and _is_as_a_ring(best.bus_gb_per_s, rate.without_nvls):
             yield _finding(NVLS_UNUSED, best, rate, f"as fast as a ring ({rate.without_nvls:g} GB/s)")
         else:
             causes = _causes(best, machine)
@@ -231,6 +252,23 @@ def _causes(sample: Sample, machine: Machine) -> list[str]:
         found.append(
             f"peer access refused between {', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}"
         )
+    return found
+
+
+def _network_causes(sample: Sample, machine: Machine) -> list[str]:
+    """Return what NCCL's log shows of the paths between hosts that makes them slow."""
+    found = []
+    ports = network_ports(machine)
+    if "NET/Socket" in sample.nccl and any(port.rdma_device for port in ports):
+        found.append("NCCL's log has paths via NET/Socket, so TCP and not RDMA")
+    elif "NET/IB" in sample.nccl and "GDRDMA" not in sample.nccl:
+        found.append("NCCL's log has no path with GDRDMA, so all bytes go through host memory")
+    used = {fact.removeprefix("card ") for fact in sample.nccl if fact.startswith("card ")}
+    unused = [port.name for port in ports if not used & {port.rdma_device, port.interface}]
+    if used and unused and "NET/Socket" not in sample.nccl:
+        found.append(f"NCCL does not use {', '.join(unused)}")
+    if "SHM" in sample.nccl:
+        found.append("NCCL's log has paths via SHM, so through host memory")
     return found
 
 

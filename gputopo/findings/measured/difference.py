@@ -78,6 +78,7 @@ class _Key(msgspec.Struct, frozen=True):
     algorithm: str | None
     model: str | None
     of_collective: tuple[object, ...]
+    of_network: tuple[str | int | None, ...]
 
 
 def bandwidth_difference(
@@ -162,6 +163,7 @@ def _by_key(samples: Iterable[Sample]) -> dict[_Key, Sample]:
             sample.algorithm,
             sample.model,
             (sample.ranks, sample.in_place, sample.data_type, sample.reduction, sample.root),
+            (sample.tool, sample.transport, sample.streams),
         )
         if key not in found or (sample.bytes or 0) > (found[key].bytes or 0):
             found[key] = sample
@@ -261,6 +263,7 @@ def _words(key: _Key) -> str:
         key.algorithm or "",
         key.model or "",
         _collective_words(key.of_collective),
+        _network_words(key.of_network),
         f"node {key.numa_node}" if key.numa_node is not None else "",
         f"{key.size} bytes" if key.size is not None else "",
         f"at once: {key.group}" if key.group else "",
@@ -272,4 +275,10 @@ def _words(key: _Key) -> str:
 def _collective_words(of: tuple[object, ...]) -> str:
     _, in_place, data_type, reduction, root = of
     words = [data_type, reduction, "in place" if in_place else None, None if root is None else f"root {root}"]
+    return " ".join(str(word) for word in words if word)
+
+
+def _network_words(of: tuple[str | int | None, ...]) -> str:
+    tool, transport, streams = of
+    words = [tool, transport, f"{streams} stream{'s' if streams != 1 else ''}" if streams else None]
     return " ".join(str(word) for word in words if word)

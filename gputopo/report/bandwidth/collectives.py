@@ -39,7 +39,10 @@ def _summary(found: Sequence[Series]) -> Part:
         Column("expected\nbus", tuple(_expected(best) for _, best in rows), side="right"),
         Column("smallest\nus", tuple(_latency(one) for one in found), side="right"),
     ]
-    unsaid = {NOT_ASKED} if len({_method(one.first) for one in found}) > 1 else {NOT_ASKED, SOURCE}
+    is_said = len({_method(one.first) for one in found}) > 1 or any(
+        one.first.source == HOSTS for one in found
+    )
+    unsaid = {NOT_ASKED} if is_said else {NOT_ASKED, SOURCE}
     shown = [one for one in columns if not unsaid.issuperset(one.cells)]
     return Part(
         "Collective operations",

@@ -36,6 +36,7 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
     both = [one for one in alone if one.with_reverse]
     at_once = [one for one in found if one.group is not None]
     latencies = [one for one in found if one.kind == "network_latency"]
+    by = _tools(latencies)
     columns = [
         _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
@@ -52,12 +53,12 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
         ),
     ]
     return Part(
-        "Between hosts",
+        f"Between hosts{_by(found)}",
         head=Column("Host", tuple(map(plain, hosts))),
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
         notes=(
             "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends "
-            "and receives. latency: half a round trip of 8 bytes.",
+            f"and receives. latency: half a round trip of 8 bytes{f', by {by}' if by else ''}.",
         ),
     )
 
@@ -73,7 +74,7 @@ def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
         for to in hosts
     ]
     return Part(
-        "From host (row) to host (column), GB/s",
+        f"From host (row) to host (column), GB/s{_by(found)}",
         head=Column("", tuple(map(plain, hosts))),
         groups=tuple((column,) for column in columns),
     )
@@ -124,8 +125,22 @@ def _transfers(found: Sequence[Sample]) -> Part:
     )
 
 
+def _by(found: Iterable[Sample]) -> str:
+    """Return what measured the rates: `, by iperf3`; empty where that is not stored."""
+    tools = _tools(one for one in found if one.kind == "network")
+    return f", by {tools}" if tools else ""
+
+
+def _tools(samples: Iterable[Sample]) -> str:
+    return ", ".join(dict.fromkeys(plain(one.tool) for one in samples if one.tool))
+
+
 def _transfer(sample: Sample) -> str:
-    words = [plain(sample.transport or ""), "beside the other direction" if sample.with_reverse else ""]
+    words = [
+        plain(sample.tool or ""),
+        plain(sample.transport or ""),
+        "beside the other direction" if sample.with_reverse else "",
+    ]
     details = ", ".join(filter(None, words))
     arrow = _ARROWS.get(sample.kind, "->")
     ends = f"{plain(_name(sample.source))} {arrow} {plain(_name(sample.destination))}"

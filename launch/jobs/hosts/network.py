@@ -2,8 +2,10 @@
 
 import contextlib
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -16,9 +18,12 @@ from gputopo.copies.network import (
     bandwidth_of,
     schedule,
 )
+from gputopo.copies.network_tools import USES, ToolChoice, choose
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused
+from gputopo.launch.supervise.process.tether import tethered
+from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
@@ -30,23 +35,33 @@ _IS_LATE = "left out: a transfer before it took too long"
 _LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
 
 
-def lead(
-    meeting: Meeting, own: Host, joined: Mapping[int, Joining], timing: Timing, listener: Listener
-) -> Bandwidth:
-    """Have all hosts measure, take part as rank 0, and return what they measured.
+def order_of(own: Host, joined: Mapping[int, Joining], timing: Timing, asked: ToolChoice) -> Order:
+    """Return what all hosts are to do, by what each brought. `joined`: what the meeting's `wait` returned.
 
-    `joined`: what the meeting's `wait` returned. The meeting is not ended.
+    Raises HardwareError for a tool that was asked for and that not all hosts have.
     """
-    hosts = [own, *(_host(one) for _, one in sorted(joined.items()))]
-    order = Order(hosts=tuple(_distinct(hosts)), token=secrets.token_hex(16), timing=timing)
-    listener.token = order.token
+    hosts = _distinct([own, *(_host(one) for _, one in sorted(joined.items()))])
+    choice = choose(asked, {host.name: host.tools for host in hosts})
+    return Order(
+        hosts=tuple(hosts),
+        token=secrets.token_hex(16),
+        timing=timing.of(choice.tool),
+        tool=choice.tool,
+        passed_over=choice.passed_over,
+    )
+
+
+def lead(meeting: Meeting, order: Order, listener: Listener) -> Bandwidth:
+    """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
+    _admit(listener, order, 0)
     body = msgspec.Raw(schema.encode(order))
-    meeting.answer({rank: Start(spec=body) for rank in joined})
+    ranks = range(len(order.hosts))
+    meeting.answer({rank: Start(spec=body) for rank in ranks[1:]})
     results = {0: measure(order, 0, lambda: False)}
     for rank, text in meeting.results(_LATE_S).items():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             results[rank] = msgspec.json.decode(text, type=Result)
-    absent = {rank: "it did not report its result" for rank in range(len(hosts)) if rank not in results}
+    absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
     return bandwidth_of(order, results, absent)
 
 
@@ -59,7 +74,7 @@ def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s
     if isinstance(reply, Unused):
         return End(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
-    listener.token = order.token
+    _admit(listener, order, joining.rank)
     with Telling(guest) as telling:
         result = measure(order, joining.rank, lambda: telling.end is not None)
         if telling.end is None:
@@ -73,8 +88,9 @@ def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
     """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
 
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
-    would be late for the others.
+    would be late for the others. A program that fails costs its own transfer.
     """
+    programs = _programs(order, rank)
     begin_s = time.monotonic() + order.timing.lead_s
     found: list[Measured] = []
     errors: dict[int, str] = {}
@@ -85,33 +101,47 @@ def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
             break
         for destination in [end for source, end in slot.transfers if source == rank]:
             error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
-            if error is not None:
-                one = Measured(slot=number, destination=destination, error=error)
-            else:
-                one = _measured(order, number, destination, is_latency=slot.kind == "latency")
-            if one.error is not None and one.error != _IS_LATE:
-                errors[destination] = one.error
-            found.append(one)
+            if error is None:
+                try:
+                    values = _measured(order, programs, destination, is_latency=slot.kind == "latency")
+                    found.append(Measured(slot=number, destination=destination, values=values))
+                    continue
+                except OSError as failed:
+                    error = (failed.strerror or str(failed)).lower()
+                    if not isinstance(failed, ProgramError):
+                        errors[destination] = error
+            found.append(Measured(slot=number, destination=destination, error=error))
     return Result(measured=tuple(found))
 
 
-def _measured(order: Order, slot: int, destination: int, *, is_latency: bool) -> Measured:
-    host = order.hosts[destination]
-    try:
-        if is_latency:
-            values = latency(host.address, host.port, order.token, order.timing)
-        else:
-            values = send(host.address, host.port, order.token, order.timing, order.streams)
-    except OSError as error:
-        return Measured(slot=slot, destination=destination, error=(error.strerror or str(error)).lower())
-    return Measured(slot=slot, destination=destination, values=values)
+def _measured(order: Order, programs: Programs, destination: int, *, is_latency: bool) -> tuple[float, ...]:
+    """Make one transfer; return GB/s of each window, or microseconds. Raises OSError."""
+    host, uses = order.hosts[destination], USES[order.tool]
+    if (program := uses.latency if is_latency else uses.rate) is not None:
+        return programs.transfer(program, host.address, host.port, order.token)
+    if is_latency:
+        return latency(host.address, host.port, order.token, order.timing)
+    return send(host.address, host.port, order.token, order.timing, order.streams)
+
+
+def _admit(listener: Listener, order: Order, rank: int) -> None:
+    """Let the other hosts of a measurement transfer to this one, of a rank."""
+    if USES[order.tool].rate is not None:
+        listener.serve = _programs(order, rank).serve
+    listener.token = order.token
+
+
+def _programs(order: Order, rank: int) -> Programs:
+    wrap = partial(tethered, signum=signal.SIGKILL)
+    return Programs(order.timing, order.streams, order.hosts[rank].rdma, wrap)
 
 
 def _host(joining: Joining) -> Host:
     """Return a host by what it brought; what is strange of its card is not known."""
-    of_card = {name: joining.resources.get(name) for name in ("interface", "rate_gbit_per_s", "mtu_bytes")}
+    names = ("interface", "rate_gbit_per_s", "mtu_bytes", "tools")
+    brought = {name: joining.resources.get(name) for name in names}
     try:
-        card = msgspec.convert({"name": "", "address": "", "port": 0, **of_card}, Host)
+        card = msgspec.convert({"name": "", "address": "", "port": 0, **brought}, Host)
     except msgspec.ValidationError:
         card = Host(name="", address="", port=0)
     return msgspec.structs.replace(card, name=joining.name, address=joining.address, port=joining.port)

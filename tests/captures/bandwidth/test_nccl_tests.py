@@ -182,6 +182,35 @@ def test_lines_of_nccl_stand_among_the_rows() -> None:
     assert any("NCCL 2.28.7 (CUDA 12.8)" in note for note in bandwidth.notes)
 
 
+@pytest.mark.parametrize(
+    ("lines", "facts"),
+    [
+        (
+            ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.0.0.7<0>",
+             "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA"),
+            ("card mlx5_0", "card mlx5_3", "NET", "NET/IB", "GDRDMA"),
+        ),
+        (
+            ("NET/Socket : Using [0]eth0:10.0.0.7<0>", "Channel 01 : 1[1] -> 0[0] [send] via NET/Socket/0"),
+            ("card eth0", "NET", "NET/Socket"),
+        ),
+        (
+            ("Channel 03/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA/Shared",),
+            ("NET", "NET/AWS Libfabric", "GDRDMA"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_log_shows_by_which_cards_and_how_hosts_are_joined(
+    lines: tuple[str, ...], facts: tuple[str, ...]
+) -> None:
+    written = nccl_tests.measure(Random(3), ERAS["2025"], "all_reduce", hosts=2)
+    text = nccl_tests.text(written, ERAS["2025"])
+    log = "\n".join(f"n1:71:99 [0] NCCL INFO {line}" for line in lines)
+    bandwidth = check(written, f"{log}\n{text}")
+    assert {one.nccl for one in bandwidth.samples} == {facts}
+    assert {one.hosts for one in bandwidth.samples} == {2}
+
+
 @pytest.mark.parametrize("separator", [",", ";", " | "])
 def test_rows_may_be_separated_otherwise(separator: str) -> None:
     written, text = all_reduce()

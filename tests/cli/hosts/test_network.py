@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.copies.network import Timing
 from gputopo.launch.hosts.gathering.guest import Guest
-from gputopo.launch.hosts.gathering.messages import End
+from gputopo.launch.hosts.gathering.messages import End, Refused
 from gputopo.launch.jobs.hosts.network import take_part
 from gputopo.launch.jobs.hosts.serving import free_port
 from gputopo.probes.network.tcp import Listener
@@ -25,6 +25,8 @@ SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02
     [
         (["--network"], "--network is between hosts, and no others are named", "srun"),
         (["--network", "--num-hosts", "1"], "--network is between hosts", "--hosts LIST"),
+        (["--network-tool", "iperf3"], "--network-tool is for measuring between hosts", "--network"),
+        (["--network", "--network-tool", "iperf"], "--network-tool cannot be 'iperf'", "iperf3"),
         (["--network", "--gpus", "0"], "--gpus is for one host", "leave it out"),
         (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "leave it out"),
         (["--hosts", "a,b", "--from", "x"], "--from is for one host", "leave it out"),
@@ -58,7 +60,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 
     def other() -> End:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
-            asked = {"network": True, "full": False}
+            asked = {"network": True, "full": False, "network_tool": "auto"}
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, asked=asked)
             return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
 
@@ -77,19 +79,40 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
     assert len(saved.bandwidth.samples) == len(document["samples"])
 
 
+def test_a_tool_that_another_host_lacks_is_refused_on_both(call: Call) -> None:
+    port = free_port()
+    asked = {"network": True, "full": False, "network_tool": "iperf3"}
+    lacks = {"tools": {"lacks": {"iperf3": "iperf3 is not installed"}}}
+
+    def other() -> str:
+        own = joining(1, "n1", address=LOOPBACK, port=1, asked=asked, resources=lacks)
+        reply = Guest(1, LOOPBACK, port).join(own, 10)
+        assert isinstance(reply, Refused)
+        return reply.what
+
+    later = Later(other)
+    options = ("--hosts", f"{LOOPBACK}:{port},n1", "--node-rank", "0", "--network-tool", "iperf3")
+    done = call("bandwidth", *options)
+    assert (done.code, done.out) == (3, "")
+    assert "iperf3 cannot measure between these hosts: iperf3 is not installed (" in done.err
+    assert "n1" in done.err
+    assert "install iperf3 on all hosts" in done.err.splitlines()[-1]
+    assert later.result() in done.err
+
+
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from gputopo.copies.network import Host
     from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.jobs.hosts.network import lead
+    from gputopo.launch.jobs.hosts.network import lead, order_of
 
-    asked = {"network": True, "full": False}
+    asked = {"network": True, "full": False, "network_tool": "auto"}
 
     with Meeting([LOOPBACK, "n1"], 0, asked=asked) as meeting:
 
         def first() -> bool:
             with Listener(socket.AF_INET, LOOPBACK) as listener:
                 own = Host(name="n0", address=LOOPBACK, port=listener.port)
-                found = lead(meeting, own, meeting.wait(10), SHORT, listener)
+                found = lead(meeting, order_of(own, meeting.wait(10), SHORT, "auto"), listener)
                 meeting.end(End(exit_code=1))
                 return found.complete
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gputopo.copies.physics import checked
 from gputopo.values.bandwidth import (
+    HOSTS,
     Bandwidth,
     Conditions,
     Failure,
@@ -18,7 +19,7 @@ from gputopo.values.bandwidth import (
     SoakRate,
     UplinkGroup,
 )
-from gputopo.values.machine import Gpu, Machine, NumaNode
+from gputopo.values.machine import Gpu, Machine, Nic, NicPort, NumaNode
 from tests.findings.boxes import at_times, every_gpu, host, pair, sound
 
 LARGE = 1 << 28
@@ -298,6 +299,16 @@ def eight(name: str, *samples: Sample) -> Machine:
     )
 
 
+def over_two_hosts() -> Machine:
+    """An all-reduce of 16 GPUs by one of eight ports."""
+    ports = [
+        NicPort(index=0, rdma_device=f"mlx5_{n}", state="ACTIVE", rate_gbit_per_s=400.0) for n in range(8)
+    ]
+    over = replace(reduced(45.0), source=HOSTS, destination=HOSTS, ranks=16, hosts=2)
+    nics = tuple(Nic(index=index, ports=(port,)) for index, port in enumerate(ports))
+    return replace(eight("NVIDIA H100 80GB HBM3", over), nics=nics)
+
+
 def soaked() -> Machine:
     """Copies under load of which one falls by half, while a counter rises."""
     rates = (12.0, 12.0, 12.0, 12.0, 6.0, 6.0, 6.0, 6.0)
@@ -323,6 +334,7 @@ OTHERS: tuple[Machine, ...] = (
     ),
     eight("NVIDIA Tomorrow", reduced(100.0), reduced(70.0, in_place=True)),
     eight("NVIDIA Tomorrow", reduced(0.0, 8, 900.0), reduced(100.0)),
+    over_two_hosts(),
     changed(is_of("h2d"), lambda one: replace(one, numa_node=0, numa_wanted=0))(measured()),
     soaked(),
 )

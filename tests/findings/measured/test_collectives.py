@@ -7,7 +7,7 @@ from gputopo.copies.collectives import expected_rate
 from gputopo.findings import find_bandwidth
 from gputopo.reference.expectations import known_bus_rates
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
-from gputopo.values.machine import Gpu, Hop, Link, Machine, NvLink, Pcie
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
 
 GIB = 2**30
 H100, A100, RTX = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"
@@ -121,6 +121,73 @@ def test_an_exchange_is_judged_by_what_the_links_carry_at_most(kind: Kind) -> No
     assert rate is not None
     assert rate.is_limit
     assert rate.gb_per_s == pytest.approx(18 * 20.6)
+
+
+def port(name: str, rate: float = 400.0, *, up: bool = True, rdma: bool = True) -> Nic:
+    own = NicPort(
+        index=0,
+        rdma_device=name if rdma else None,
+        interface=None if rdma else name,
+        state=("ACTIVE" if up else "DOWN") if rdma else None,
+        carrier=up,
+        rate_gbit_per_s=rate,
+    )
+    return Nic(index=int(name[-1]), ports=(own,))
+
+
+def over_hosts(
+    bus: float, *nics: Nic, gpus: int = 8, name: str = H100, ranks: int = 16, nccl: tuple[str, ...] = ()
+) -> Machine:
+    sample = replace(timed(bus, ranks=ranks, nccl=nccl), source=HOSTS, destination=HOSTS, hosts=2)
+    return replace(box(name, sample, gpus=gpus), nics=nics)
+
+
+EIGHT = tuple(port(f"mlx5_{number}") for number in range(8))
+
+
+def test_over_several_hosts_bus_bandwidth_is_compared_with_the_ports_of_a_host() -> None:
+    assert ids(over_hosts(370.0, *EIGHT)) == []
+    assert ids(over_hosts(190.0, *EIGHT)) == ["collectives.network_slow"]
+    (found,) = find_bandwidth(over_hosts(45.0, *EIGHT))
+    assert "45 GB/s of bus bandwidth, expected 400, at least 200" in found.says
+    assert "a ring over 8 RDMA ports of 400 Gbit/s of each host" in found.says
+
+
+def test_only_the_fastest_ports_that_are_up_count_and_no_more_than_gpus() -> None:
+    def expected(machine: Machine) -> float | None:
+        assert machine.bandwidth is not None
+        rate = expected_rate(machine.bandwidth.samples[0], machine)
+        return None if rate is None else rate.gb_per_s
+
+    storage, down = port("mlx5_8", 100.0), port("mlx5_7", up=False)
+    ethernet = port("eth9", 800.0, rdma=False)
+    assert expected(over_hosts(1.0, *EIGHT[:7], down, storage, ethernet)) == 350.0
+    assert expected(over_hosts(1.0, *EIGHT, ranks=4, gpus=2)) == 100.0
+    assert expected(over_hosts(1.0, port("eth0", 25.0, rdma=False), port("eth1", 1.0, rdma=False))) == 3.125
+    assert expected(over_hosts(1.0, down)) is expected(over_hosts(1.0)) is None
+
+
+def test_gpus_without_nvlinks_may_be_slower_than_the_ports() -> None:
+    """Through host memory a ring over PCIe 4.0 may be as slow as 0.15 of a link."""
+    assert ids(over_hosts(8.0, *EIGHT, name=RTX)) == []
+    assert ids(over_hosts(2.0, *EIGHT, name=RTX)) == ["collectives.network_slow"]
+
+
+@pytest.mark.parametrize(
+    ("nccl", "cause"),
+    [
+        (("NET", "NET/Socket"), "via NET/Socket, so TCP and not RDMA"),
+        (("NET", "NET/IB"), "no path with GDRDMA"),
+        (
+            ("NET/IB", "GDRDMA", "card mlx5_0", "card mlx5_5"),
+            "NCCL does not use mlx5_1, mlx5_2, mlx5_3, mlx5_4,",
+        ),
+    ],
+)
+def test_what_the_log_shows_of_a_slow_network_is_its_cause(nccl: tuple[str, ...], cause: str) -> None:
+    (found,) = find_bandwidth(over_hosts(45.0, *EIGHT, nccl=nccl))
+    assert cause in found.says
+    assert find_bandwidth(over_hosts(380.0, *EIGHT, nccl=nccl)) == ()
 
 
 def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:

@@ -72,6 +72,25 @@ def test_pinned_and_pageable_alone_and_at_once_are_different_numbers() -> None:
     assert bandwidth_difference(old, old).compared == 3
 
 
+def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
+    def transfer(**how: Any) -> Sample:
+        fields: dict[str, Any] = {"median_gb_per_s": 3.0, "tool": "iperf3", "transport": "TCP", "streams": 4}
+        return Sample(kind="network", source="host:n0", destination="host:n1", **{**fields, **how})
+
+    (change,) = compared(transfer(), transfer(median_gb_per_s=1.0)).changes
+    assert change.what == "network host:n0 to host:n1 (iperf3 TCP 4 streams)"
+    others: list[dict[str, Any]] = [
+        {"tool": "TCP probe"},
+        {"transport": "UDP"},
+        {"streams": 1},
+        {"tool": None},
+    ]
+    for other in others:
+        found = compared(transfer(), transfer(median_gb_per_s=1.0, **other))
+        assert (found.changes, found.compared) == ((), 0)
+        assert len(found.gone) == len(found.appeared) == 1
+
+
 def test_quick_and_full_sessions_are_compared_by_their_large_copies() -> None:
     found = compared(h2d(12.2, bytes=1 << 26), h2d(6.1, bytes=1 << 29))
     assert len(found.changes) == 1

@@ -57,6 +57,7 @@ def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str,
                 bytes=size,
                 median_gb_per_s=None if form.unit is None else value * _GB_PER_S[form.unit],
                 median_us=value if form.unit is None else None,
+                tool=f"ib_{form.verb.removeprefix('RDMA_').lower()}_{'lat' if form.unit is None else 'bw'}",
                 transport=_VERBS[form.verb],
                 streams=form.streams,
             )
@@ -182,6 +183,7 @@ def iperf3(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
                 destination=CLIENT if way else SERVER,
                 with_reverse=form.bidirectional,
                 median_gb_per_s=shown * _UNITS[form.unit] / 1e9,
+                tool="iperf3",
                 transport="UDP" if form.udp else "TCP",
                 streams=form.streams,
             )
@@ -236,6 +238,7 @@ def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
                 destination=destination,
                 with_reverse=form.bidirectional,
                 median_gb_per_s=bits / 8e9,
+                tool="iperf3",
                 transport="UDP" if form.udp else "TCP",
                 streams=form.streams,
             )

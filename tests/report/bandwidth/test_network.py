@@ -49,6 +49,17 @@ def test_latencies_count_for_both_ends() -> None:
     assert table(by_host) == {"a": ["12.0"], "b": ["12.0"]}
 
 
+def test_what_measured_rates_and_latencies_is_named_in_each_table() -> None:
+    rate = Sample(
+        kind="network", source="host:a", destination="host:b", median_gb_per_s=1.0, tool="ib_write_bw"
+    )
+    time = replace(rate, kind="network_latency", median_gb_per_s=None, median_us=2.0, tool="ib_write_lat")
+    by_host, matrix = parts((rate, time))
+    assert by_host.title == "Between hosts, by ib_write_bw"
+    assert by_host.notes[0].endswith("of 8 bytes, by ib_write_lat.")
+    assert matrix.title == "From host (row) to host (column), GB/s, by ib_write_bw"
+
+
 def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
     one = Sample(
         kind="network_bidirectional",
@@ -56,12 +67,13 @@ def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first
         destination="host:server",
         bytes=2,
         median_gb_per_s=1.0,
+        tool="ib_write_bw",
         transport="RDMA write",
         streams=2,
     )
     (part,) = parts((one, replace(one, bytes=65536, median_gb_per_s=20.0)), "perftest")
     assert part.head is not None
-    assert part.head.cells == ("client <-> server (RDMA write)",) * 2
+    assert part.head.cells == ("client <-> server (ib_write_bw, RDMA write)",) * 2
     assert [column.cells for (columns) in part.groups for column in columns] == [
         ("64.0 KiB", "2 bytes"),
         ("2", "2"),

@@ -4,21 +4,25 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from gputopo.copies.network import Host, Order, Timing, schedule
+from gputopo.copies.network_tools import Tools
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Start
 from gputopo.launch.hosts.gathering.patience import Patience
-from gputopo.launch.jobs.hosts.network import lead, measure, take_part
+from gputopo.launch.jobs.hosts.network import lead, measure, order_of, take_part
+from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
+from tests.probes.network.stand_ins import StandIns
 
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
 PATIENCE: Patience = msgspec.convert(
@@ -46,7 +50,7 @@ def rank_0(others: int) -> Iterator[tuple[Meeting, Listener]]:
 
 def measured(meeting: Meeting, listener: Listener) -> Bandwidth:
     own = Host(name="n0", address=LOOPBACK, port=listener.port)
-    return lead(meeting, own, meeting.wait(5), SHORT, listener)
+    return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
 
 
 def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None:
@@ -122,6 +126,51 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
     assert {one.error for one in result.measured} == {"timed out"}
     own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
     assert [one.destination for one in result.measured] == own
+
+
+def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fails(self: Programs, program: str, *_: object) -> tuple[float, ...]:
+        tried.append(program)
+        raise ProgramError(f"{program} was ended by signal 9")
+
+    monkeypatch.setattr(Programs, "transfer", fails)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), 0, lambda: False)
+    assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
+    assert {one.error for one in result.measured} == {
+        "ib_write_lat was ended by signal 9",
+        "ib_write_bw was ended by signal 9",
+    }
+
+
+def test_hosts_that_all_have_iperf3_are_measured_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = StandIns(tmp_path, monkeypatch)
+    stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
+    tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
+
+    def host(port: int) -> End:
+        with Listener(socket.AF_INET, LOOPBACK) as listener:
+            own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
+            return take_part(Guest(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
+
+    with rank_0(1) as (meeting, listener):
+        end = Later(partial(host, meeting.port))
+        own = Host(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
+        order = order_of(own, meeting.wait(5), SHORT, "auto")
+        timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
+        found = lead(meeting, msgspec.structs.replace(order, timing=timing), listener)
+        meeting.end(OVER)
+        end.result()
+    assert found.failures == ()
+    rates = [one for one in found.samples if one.kind == "network"]
+    assert [(one.tool, one.transport, one.median_gb_per_s) for one in rates] == [("iperf3", "TCP", 2.0)] * 4
+    assert [one.tool for one in found.samples if one.kind == "network_latency"] == ["TCP probe"]
+    assert "no ib_write_bw: no RDMA port (all hosts)" in found.notes[0]
+    assert stand_ins.all_ended()
 
 
 def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,118 @@
+"""What this host can measure the network with: the programs that are installed, and its RDMA port.
+
+An address is of an InfiniBand port if the port's interface (IPoIB) has it, and of a RoCE port if it is one
+of the port's GIDs, which the kernel makes of the addresses of interfaces, their VLANs and their bonds.
+"""
+
+import ipaddress
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from gputopo.copies.network_tools import Rdma, ToolChoice, Tools
+from gputopo.probes.files import read_text
+from gputopo.probes.network.interface import interface_of
+from gputopo.probes.pci.network import rdma_ports
+from gputopo.values.machine import NicPort
+
+_PATIENCE_S = 5.0  # for a program to print its version
+_VERSION = re.compile(r"\d+\.\d+")
+_ROCE_V2 = "RoCE v2"  # gid_attrs/types of linux: Documentation/ABI/stable/sysfs-class-infiniband
+_PACKAGES = {"iperf3": ("iperf3",), "perftest": ("ib_write_bw", "ib_write_lat")}
+
+
+def tools_at(address: str, asked: ToolChoice, root: Path = Path("/")) -> Tools:
+    """Return what can measure the network of an address of this host, as far as it was asked for."""
+    lacks: dict[str, str] = {}
+    if asked in ("auto", "iperf3") and (why := _lacking("iperf3")):
+        lacks["iperf3"] = why
+    if asked not in ("auto", "ib_write_bw"):
+        return Tools(lacks=lacks)
+    if why := _lacking("perftest"):
+        return Tools(lacks={**lacks, "ib_write_bw": why})
+    found = rdma_at(address, root)
+    if isinstance(found, str):
+        return Tools(lacks={**lacks, "ib_write_bw": found})
+    return Tools(rdma=found, lacks=lacks)
+
+
+def _lacking(package: str) -> str | None:
+    """Return why the programs of a package cannot be used, None where they can."""
+    for program in _PACKAGES[package]:
+        path = shutil.which(program)
+        if path is None:
+            return f"{program} is not installed"
+        try:
+            # perftest ends with 1 after its version.
+            done = subprocess.run(
+                [path, "--version"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_PATIENCE_S,
+                check=False,
+            )
+        except OSError as error:
+            return f"{program} cannot be started: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            return f"{program} does not print its version within {_PATIENCE_S:g} s"
+        if _VERSION.search(done.stdout.decode(errors="replace")) is None:
+            return f"{program} does not print its version"
+    return None
+
+
+def rdma_at(address: str, root: Path = Path("/")) -> Rdma | str:
+    """Return the active RDMA port of an address, else an active one of InfiniBand, else why there is none."""
+    bare = address.partition("%")[0]
+    if ":" in bare:
+        return "perftest meets its server at an IPv4 address, and the hosts meet at IPv6 addresses"
+    ports = list(rdma_ports(root))
+    if not ports:
+        return "no RDMA port"
+    active = [(port, place) for port, place in ports if port.state == "ACTIVE"]
+    if not active:
+        return f"no active RDMA port: {', '.join(f'{port.name} is {port.state}' for port, _ in ports[:4])}"
+    interface = interface_of(bare)
+    for port, place in active:
+        gid = _gid_index(place, bare) if port.link_layer == "Ethernet" else None
+        is_ipoib = port.link_layer == "InfiniBand" and interface and port.interface == interface.name
+        if gid is not None or is_ipoib:
+            return _rdma(port, gid, on_path=True)
+    for port, _ in active:  # its subnet manager gives it an address of its own
+        if port.link_layer == "InfiniBand":
+            return _rdma(port, None, on_path=False)
+    return (
+        f"no RoCE v2 port has the address of this host: {', '.join(str(port.name) for port, _ in active[:4])}"
+    )
+
+
+def _rdma(port: NicPort, gid_index: int | None, *, on_path: bool) -> Rdma:
+    return Rdma(
+        device=port.rdma_device or "",
+        port=port.rdma_port or 1,
+        link_layer=port.link_layer or "",
+        rate_gbit_per_s=port.rate_gbit_per_s,
+        gid_index=gid_index,
+        on_path=on_path,
+    )
+
+
+def _gid_index(place: Path, address: str) -> int | None:
+    """Return the index of the port's GID for RoCE v2 that is an IPv4 address."""
+    for file in sorted(place.glob("gids/*"), key=lambda one: (len(one.name), one.name)):
+        if (
+            _address_of(read_text(file)) == address
+            and read_text(place / "gid_attrs/types" / file.name) == _ROCE_V2
+        ):
+            return int(file.name)
+    return None
+
+
+def _address_of(gid: str | None) -> str | None:
+    """Return the IPv4 address in a GID such as 0000:0000:0000:0000:0000:ffff:0a00:0001."""
+    try:
+        mapped = ipaddress.IPv6Address(gid or "").ipv4_mapped
+    except ValueError:
+        return None
+    return None if mapped is None else str(mapped)

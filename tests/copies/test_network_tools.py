@@ -1,0 +1,93 @@
+"""Which program measures the network: the best that all hosts have, or the one that was asked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.copies.network import FULL, QUICK, Host, Timing, expected, schedule
+from gputopo.copies.network_tools import Rdma, Tool, Tools, choose, whole_seconds
+from gputopo.values.errors import HardwareError
+
+
+def port(device: str = "mlx5_0", *, on_path: bool = True, layer: str = "InfiniBand") -> Rdma:
+    return Rdma(device=device, port=1, link_layer=layer, rate_gbit_per_s=200.0, on_path=on_path)
+
+
+WHOLE = Tools(rdma=port())
+NO_RDMA = Tools(lacks={"ib_write_bw": "no RDMA port"})
+NOTHING = Tools(lacks={"iperf3": "iperf3 is not installed", "ib_write_bw": "ib_write_bw is not installed"})
+
+
+def test_perftest_is_the_best_that_all_hosts_have() -> None:
+    assert choose("auto", {"n0": WHOLE, "n1": WHOLE}) == ("ib_write_bw", None)
+
+
+def test_what_kept_a_better_tool_from_being_used_is_one_line() -> None:
+    assert choose("auto", {"n0": WHOLE, "n1": NO_RDMA}) == ("iperf3", "no ib_write_bw: no RDMA port (n1)")
+    assert choose("auto", {"n0": NO_RDMA, "n1": NOTHING, "n2": NO_RDMA}) == (
+        "tcp",
+        "no ib_write_bw: no RDMA port (n0, n2), ib_write_bw is not installed (n1); "
+        "no iperf3: iperf3 is not installed (n1)",
+    )
+    many = {f"n{number}": NOTHING if number else WHOLE for number in range(9)}
+    assert "not installed (n1, n2, n3, n4 and 4 more)" in str(choose("auto", many).passed_over)
+    assert choose("auto", {"n0": None, "n1": None}).passed_over is not None
+
+
+def test_a_port_that_is_not_on_the_path_is_measured_only_when_asked_for() -> None:
+    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port("mlx5_1", on_path=False))}
+    tool, why = choose("auto", hosts)
+    assert tool == "iperf3"
+    assert why == "no ib_write_bw: mlx5_1 is not of the interface at which the hosts meet (n1)"
+    assert choose("ib_write_bw", hosts) == ("ib_write_bw", None)
+
+
+def test_infiniband_and_roce_do_not_meet() -> None:
+    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port(layer="Ethernet"))}
+    assert choose("auto", hosts) == ("iperf3", "no ib_write_bw: the ports are of Ethernet and of InfiniBand")
+
+
+def test_a_tool_that_was_asked_for_is_used_or_refused_with_the_hosts_that_lack_it() -> None:
+    assert choose("tcp", {"n0": WHOLE, "n1": WHOLE}) == ("tcp", None)
+    assert choose("iperf3", {"n0": WHOLE, "n1": WHOLE}) == ("iperf3", None)
+    with pytest.raises(HardwareError, match=r"iperf3 cannot .*: iperf3 is not installed \(n1\)") as refused:
+        choose("iperf3", {"n0": WHOLE, "n1": NOTHING})
+    assert "install iperf3" in refused.value.hint
+    with pytest.raises(HardwareError, match=r"ib_write_bw cannot .*: no RDMA port \(all hosts\)"):
+        choose("ib_write_bw", {"n0": NO_RDMA, "n1": NO_RDMA})
+
+
+@given(
+    st.sampled_from(["iperf3", "ib_write_bw"]),
+    st.floats(0.0, 2.0),
+    st.floats(0.01, 1.0),
+    st.integers(1, 20),
+)
+def test_programs_transfer_for_whole_seconds_that_fit_their_slots(
+    tool: Tool, warm_s: float, window_s: float, windows: int
+) -> None:
+    asked = Timing(warm_s=warm_s, window_s=window_s, windows=windows)
+    timing = asked.of(tool)
+    assert whole_seconds(timing.transfer_s) >= asked.transfer_s - 1e-3
+    assert timing.transfer_s <= whole_seconds(timing.transfer_s) + 1e-3 + timing.window_s
+    first, second, *_ = [slot for slot in schedule(2, timing) if slot.kind == "one way"]
+    assert second.start_s - first.start_s >= whole_seconds(timing.transfer_s)
+    assert asked.of("tcp") == asked
+
+
+def test_quick_and_full_take_one_and_three_seconds() -> None:
+    assert [whole_seconds(one.of("iperf3").transfer_s) for one in (QUICK, FULL)] == [1, 3]
+    assert (QUICK.of("iperf3").windows, FULL.of("iperf3").windows) == (9, 10)
+    assert QUICK.of("ib_write_bw").latency_s > QUICK.of("iperf3").latency_s
+
+
+def test_rdma_is_expected_at_the_rate_of_the_slower_port() -> None:
+    def host(tools: Tools | None) -> Host:
+        return Host(name="n", address="10.0.0.1", port=1, rate_gbit_per_s=10.0, tools=tools)
+
+    slow = Tools(rdma=Rdma(device="mlx5_0", port=1, link_layer="InfiniBand", rate_gbit_per_s=100.0))
+    found = expected(host(WHOLE), host(slow), "ib_write_bw")
+    assert found is not None
+    assert found.gb_per_s == 12.5
+    assert expected(host(WHOLE), host(Tools()), "ib_write_bw") is None
+    assert expected(host(WHOLE), host(WHOLE), "iperf3") == expected(host(None), host(None))

@@ -1,0 +1,12 @@
+"""The stand-ins of the programs that measure a network."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.probes.network.stand_ins import StandIns
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    return StandIns(tmp_path, monkeypatch)
