@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gputopo.copies.network_tools import Rdma, ToolChoice, Tools
+from gputopo.copies.network.tools import Rdma, ToolChoice, Tools
 from gputopo.probes.files import read_text
 from gputopo.probes.network.interface import interface_of
 from gputopo.probes.pci.network import rdma_ports

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import get_args
 
 from gputopo.captures.network import iperf3_json, perftest
-from gputopo.copies.network import Timing
-from gputopo.copies.network_tools import Program, Rdma, whole_seconds
+from gputopo.copies.network.schedule import Timing
+from gputopo.copies.network.tools import Program, Rdma, whole_seconds
 from gputopo.probes.network.tcp import connected
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError

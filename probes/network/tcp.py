@@ -17,7 +17,7 @@ from statistics import mean
 from types import TracebackType
 from typing import Self
 
-from gputopo.copies.network import Timing
+from gputopo.copies.network.schedule import Timing
 
 _MAGIC = "gputopo-network/1"
 _MAX_HEAD = 256  # bytes of the first line

@@ -88,7 +88,7 @@ def test_a_bundled_name_with_a_slip_brings_the_nearest(call: Call) -> None:
         (["plan"], ("--model is missing", "alexnet")),
         (["plan", "--model"], ("--model needs a value",)),
         (["plan", "--model", "alexnt"], ("'alexnt'", "alexnet")),
-        (["plan", "--model", "alexnet", "--format", "yaml"], ("'yaml'", "table, json, markdown, env, sbatch")),
+        (["plan", "--model", "alexnet", "--format", "yaml"], ("'yaml'", "markdown, env, sbatch")),
         (["plan", "--model", "alexnet", "--num-gpus", "two"], ("--num-gpus", "integer")),
         (["plan", "--model", "alexnet", "--num-gpus", "0"], ("--num-gpus cannot be 0",)),
         (["plan", "--model", "alexnet", "--num-gpus", "-3"], ("--num-gpus cannot be -3",)),

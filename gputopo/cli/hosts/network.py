@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, to_stderr
-from gputopo.copies.network import FULL, QUICK, Host, Timing, seconds_of
-from gputopo.copies.network_tools import PROBE, USES, ToolChoice
+from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, seconds_of
+from gputopo.copies.network.tools import PROBE, USES, ToolChoice
 from gputopo.launch.hosts.allocation import Allocation, find
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import HardwareError, UsageError

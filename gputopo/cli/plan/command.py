@@ -105,46 +105,65 @@ def plan(
     claimed the GPUs, or the driver does not work.
     """
     from gputopo import planner
-    from gputopo.planner.explained import require_prediction
 
     request = planner.Request(
         model=model, batch_size=batch_size, program=program, explain=explain, **placement.fields
     )
     if autotune is not None:
         _refuse_with_autotune(program, changes, sources, candidates)
-    typed = batch_size if batch_size is None or batch_size == AUTO else as_typed(batch_size)
-    batch = [] if typed is None else ["--batch-size", typed]
-
-    several = _is_of_hosts(sources, hosts, fleet=fleet)
-    if several:
+    if _is_of_hosts(sources, hosts, fleet=fleet):
         _refuse_on_hosts(request, shape, changes, autotune, candidates)
-    if fleet:
-        from gputopo.cli.hosts.planning import plan_of_files
+        return _plan_of_hosts(request, placement, hosts, sources if fleet else None, candidates, shape)
+    return _plan_of_one(request, placement, sources, changes, autotune, candidates, shape)
 
-        _print(_shortened(plan_of_files(sources, request), candidates), shape)
+
+def _plan_of_hosts(
+    request: "Request",
+    placement: Given,
+    hosts: Given,
+    files: tuple[str, ...] | None,
+    candidates: int | None,
+    shape: Shape,
+) -> int:
+    """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
+    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
+
+    def print_it(found: "Plan") -> None:
+        _print(_shortened(found, candidates), shape)
+
+    if files is not None:
+        print_it(plan_of_files(files, request))
         return 0
     options = HostOptions(**hosts.fields)
-    if several and (starting := hosts_to_start(options)) is not None:
-        words = {"model": model, "program": program, "candidates": candidates, "format": shape}
-        given = {name: value for name, value in words.items() if value is not None}
-        given |= {"batch_size": typed} if typed is not None else {}
-        return start_hosts(plan, starting, options, {**placement.typed, **hosts.typed, **given})
-    if several and (allocation := find(options, os.environ)) is not None:
-        from gputopo.cli.hosts.planning import plan_of_hosts
+    asked = {"model": request.model, "program": request.program, **placement.typed}
+    if request.batch_size is not None:
+        asked["batch_size"] = _typed(request.batch_size)
+    if (starting := hosts_to_start(options)) is not None:
+        shown = {"format": shape} if candidates is None else {"format": shape, "candidates": candidates}
+        return start_hosts(plan, starting, options, {**asked, **hosts.typed, **shown})
+    allocation = find(options, os.environ)
+    assert allocation is not None, "it is of several hosts"
+    machine = planned_machine((), pairs=not request.no_history)
+    return plan_of_hosts(allocation, options, machine, with_costs(request), asked, print_it)
 
-        asked = {"model": model, "batch_size": typed, "program": program, **placement.typed}
-        return plan_of_hosts(
-            allocation,
-            options,
-            planned_machine((), pairs=not request.no_history),
-            with_costs(request),
-            asked,
-            lambda found: _print(_shortened(found, candidates), shape),
-        )
+
+def _plan_of_one(
+    request: "Request",
+    placement: Given,
+    sources: tuple[str, ...],
+    changes: tuple[str, ...],
+    autotune: int | None,
+    candidates: int | None,
+    shape: Shape,
+) -> int:
+    """Plan for this machine, or for that of captures."""
+    from gputopo import planner
+    from gputopo.planner.explained import require_prediction
 
     def print_it(found: "Plan") -> None:
         if shape in ("sbatch", "docker"):
-            _print_start(found, shape, machine, sources, ["--model", model, *batch])
+            batch = [] if request.batch_size is None else ["--batch-size", _typed(request.batch_size)]
+            _print_start(found, shape, machine, sources, ["--model", str(request.model), *batch])
         else:
             _print(found, shape)
 
@@ -176,7 +195,7 @@ def plan(
 
     every = candidates == planner.ALL
     found = choose(machine, request, None if every else candidates)
-    if explain:
+    if request.explain:
         require_prediction(found, _EXPLAINS)
     if changes:
         found = _with_what_if(found, machine, request, changes, choose)
@@ -187,6 +206,10 @@ def plan(
     else:
         print_it(found)
     return 0
+
+
+def _typed(batch: AskedBatch) -> str:
+    return batch if isinstance(batch, str) else as_typed(batch)
 
 
 def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from gputopo.copies.network import (
+from gputopo.copies.network.schedule import (
     Host,
     Measured,
     Order,
@@ -18,7 +18,7 @@ from gputopo.copies.network import (
     bandwidth_of,
     schedule,
 )
-from gputopo.copies.network_tools import USES, ToolChoice, choose
+from gputopo.copies.network.tools import USES, ToolChoice, choose
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused

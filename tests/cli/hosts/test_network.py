@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from gputopo.copies.network import Timing
+from gputopo.copies.network.schedule import Timing
 from gputopo.launch.hosts.gathering.guest import Guest
 from gputopo.launch.hosts.gathering.messages import End, Refused
 from gputopo.launch.jobs.hosts.network import take_part
@@ -101,7 +101,7 @@ def test_a_tool_that_another_host_lacks_is_refused_on_both(call: Call) -> None:
 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gputopo.copies.network import Host
+    from gputopo.copies.network.schedule import Host
     from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.jobs.hosts.network import lead, order_of
 

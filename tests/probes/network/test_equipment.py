@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.copies.network_tools import Tools
+from gputopo.copies.network.tools import Tools
 from gputopo.probes.network.equipment import rdma_at, tools_at
 from tests.kit.specs import NicSpec, PortSpec
 from tests.kit.sysfs import write_network

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.copies.network import Timing
+from gputopo.copies.network.schedule import Timing
 from gputopo.probes.network.interface import interface_of
 from gputopo.probes.network.tcp import Listener, latency, send
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network import Host, Order, Timing, schedule
-from gputopo.copies.network_tools import Tools
+from gputopo.copies.network.schedule import Host, Order, Timing, schedule
+from gputopo.copies.network.tools import Tools
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Start

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.network import FULL, QUICK, Host, Timing, expected, schedule
-from gputopo.copies.network_tools import Rdma, Tool, Tools, choose, whole_seconds
+from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, expected, schedule
+from gputopo.copies.network.tools import Rdma, Tool, Tools, choose, whole_seconds
 from gputopo.values.errors import HardwareError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network import (
+from gputopo.copies.network.schedule import (
     AT_ONCE,
     QUICK,
     Host,

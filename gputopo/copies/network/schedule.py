@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network_tools import PROBE, USES, Rdma, Tool, Tools, interval_s, whole_seconds
+from gputopo.copies.network.tools import PROBE, USES, Rdma, Tool, Tools, interval_s, whole_seconds
 from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
 
 AT_ONCE = "all hosts at once"
