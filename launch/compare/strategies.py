@@ -9,16 +9,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
+from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.rules.trainer import require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.strategy_names import StrategyName
+from gputopo.launch.spec.strategy_names import MULTI_WORKER, StrategyName
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, unequal_batches
 from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.devices import HOST, require
+from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.precision import LossScale
 from gputopo.launch.train.reductions.reducer import self_test
@@ -29,6 +31,7 @@ from gputopo.launch.train.updating import Updater
 Tensor = Any
 # The ops by which tf.distribute lets devices reduce together; without one it copies and adds.
 _COLLECTIVES = {"CollectiveReduceV2", "CollectiveReduce", "NcclAllReduce"}
+_NAMES = {MULTI_WORKER: "MultiWorkerMirroredStrategy"}  # its class has another name
 _OPERATIONS = {
     "nccl": "NcclAllReduce",
     "hierarchical": "HierarchicalCopyAllReduce",
@@ -51,18 +54,23 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
 class StrategyStep(GraphStep):
     """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
 
+    `strategy`: of several hosts, each with a process (see `multi_worker`); this one's has its own devices,
+    and each its statistics. None: the strategy is made here.
+
     Raises UsageError for what cannot be combined with the strategy, HardwareError if a device is not there
     or the strategy's reduction adds up wrongly.
     """
 
-    def __init__(self, model: Model, spec: RunSpec) -> None:
+    def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
         self._asked = require_strategy(spec)
         self._spec = spec
-        self._devices = [device.device for device in spec.devices]
+        self._devices = [device.device for device in spec.own_devices]
+        self._first = spec.own_devices[0].tower
         self._server = (spec.ps_device or HOST) if self._asked.kind == "central" else None
-        for device in {*self._devices, self._server or HOST}:
+        for device in {*self._devices, self._server or host_of(self._devices[0])}:
             require(device)
-        self._strategy = strategy_of(self._asked, self._devices, self._server or HOST)
+        self._strategy = strategy or strategy_of(self._asked, self._devices, self._server or HOST)
+        self.hosts = None if strategy is None else Hosts(spec)
         with tf.device(HOST):
             first = [variable.read_value() for variable in create(model, HOST, spec.seed)]
             still = [variable.read_value() for variable in create_state(model, HOST)]
@@ -82,23 +90,33 @@ class StrategyStep(GraphStep):
                 for one, value in zip(model.state, still, strict=True)
             ]
         self.placement = VariableSet(self._places(self._trained), self._places(self._moving))
-        self_test(self._reduce, f"--strategy {spec.strategy}", self._devices)
+        self_test(
+            self._reduce,
+            f"--strategy {spec.strategy}",
+            self._devices,
+            first=self._first,
+            towers=len(spec.devices),
+        )
         self.source = source_of(model, spec)
         scale = LossScale(spec)
         self._math = TowerMath(model, spec, self.source, scale)
         self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, scale)
         self._marks = Marks()
-        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
+        signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((2,), tf.float64), *self.source.signature]
         self._graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)
-        losses, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
-        return StepOutcome(
-            losses.numpy(), marks.numpy() - begin.numpy(), examples=unequal_batches(self._spec)
-        )
+        ended = 0.0 if self.hosts is None else self.hosts.ended
+        of_host = tf.constant([self.source.waited_s, ended], tf.float64)
+        losses, begin, marks, of_hosts, own, _ = self._graph(tf.constant(number, tf.int64), of_host, *fed)
+        began = begin.numpy()
+        outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self._spec))
+        if self.hosts is None:
+            return outcome
+        return self.hosts.adapted(outcome, of_hosts.numpy(), own.numpy() - began, began)
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
@@ -109,7 +127,11 @@ class StrategyStep(GraphStep):
             for variables, device in zip(sets, devices, strict=True)
         )
 
-    def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _build(self, number: Tensor, of_host: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
+        with home():
+            return self._outcome(number, of_host, fed)
+
+    def _outcome(self, number: Tensor, of_host: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         begin = clock([])
         local = self._strategy.experimental_local_results
         with self._strategy.scope():
@@ -117,16 +139,34 @@ class StrategyStep(GraphStep):
             marks = local(marks)
             with tf.control_dependencies(marks):
                 totals = self._totals(gradients)
+                there = self._there(totals)
                 updates = self._updater.update(list(zip(*totals, strict=True)), number)
                 updates += self._keep([local(state)[0] for state in states])
-        with tf.device(HOST), tf.control_dependencies(updates):
-            of_replicas = tf.stack([tf.identity(loss) for loss in local(losses)])
-            return of_replicas, tf.identity(begin), tf.stack(marks), tf.add_n(self._marks.probes)
+        with tf.device(HOST):
+            rows = self._rows(local(losses), marks, of_host)
+            own = tf.stack([there, clock([rows])])
+            with tf.control_dependencies(updates):
+                loss, of_marks, of_hosts = (tf.identity(one) for one in tf.split(rows, (1, 3, 2), axis=1))
+                probes = tf.add_n(self._marks.probes)
+            losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
+            return losses, tf.identity(begin), of_marks, of_hosts, own, probes
+
+    def _rows(self, losses: Sequence[Tensor], marks: Sequence[Tensor], of_host: Tensor) -> Tensor:
+        """Return each tower's loss and marks, and what its host was given: [towers, 6], of all hosts.
+
+        They travel while the gradients do.
+        """
+        rows = [
+            tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
+            for loss, of_tower in zip(losses, marks, strict=True)
+        ]
+        own = tf.stack(rows)
+        return own if self.hosts is None else self.hosts.of_all_towers(own)
 
     def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
         """Build one replica: its weights, both passes, its marks."""
         tower = _tower()
-        device = self._devices[tower]
+        device = self._devices[tower - self._first]
         with tf.name_scope(f"tower_{tower}/"):
             start = clock([begin])
             with tf.control_dependencies([start]):
@@ -155,12 +195,19 @@ class StrategyStep(GraphStep):
         sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
         return [self._strategy.experimental_local_results(one) for one in sums]
 
+    def _there(self, totals: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Return when all sums were on this host's devices; its clock at once where it is the only host."""
+        if self.hosts is None:
+            return clock([])
+        places = zip(zip(*totals, strict=True), self._devices, strict=True)
+        return clock([self._marks.arrived(own, device) for own, device in places])
+
     def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """The strategy's reduction as a `Reducer`, for its test."""
         with self._strategy.scope():
             sums = []
             for of_towers in values:
-                one = self._strategy.run(lambda own=of_towers: own[_tower()])
+                one = self._strategy.run(lambda own=of_towers: own[_tower() - self._first])
                 total = self._strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, one, self._trained[0])
                 sums.append(list(self._strategy.experimental_local_results(total)))
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
@@ -183,17 +230,18 @@ class StrategyStep(GraphStep):
 
     def _ran(self) -> str:
         """Return what runs, read from the graph: TensorFlow chooses the reduction where none is named."""
-        name = type(self._strategy).__name__.removesuffix("V1")
-        found = {(node.op, _hint(node)) for node in self.graph_nodes() if node.op in _COLLECTIVES}
+        name = _NAMES.get(self._asked.kind) or type(self._strategy).__name__.removesuffix("V1")
+        nodes = (node for node in self.graph_nodes() if not node.name.startswith(SCOPE))
+        found = {(node.op, _hint(node)) for node in nodes if node.op in _COLLECTIVES}
         ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
-        if self._asked.kind != "mirrored":
+        if self._asked.kind in ("central", "one-device"):
             what = "one set of variables"
-        elif len(self._devices) == 1:
+        elif len(self._spec.devices) == 1:
             what = "nothing to reduce on one device"
+        elif self.hosts is not None:
+            what = f"gradients reduced over {len(self._spec.servers)} hosts by {ran}"
         else:
-            by = (
-                "TensorFlow's choice" if self._asked.reduction is None else _OPERATIONS[self._asked.reduction]
-            )
+            by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
         return f"Strategy {self._spec.strategy}: tf.distribute {name}, {what}, in a loop of gputopo's."
 

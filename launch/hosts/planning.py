@@ -55,13 +55,15 @@ def plan_hosts(
     own: Own,
     *,
     cpu: bool = False,
+    cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
 ) -> Planned:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
-    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU. `saved`: a measurement of
-    the network between them. Raises UsageError, NoPlanError, HardwareError.
+    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
+    host, unless their number is requested. `saved`: a measurement of the network between them. Raises
+    UsageError, NoPlanError, HardwareError.
     """
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
@@ -71,7 +73,7 @@ def plan_hosts(
             largest = sum(_usable(one, request) for one in hosts)
             count = how_many(largest, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
-    requests = _requests(hosts, request, on_cpu=on_cpu)
+    requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
     targets = [
         own(its_own, cpu=cpu)
@@ -90,11 +92,13 @@ def plan_hosts(
     return Planned(found, _unequal(hosts, requests))
 
 
-def _requests(hosts: Sequence[Joining], request: Request, *, on_cpu: bool) -> dict[int, Request]:
+def _requests(
+    hosts: Sequence[Joining], request: Request, *, on_cpu: bool, cpu_devices: int
+) -> dict[int, Request]:
     """Return the request for each host that takes part, by rank. Raises UsageError."""
     assert request.num_gpus != "auto"
     if on_cpu:
-        counts = cpu_devices_of_each(len(hosts), request.num_gpus)
+        counts = cpu_devices_of_each(len(hosts), request.num_gpus, cpu_devices)
     else:
         counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
     require_one_each(request.batch_size or 1, sum(counts), "device")
@@ -264,13 +268,13 @@ def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
     return counts
 
 
-def cpu_devices_of_each(hosts: int, wanted: int | None) -> list[int]:
-    """Return the CPU devices of each host: equal shares of those `wanted`, None: as many as a host alone has.
+def cpu_devices_of_each(hosts: int, wanted: int | None, each: int = CPU_DEVICES) -> list[int]:
+    """Return the CPU devices of each host: equal shares of those `wanted`, None: so many on `each`.
 
     Raises UsageError where they cannot be shared equally.
     """
     if wanted is None:
-        return [CPU_DEVICES] * hosts
+        return [each] * hosts
     if wanted % hosts or wanted < hosts:
         raise UsageError(
             f"--num-gpus {wanted} cannot be shared equally by the CPUs of {hosts} hosts",

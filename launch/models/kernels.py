@@ -19,7 +19,7 @@ _FILTERS = 8
 
 
 def require_kernels(spec: RunSpec) -> None:
-    """Try a convolution, a norm and a pool forward and backward on every device of the spec.
+    """Try a convolution, a norm and a pool forward and backward on every device of this process.
 
     Raises HardwareError with the reason and the nearest that works. Nothing is tried where TensorFlow has
     kernels for every machine: float32 in the backend's own layout, and what XLA compiles.
@@ -27,7 +27,7 @@ def require_kernels(spec: RunSpec) -> None:
     usual = "NHWC" if spec.backend == "cpu" else "NCHW"
     if spec.precision.xla or (spec.precision.compute == "fp32" and spec.data_format == usual):
         return
-    for device in dict.fromkeys(one.device for one in spec.devices):
+    for device in dict.fromkeys(one.device for one in spec.own_devices):
         try:
             _try(spec, device)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.NotFoundError) as why:

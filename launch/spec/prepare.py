@@ -11,6 +11,7 @@ from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.model_schedules import Recipe, model_recipe
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules.checks import check
+from gputopo.launch.spec.rules.hosts import is_multi_worker
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
@@ -96,6 +97,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
     recipe = _recipe(spec, given, count)
     spec = msgspec.structs.replace(
         spec,
+        rank=0 if is_multi_worker(spec) else None,
         learning_rate=recipe.learning_rate,
         optimization=msgspec.structs.replace(spec.optimization, schedule=recipe.schedule),
         says=(*spec.says, *_batch_note(spec, choice.batch_sizes)),

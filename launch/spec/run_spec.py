@@ -350,9 +350,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     passes only, evaluation of a checkpoint, or the input alone. `method`: one of three Keras programs;
     `strategy`: a tf.distribute strategy; None: our own towers.
     `devices`: a tower each, in order, those of one host beside each other. `servers`: of the hosts of a run
-    of several, by rank; rank 0's process trains over all that have devices. `ps_device` is the TensorFlow
-    device that holds the variables (`/CPU:0`, `/GPU:1`), None where every tower has its own copy or they are
-    spread.
+    of several, by rank; rank 0's process trains over all that have devices. `rank`: of the host whose process
+    this is, where each host has one that trains on its own devices; None: there is one for all.
+    `ps_device` is the TensorFlow device that holds the variables (`/CPU:0`, `/GPU:1`), None where every tower
+    has its own copy or they are spread.
     `batch_size`: examples of every device and step, or of each device where they differ.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
@@ -366,6 +367,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     model: str
     devices: tuple[Device, ...]
     servers: tuple[Server, ...] = ()
+    rank: int | None = None
     backend: Backend
     task: Annotated[
         Task,
@@ -484,6 +486,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     def batches(self) -> tuple[int, ...]:
         """Examples of each device and step."""
         return batches_of(self.batch_size, len(self.devices))
+
+    @property
+    def own_devices(self) -> tuple[Device, ...]:
+        """Devices that this process trains on: those of its host, where each host has a process, else all."""
+        return tuple(device for device in self.devices if self.rank in (None, device.rank))
 
     @property
     def joint_batch(self) -> int:

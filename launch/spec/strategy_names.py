@@ -4,15 +4,18 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
+from gputopo.planner.cpu_devices import CPU_DEVICES
 from gputopo.values.errors import UsageError
 
-Kind = Literal["mirrored", "central", "one-device"]
-Reduction = Literal["nccl", "hierarchical", "one"]
+Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
+Reduction = Literal["nccl", "hierarchical", "one", "ring"]
+
+MULTI_WORKER: Kind = "multi_worker_mirrored"  # of several hosts, with a process on each
 
 
 @dataclass(frozen=True)
 class StrategyName:
-    """A strategy and, for mirrored, its reduction; None: the default of TensorFlow."""
+    """A strategy and, for those with copies, its reduction; None: the default of TensorFlow."""
 
     kind: Kind
     reduction: Reduction | None = None
@@ -25,6 +28,9 @@ STRATEGIES: dict[str, StrategyName] = {
     "mirrored:one": StrategyName("mirrored", "one"),
     "central": StrategyName("central"),
     "one-device": StrategyName("one-device"),
+    "multi_worker_mirrored": StrategyName(MULTI_WORKER),
+    "multi_worker_mirrored:nccl": StrategyName(MULTI_WORKER, "nccl"),
+    "multi_worker_mirrored:ring": StrategyName(MULTI_WORKER, "ring"),
 }
 # Other spellings: class names of tf.distribute and of its reductions, and short forms.
 _ALSO = {
@@ -38,26 +44,35 @@ _ALSO = {
     "onedevicestrategy": "one-device",
     "onedevice": "one-device",
     "one": "one-device",
+    "multiworkermirroredstrategy": MULTI_WORKER,
+    "multiworkermirrored": MULTI_WORKER,
+    "multi-worker-mirrored": MULTI_WORKER,
+    "mwms": MULTI_WORKER,
 }
 _ELSEWHERE = {
-    "multiworkermirrored": "several hosts",
-    "mwms": "several hosts",
-    "parameterserver": "several processes",
-    "ps": "several processes",
+    "parameterserver": "processes for the variables",
+    "ps": "processes for the variables",
     "tpu": "TPUs",
 }
+
+
+def cpu_devices_of(strategy: str | None) -> int:
+    """Return the CPU devices of each host by default: tf.distribute takes one on each of several hosts."""
+    return 1 if strategy is not None and read(strategy).kind == MULTI_WORKER else CPU_DEVICES
 
 
 def read(name: str) -> StrategyName:
     """Parse a name, in any case. Raises UsageError that names the nearest ones."""
     asked = name.lower()
     asked = _ALSO.get(asked, asked)
+    kind, colon, reduction = asked.partition(":")
+    asked = _ALSO.get(kind, kind) + colon + reduction
     if asked in STRATEGIES:
         return STRATEGIES[asked]
     for other, needs in _ELSEWHERE.items():
         if asked.removesuffix("strategy").startswith(other):
             raise UsageError(
-                f"--strategy {name} needs {needs}, and a run has one process on one host",
+                f"--strategy {name} needs {needs}, which a run of gputopo does not have",
                 "use --strategy mirrored, or --variable-update parameter_server",
             )
     near = difflib.get_close_matches(asked, STRATEGIES, n=2, cutoff=0.5)

@@ -47,7 +47,8 @@ class StepOutcome:
     Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
     requested: examples whose label was the first guess, and among the first five. `examples` [towers]: number
     of examples, None: a whole batch each, of one size. `exchange`: as of `exchange_marks`, since the step's
-    start, None where hosts exchange nothing.
+    start, None where hosts exchange nothing. `waited_s`: for the input of this step, None: as its source
+    has it.
     """
 
     losses: np.ndarray[Any, Any]
@@ -55,6 +56,7 @@ class StepOutcome:
     hits: np.ndarray[Any, Any] | None = None
     examples: np.ndarray[Any, Any] | None = None
     exchange: np.ndarray[Any, Any] | None = None
+    waited_s: float | None = None
 
     @property
     def mean_loss(self) -> float:
@@ -272,7 +274,7 @@ class Loop:
                 TowerMarks(tower=tower, start_s=start, weights_s=weights, compute_s=compute)
                 for tower, (start, weights, compute) in enumerate(outcome.tower_times)
             ),
-            waited_s=self._step.source.waited_s,
+            waited_s=self._step.source.waited_s if outcome.waited_s is None else outcome.waited_s,
             global_step=self.trained,
             top1=None if shares is None else float(shares[0]),
             top5=None if shares is None else float(shares[1]),

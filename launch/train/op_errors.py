@@ -17,9 +17,9 @@ _UNSUPPORTED = re.compile(
 # TensorFlow begins with the names of graph nodes, which mean nothing to a user.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 _OP = re.compile(r"\s*\[Op:\w+\]$")
-# What gRPC adds to the error of a call to another host's server.
+# What gRPC adds to the error of a call to another host's process, and TensorFlow to one that it reports.
 _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
-_REMOTE = re.compile(rf"remote target (/job:{JOB}\S*)")
+_REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run's folder"
 
 
@@ -36,7 +36,7 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
 
 
 def unreachable_rank(text: str, kind: str) -> int | None:
-    """Return the rank of the host whose server did not answer a call, None for another error.
+    """Return the rank of the host whose process did not answer a call or failed, None for another error.
 
     `kind`: class of the error.
     """

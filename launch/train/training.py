@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gputopo.launch.models.kernels import require_kernels
 from gputopo.launch.models.model import Model, parameter_count
@@ -78,9 +79,17 @@ NO_START = Start()  # of a run in a process whose start was not measured, as in 
 
 
 def train(
-    model: Model, spec: RunSpec, emit: Emit, *, start: Start = NO_START, stopped: Stopped = never
+    model: Model,
+    spec: RunSpec,
+    emit: Emit,
+    *,
+    start: Start = NO_START,
+    stopped: Stopped = never,
+    strategy: Any = None,
 ) -> VariableSets:
     """Train by the spec and return the trained variables; each event goes to `emit`.
+
+    `strategy`: see `stepper_of`.
 
     Once `stopped` returns True, training ends after the current step: a checkpoint is saved where
     checkpoints are, and nothing else is done.
@@ -91,7 +100,7 @@ def train(
     """
     with locked_outputs(spec.lifecycle):
         export = Export(model, spec, emit)
-        with built(stepper_of, model, spec, emit, start) as step:
+        with built(partial(stepper_of, strategy=strategy), model, spec, emit, start) as step:
             checkpoints = Checkpoints(model, spec, step, emit)
             trained = checkpoints.start()
             losses = LossWatch(emit)
@@ -122,8 +131,10 @@ def train(
         return step.placement
 
 
-def stepper_of(model: Model, spec: RunSpec) -> Stepper:
+def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
     """Create the variables, the input and the step: our own towers, a Keras method, a tf.distribute strategy.
+
+    `strategy`: that of several hosts, which had to be made before anything else; None: any other.
 
     Nothing runs yet. Raises UsageError for what does not go together, HardwareError if a device is not there
     or has no kernels for the run, or if a reduction adds up wrongly.
@@ -136,7 +147,7 @@ def stepper_of(model: Model, spec: RunSpec) -> Stepper:
     if spec.strategy is not None:
         from gputopo.launch.compare.strategies import StrategyStep
 
-        return StrategyStep(model, spec)
+        return StrategyStep(model, spec, strategy)
     placement = place(model, spec)
     return TrainingStep(model, spec, placement, source_of(model, spec))
 

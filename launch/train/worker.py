@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.models.user_line import line_in
-from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
@@ -33,25 +33,44 @@ _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 
 def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and return the exit code."""
-    # The stacks of a worker that is ended from outside, perhaps because it hangs, go to worker.log.
-    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    _end_by_sigterm()
     stopped = _asked_by(signal.SIGINT)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
 
     def emit(event: Event) -> None:
+        if spec.rank and not isinstance(event, RankFailed):
+            return  # rank 0 reports what all hosts do
         data = encode_line(event)
         while data:
             data = data[os.write(events_fd, data) :]
 
     try:
         failure = _work(spec, emit, stopped)
+        if spec.rank and (failure is None or failure.kind == UNREACHABLE):
+            _await_the_end()
         if failure is None:
             return ExitCode.OK
         emit(failure)
     except BrokenPipeError:  # the parent is gone: the rest is not needed
         return ExitCode.HARDWARE
     return failure.exit_code
+
+
+def _end_by_sigterm() -> None:
+    """End at once by SIGTERM, also where TensorFlow has put a handler of its own.
+
+    The stacks of a worker that is ended from outside, perhaps because it hangs, go to worker.log.
+    """
+    faulthandler.unregister(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+
+def _await_the_end() -> None:
+    """Wait for SIGTERM: rank 0 and the launchers know when a training is over, and why."""
+    while True:
+        signal.pause()
 
 
 def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
@@ -80,13 +99,19 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
+        options = {} if spec.task == "input" else {"stopped": stopped}
+        if spec.rank is not None:
+            from gputopo.launch.compare import multi_worker
+
+            options["strategy"] = multi_worker.started(spec)
+            _end_by_sigterm()
         with devices.joined(spec):
             _task_of(spec)(
                 models.build(spec.model, spec),
                 spec,
                 emit,
                 start=Start(import_s, worker_versions() | devices.settings(spec)),
-                **({} if spec.task == "input" else {"stopped": stopped}),
+                **options,
             )
         emit(_memory_peak(spec))
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
@@ -100,7 +125,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         traceback.print_exc()  # into worker.log
         gone = unreachable_rank(str(error), type(error).__name__) if spec.servers else None
         if gone is not None:
-            return _host_gone(spec.servers[gone], gone)
+            return _host_gone(spec, gone)
         cause, remedy = cause_and_remedy(str(error), type(error).__name__, line_in(str(error)))
         return _failed("error", cause, remedy, ExitCode.HARDWARE)
     except DiskError as error:
@@ -114,13 +139,15 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     return asked_to_end(signal.SIGINT, spec, time_s=time.time()) if stopped() else None
 
 
-def _host_gone(server: Server, rank: int) -> RankFailed:
+def _host_gone(spec: RunSpec, rank: int) -> RankFailed:
+    server = spec.servers[rank]
+    process, log = ("worker", "worker.log") if spec.rank is not None else ("TensorFlow server", "server.log")
     return RankFailed(
         time_s=time.time(),
         rank=rank,
         kind=UNREACHABLE,
-        cause=f"the TensorFlow server of {server.host} (rank {rank}) at {server.address} is gone",
-        remedy="see what gputopo printed on that host, and its server.log",
+        cause=f"the {process} of {server.host} (rank {rank}) at {server.address} is gone",
+        remedy=f"see what gputopo printed on that host, and its {log}",
         exit_code=ExitCode.HARDWARE,
     )
 
@@ -159,7 +186,7 @@ def _memory_peak(spec: RunSpec) -> MemoryPeak:
     peaks = {}
     if spec.backend == "gpu":
         for device in spec.devices:
-            if device.rank == 0:  # TensorFlow has no such figures of other processes
+            if device.rank == (spec.rank or 0):  # TensorFlow has no such figures of other processes
                 info = tf.config.experimental.get_memory_info(device.device.rpartition("/")[2])
                 peaks[device.device] = int(info["peak"])
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

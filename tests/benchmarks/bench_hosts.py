@@ -2,7 +2,8 @@
 
 Two "hosts" on this one's loopback, each pinned to a core of its own and with one thread an op: gputopo over
 TensorFlow's servers, the same on one host with two CPU devices, and TensorFlow's MultiWorkerMirroredStrategy
-with the same model in a loop of its own. They alternate; the ratios are medians of the rounds.
+with the same model: by `--strategy multi_worker_mirrored`, and in a loop of its own. They alternate; the
+ratios are medians of the rounds.
 """
 
 import json
@@ -13,7 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gputopo.launch.jobs.hosts.serving import free_port, server_command
+import msgspec
+
+from gputopo.launch.jobs.hosts.serving import free_port, own_spec, server_command
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server
@@ -64,6 +67,32 @@ def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
     )
 
 
+def by_strategy(model: str, batch: int, folder: Path) -> float:
+    """Return the images/sec of `--strategy multi_worker_mirrored`."""
+    spec = msgspec.structs.replace(
+        spec_of(model, batch, hosts=2), strategy="multi_worker_mirrored", all_reduce=None, rank=0
+    )
+    running = []
+    for rank, own in enumerate((spec, own_spec(spec, 1))):
+        file = folder / f"strategy-{rank}.json"
+        schema.write(file, own)
+        with (folder / f"strategy-{rank}.jsonl").open("wb") as out:
+            command = [*worker_command(file, out.fileno())]
+            running.append(pinned(command, str(rank), env=ENVIRON, pass_fds=(out.fileno(),)))
+    first, second = running
+    first.wait()
+    second.terminate()
+    second.wait()
+    return speed_of(folder / "strategy-0.jsonl", batch)
+
+
+def speed_of(events: Path, batch: int) -> float:
+    """Return the images/sec of both devices by the median step."""
+    with events.open("rb") as lines:
+        steps = [one for one in read_events(lines, origin=str(events)) if isinstance(one, Step)]
+    return 2 * batch / statistics.median(step.seconds for step in steps if not step.warmup)
+
+
 def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
     """Return the images/sec of gputopo."""
     spec, file, events = spec_of(model, batch, hosts=hosts), folder / "spec.json", folder / "events.jsonl"
@@ -79,9 +108,7 @@ def ours(model: str, batch: int, folder: Path, *, hosts: int) -> float:
         for one in servers:
             one.terminate()
             one.wait()
-    with events.open("rb") as lines:
-        steps = [one for one in read_events(lines, origin=str(events)) if isinstance(one, Step)]
-    return 2 * batch / statistics.median(step.seconds for step in steps if not step.warmup)
+    return speed_of(events, batch)
 
 
 def peer(model: str, batch: int) -> float:
@@ -101,17 +128,21 @@ def peer(model: str, batch: int) -> float:
 
 def main(model: str, batch: int, rounds: int) -> int:
     """Print the speeds of every round and the ratios."""
-    found: dict[str, list[float]] = {"two hosts": [], "one host": [], "MultiWorkerMirroredStrategy": []}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("two hosts", "one host", "multi_worker_mirrored", "its own loop")
+    }
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
             found["two hosts"].append(ours(model, batch, Path(folder), hosts=2))
             found["one host"].append(ours(model, batch, Path(folder), hosts=1))
-            found["MultiWorkerMirroredStrategy"].append(peer(model, batch))
+            found["multi_worker_mirrored"].append(by_strategy(model, batch, Path(folder)))
+            found["its own loop"].append(peer(model, batch))
             print(f"round {number + 1}:", ", ".join(f"{name} {one[-1]:.1f}" for name, one in found.items()))
-    for name in ("one host", "MultiWorkerMirroredStrategy"):
-        ratios = [a / b for a, b in zip(found["two hosts"], found[name], strict=True)]
+    compared = [("two hosts", name) for name in ("one host", "multi_worker_mirrored", "its own loop")]
+    for one, other in (*compared, ("multi_worker_mirrored", "its own loop")):
+        ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-        print(f"{model}, two hosts over {name}: {middle:.2f} ({low:.2f} to {high:.2f})")
+        print(f"{model}, {one} over {other}: {middle:.2f} ({low:.2f} to {high:.2f})")
     return 0
 
 

@@ -183,6 +183,10 @@ def _export(
     from gputopo.launch.spec.prepare import spec_of
     from gputopo.launch.spec.target import rehearsal_name
 
+    def of_core(target: "Target") -> "RunSpec":
+        assert model is not None
+        return spec_of(as_strategy_reduces(target, asked), model, asked, **training.fields)
+
     request = request_of(placement.fields, asked, model, training.fields)
     _require_several(options, request, (), is_exported=True)
     typed = {**training.typed, **words_of_hosts(options.shape, hosts.typed), **showing.typed}
@@ -197,7 +201,7 @@ def _export(
         words,
         rehearsal_of=rehearsal_name(sources),
         program=program,
-        spec_of=None if model is None else lambda target: spec_of(target, model, asked, **training.fields),
+        spec_of=None if model is None else of_core,
         folders_of=start.folders_of,
     )
 

@@ -58,6 +58,7 @@ def _lead(
 ) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
+    from gputopo.cli.run.command import as_strategy_reduces
     from gputopo.launch.hosts.gathering.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
@@ -66,7 +67,11 @@ def _lead(
         network = address_of_leader(list(joined.values()))
         own = joining_run(allocation, job.asked, machine, allocation.leader.name, options, network)
         with contextlib.ExitStack() as claims:
-            target = joint_target(job.request, {0: own, **joined}, machine, options, claims)
+            strategy = job.asked.get("strategy")
+            target = joint_target(
+                job.request, {0: own, **joined}, machine, options, claims, strategy=strategy
+            )
+            target = as_strategy_reduces(target, job.asked)
             spec = job.spec_of(target)
             training.require_runnable(target, spec, options)
             if options.dry_run:
@@ -129,10 +134,16 @@ def joint_target(
     machine: "Machine",
     options: OutputOptions,
     claims: contextlib.ExitStack,
+    *,
+    strategy: str | None = None,
 ) -> "Target":
-    """Plan for all hosts, and claim the GPUs of this one until `claims` closes."""
+    """Plan for all hosts, and claim the GPUs of this one until `claims` closes.
+
+    `strategy`: of tf.distribute, None: none.
+    """
     from gputopo.launch.hosts.planning import plan_hosts
     from gputopo.launch.jobs.claims import choose_and_claim
+    from gputopo.launch.spec.strategy_names import cpu_devices_of
     from gputopo.launch.spec.target import target_of
     from gputopo.launch.supervise.process.cpus import usable_cpus
 
@@ -158,6 +169,7 @@ def joint_target(
         wanted,
         own,
         cpu=options.cpu,
+        cpu_devices=cpu_devices_of(strategy),
         require_gpu=options.require_gpu,
         saved=saved_network(hosts, wanted),
     )
@@ -202,7 +214,7 @@ def _serve(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> int:
     from gputopo.launch.jobs.claims import claimed, claims_folder
-    from gputopo.launch.jobs.hosts.serving import serve
+    from gputopo.launch.jobs.hosts.serving import own_spec, serve
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.spec.run_spec import RunSpec
@@ -217,7 +229,7 @@ def _serve(
     gpus = indices if spec.backend == "gpu" else []
     folder = _folder(options, bringing.rank)
     file = folder / "spec.json"
-    schema.write(file, spec)
+    schema.write(file, spec := own_spec(spec, place))
     near = (
         host_place(machine, tuple(gpus), usable_cpus()) if gpus and not options.no_affinity else HostPlace()
     )
@@ -230,7 +242,7 @@ def _serve(
             place,
             guest,
             environment=worker_env(os.environ, spec, start.environment, near),
-            log=folder / "server.log",
+            log=folder / ("server.log" if spec.rank is None else "worker.log"),
             sampler=held.enter_context(RunWatch(gpus)),
             on_event=_show,
         )

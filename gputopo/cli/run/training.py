@@ -366,6 +366,12 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
             "--restart goes on from a checkpoint, and this run has none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
         )
+    if options.restart and spec.rank is not None:
+        raise UsageError(
+            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
+            "have to start again",
+            "leave --restart out; after a failure start all hosts again with --resume",
+        )
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.run_env(os.environ, target, spec))
@@ -458,6 +464,7 @@ def _supervised(
             command=worker_command,
             sampler=sampler,
             limits=limits,
+            finds_batch=spec.rank is None,  # of a single worker: that of several needs the others
             restarts=options.restart,
             known=known,
             others=None if meeting is None else meeting.events,

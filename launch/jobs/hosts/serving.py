@@ -1,4 +1,7 @@
-"""A host of rank 1 or above: it joins, serves its devices to rank 0's process, and ends with it."""
+"""A host of rank 1 or above: it joins, serves its devices to rank 0's process, and ends with it.
+
+Where each host trains with a process of its own (`RunSpec.rank`), that runs in the place of a server.
+"""
 
 import contextlib
 import math
@@ -14,7 +17,8 @@ from msgspec.structs import replace
 
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Start
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
@@ -35,6 +39,26 @@ def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
     return (sys.executable, "-P", "-m", server, str(spec_path), str(rank), str(events_fd))
 
 
+def own_spec(spec: RunSpec, rank: int) -> RunSpec:
+    """Return the spec for a host of rank 1 or above, of the one that rank 0 has sent.
+
+    Where it trains, it goes on until rank 0 has ended, which reports and saves.
+    """
+    if spec.rank is None:
+        return spec
+    saved = spec.lifecycle
+    return replace(
+        spec,
+        rank=rank,
+        num_batches=None,
+        time_budget_s=None,
+        max_batches=None,
+        detect_warmup=False,
+        optimization=replace(spec.optimization, on_nan="warn"),
+        lifecycle=Lifecycle(resume=saved.resume, resume_or_start=saved.resume_or_start),
+    )
+
+
 def serve(
     spec: RunSpec,
     file: Path,
@@ -46,7 +70,7 @@ def serve(
     sampler: Sampler | None,
     on_event: Callable[[Event], None],
 ) -> End:
-    """Run this host's server until rank 0 says that the run is over, and return what it said.
+    """Run this host's server or worker until rank 0 says that the run is over, and return what it said.
 
     Where rank 0 goes on with fewer hosts, the server ends and another one starts. `file`: with the spec. What
     the servers print goes to `log`; samples, and why one ended if it did, to rank 0. Where this host failed
@@ -75,7 +99,9 @@ def serve(
             record = Record(None, tell)
             sources: list[EventSource] = [_ServersEnd(telling, number)]
             sources += [] if samples is None else [samples]
-            running.run(spec, partial(server_command, file, rank), record, log, sources)
+            server = partial(server_command, file, rank)
+            command = server if spec.rank is None else partial(worker_command, file)
+            running.run(spec, command, record, log, sources)
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
     return telling.end or End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)

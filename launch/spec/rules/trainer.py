@@ -118,8 +118,8 @@ TRAINER_RULES: tuple[Rule, ...] = (
     Rule(
         lambda spec: _is(spec, reduction="nccl") and spec.backend == "cpu",
         "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
-        "use --strategy mirrored, which reduces in a ring there",
-        to(strategy="mirrored"),
+        "leave :nccl out: it reduces in a ring there",
+        lambda spec: replaced(spec, strategy=read(str(spec.strategy)).kind),
     ),
     Rule(
         lambda spec: _is(spec, reduction="hierarchical") and len(spec.devices) % 2 == 1,
@@ -153,7 +153,7 @@ def _of_devices(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
         (
             asked.reduction == "nccl" and spec.backend == "cpu",
             "needs GPUs: NCCL has no kernel for CPU devices",
-            "use --strategy mirrored, which reduces in a ring there, or mirrored:one",
+            f"use --strategy {asked.kind}, which reduces in a ring there",
         ),
         (
             # TensorFlow cuts the list into two halves of count // 2 and forgets the last device.

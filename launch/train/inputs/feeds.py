@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.source import Fact, Shape
+from gputopo.launch.train.inputs.source import Fact, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import InputError
 
@@ -141,12 +141,12 @@ def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Batches:
     """Prefetch `ahead` batches onto the devices; 0: one batch ahead, on the host."""
     if ahead == 0:
         return Prefetched(maker.make, 1)
-    return Staged(maker.make, [device.device for device in spec.devices], ahead)
+    return Staged(maker.make, [device.device for device in spec.own_devices], ahead)
 
 
 def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
     """How many batches `staged` has ready, and on which devices."""
-    on_devices = ", ".join(device.device for device in spec.devices)
+    on_devices = ", ".join(device.device for device in spec.own_devices)
     return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
@@ -168,7 +168,8 @@ class FedSource:
 
         `images`: usable images of the data set, as far as known by now.
         """
-        self._devices = [device.device for device in spec.devices]
+        self._devices = [device.device for device in spec.own_devices]
+        self._first = spec.own_devices[0].tower
         self._maker = maker
         self._batches = batches
         self._facts = facts
@@ -215,8 +216,9 @@ class FedSource:
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Copy the tower's part to its device, if it is not there yet."""
-        images, labels = fed[_PER_TOWER * tower : _PER_TOWER * (tower + 1)]
-        with tf.device(self._devices[tower]):
+        own = tower - self._first
+        images, labels = fed[_PER_TOWER * own : _PER_TOWER * (own + 1)]
+        with tf.device(self._devices[own]):
             images, labels = tf.identity(images), tf.identity(labels)
             if self._transposes:  # the maker's form is [b, h, w, c]
                 images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]
@@ -229,11 +231,11 @@ class FedSource:
 
 
 def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
-    """Return the TensorSpecs of a joint batch of images of a shape: images and labels of each tower."""
+    """Return the TensorSpecs of this process's part of a joint batch: images and labels of each tower."""
     return [
         one
-        for batch in spec.batches
-        for one in (tf.TensorSpec((batch, *shape), tf.float32), tf.TensorSpec((batch,), tf.int64))
+        for rows in own_rows(spec)
+        for one in (tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64))
     ]
 
 

@@ -15,7 +15,7 @@ from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.feeds import Batch
-from gputopo.launch.train.inputs.source import rows_of
+from gputopo.launch.train.inputs.source import own_rows, rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -71,13 +71,13 @@ def whole(spec: RunSpec) -> Share:
 
 
 def shares_of(spec: RunSpec) -> list[Share]:
-    """Return what each host of a run reads, by rank."""
+    """Return what each host of a run reads, by rank; where each has a process, what this one reads."""
     if not spec.servers:
         return [whole(spec)]
     found = []
-    for rank in spec.ranks:
+    for rank in spec.ranks if spec.rank is None else (spec.rank,):
         own = [device.rank == rank for device in spec.devices]
-        words = f"{spec.servers[rank].host} (rank {rank})" if rank else None
+        words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
         towers = itertools.compress(rows_of(spec), own)
         found.append(_share(spec, towers, device_name("CPU", 0, rank), words))
     return found
@@ -126,6 +126,9 @@ class PipelineMaker:
         self._pipeline = pipeline
         self._joint = spec.joint_batch
         self._whole = whole(spec)
+        self._own_rows = sum(rows.batch for rows in own_rows(spec))
+        first = spec.own_devices[0].tower
+        self._own = slice(first, first + len(spec.own_devices))  # of all towers
         # Each host reads for itself, but what must be checked record by record, which is done in Python.
         self._shares = shares_of(spec) if pipeline.endless else [self._whole]
         self._readers: list[_Reader] | None = None
@@ -195,7 +198,11 @@ class PipelineMaker:
         if not parts:
             raise StopIteration
         rows = sum(len(labels) for _, labels in parts)
-        return [one for part in (parts if rows == self._joint else self._filled(parts)) for one in part]
+        if rows < self._own_rows:
+            parts = self._filled(parts)
+        elif rows > self._own_rows:  # read with care, for all hosts
+            parts = parts[self._own]
+        return [one for part in parts for one in part]
 
     def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""

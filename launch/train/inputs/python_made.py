@@ -25,7 +25,7 @@ from gputopo.launch.train.inputs.feeds import (
     staged,
 )
 from gputopo.launch.train.inputs.pipeline import untuned
-from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
+from gputopo.launch.train.inputs.source import Fact, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +60,7 @@ class Pool:
     """
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
-        self._towers = rows_of(spec)
+        self._towers = own_rows(spec)
         self.rows = spec.joint_batch
         height, width, channels = model.input_shape
         self._images = np.empty((self.rows, height, width, channels), np.float32)

@@ -91,3 +91,9 @@ def rows_of(spec: RunSpec) -> list[Rows]:
         Rows(first, batch, Stream(spec.seed, _DROPOUT))
         for first, batch in zip(firsts, spec.batches, strict=False)
     ]
+
+
+def own_rows(spec: RunSpec) -> list[Rows]:
+    """Return the rows of each tower of this process."""
+    rows = rows_of(spec)
+    return [rows[device.tower] for device in spec.own_devices]

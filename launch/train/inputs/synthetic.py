@@ -10,7 +10,7 @@ from gputopo.launch.models.randomness import Stream, integers, normal
 from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
-from gputopo.launch.train.inputs.source import Fact, Shape, rows_of
+from gputopo.launch.train.inputs.source import Fact, Shape, own_rows
 
 Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
@@ -25,12 +25,14 @@ class SyntheticSource:
     notices: tuple[str, ...] = ()
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
-        self._on = ", ".join(device.device for device in spec.devices)
-        self._examples = []
-        for rows, device in zip(rows_of(spec), spec.devices, strict=True):
+        self._on = ", ".join(device.device for device in spec.own_devices)
+        self._examples = {}
+        for rows, device in zip(own_rows(spec), spec.own_devices, strict=True):
             made = examples(model, rows, seed=spec.seed, data_format=spec.data_format)
             with tf.device(device.device):
-                self._examples.append([tf.Variable(one, trainable=False, name="input") for one in made])
+                self._examples[device.tower] = [
+                    tf.Variable(one, trainable=False, name="input") for one in made
+                ]
 
     def describe(self) -> Mapping[str, Fact]:
         """Return where the examples are."""
@@ -68,7 +70,7 @@ class HostMaker:
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         def draw(number: Tensor) -> list[Tensor]:
             drawn: list[Tensor] = []
-            for rows, device in zip(rows_of(spec), spec.devices, strict=True):
+            for rows, device in zip(own_rows(spec), spec.own_devices, strict=True):
                 with tf.device(host_of(device.device)):
                     drawn += examples(model, rows, seed=spec.seed, data_format=spec.data_format, step=number)
             return drawn

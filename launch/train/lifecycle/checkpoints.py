@@ -41,6 +41,13 @@ class Checkpoints:
         Raises InputError for a checkpoint of another run, or where all are damaged, and as `require_begin`;
         DiskError if the folder cannot be written.
         """
+        trained = self._begin()
+        lifecycle, hosts = self._spec.lifecycle, getattr(self._step, "hosts", None)
+        if hosts is None or not (lifecycle.resume or lifecycle.resume_or_start):
+            return trained
+        return self._share(hosts, trained)
+
+    def _begin(self) -> int:
         if self._folder is None:
             return 0
         files.require_writable(self._folder)
@@ -114,6 +121,19 @@ class Checkpoints:
         self._saved = found.header.steps
         self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
         return found.header.steps
+
+    def _share(self, hosts: Any, trained: int) -> int:
+        """Bring where rank 0 begins to the processes of the other hosts, which read no checkpoint."""
+        copies = [*self._copies().values(), *_scale(self._step).values()]
+        place = tf.constant((trained, *self._begun), tf.int64)
+        place, *values = hosts.from_first([place, *(variables[0] for variables in copies)])
+        for variables, value in zip(copies, values, strict=True):
+            for variable in variables:
+                with tf.device(variable.device):
+                    variable.assign(value)
+        trained, *begun = (int(number) for number in place.numpy())
+        self._step.source.start_at(*begun)
+        return trained
 
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))

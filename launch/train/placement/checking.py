@@ -56,7 +56,7 @@ def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
 
 def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]:
     """Return the number of ops on each tower's device. Raises HardwareError if an op is on another device."""
-    wanted = {device.tower: device.device for device in spec.devices}
+    wanted = {device.tower: device.device for device in spec.own_devices}
     for (tower, device), number in sorted(counts.items()):
         if device != wanted[tower]:
             raise HardwareError(

@@ -29,12 +29,12 @@ def set_up(spec: RunSpec) -> None:
     """
     require_numerics(spec, os.environ)
     tf.config.set_soft_device_placement(False)
-    intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, 0)
+    intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, spec.rank or 0)
     if intra_threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if spec.runtime.inter_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(spec.runtime.inter_threads)
-    own = [device.device for device in spec.devices if device.rank == 0]
+    own = [device.device for device in spec.devices if device.rank == (spec.rank or 0)]
     if spec.backend == "cpu":
         cpu = tf.config.list_physical_devices("CPU")[0]
         count = 1 + max((int(name.rpartition(":")[2]) for name in own), default=0)
@@ -58,12 +58,12 @@ def set_up(spec: RunSpec) -> None:
 
 @contextmanager
 def joined(spec: RunSpec) -> Iterator[None]:
-    """Join the servers of the other hosts, after `set_up`; on a single host do nothing.
+    """Join the servers of the other hosts, after `set_up`, where this process trains over all of them.
 
-    In this context devices without a task are rank 0's. Raises HardwareError if this host's own server cannot
-    listen on its address.
+    In this context devices without a task are of this process. Raises HardwareError if this host's own
+    server cannot listen on its address.
     """
-    if spec.servers:
+    if spec.servers and spec.rank is None:
         cluster = cluster_of(spec)
         try:
             tf.config.experimental_connect_to_cluster(cluster, job_name=JOB, task_index=0, protocol="grpc")
@@ -177,7 +177,8 @@ def tower_groups(spec: RunSpec) -> list[list[int]]:
         towers = [device.tower for device in spec.devices if device.rank == rank]
         width = len(towers)
         if spec.backend == "cpu":
-            cores = spec.servers[rank].cores if rank else len(os.sched_getaffinity(0))
+            away = rank != (spec.rank or 0)
+            cores = spec.servers[rank].cores if away else len(os.sched_getaffinity(0))
             width = max(n for n in range(1, width + 1) if width % n == 0 and n <= max(cores, 1))
         groups += [towers[first : first + width] for first in range(0, len(towers), width)]
     return groups

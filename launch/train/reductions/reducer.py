@@ -38,9 +38,17 @@ _ROWS = 2 * MIN_CHUNK
 
 
 def self_test(
-    reducer: Reducer, name: str, devices: Sequence[str], transfer: Literal["fp32", "fp16"] = "fp32"
+    reducer: Reducer,
+    name: str,
+    devices: Sequence[str],
+    transfer: Literal["fp32", "fp16"] = "fp32",
+    *,
+    first: int = 0,
+    towers: int | None = None,
 ) -> None:
     """Add 1, 10, 100, ... over the devices and check every sum: a lost tower is a missing digit.
+
+    `towers`: their number, where other processes have some: `devices` are then those from the `first` on.
 
     From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
     float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.
@@ -49,16 +57,17 @@ def self_test(
     one device's gradients where their number is odd.
     """
     base, digits = _BASE_AND_DIGITS[transfer]
-    slots = -(-len(devices) // digits)
-    given = np.zeros((len(devices), slots))
-    for tower in range(len(devices)):
+    towers = towers or len(devices)
+    slots = -(-towers // digits)
+    given = np.zeros((towers, slots))
+    for tower in range(towers):
         given[tower, tower // digits] = base ** (tower % digits)
-    shape = (_ROWS * min(len(devices), 8), slots)
+    shape = (_ROWS * min(towers, 8), slots)
     expected = np.broadcast_to(given.sum(axis=0), shape)
 
     def reduce() -> list[Tensor]:
         values = []
-        for device, value in zip(devices, given, strict=True):
+        for device, value in zip(devices, given[first:], strict=False):
             with tf.device(device):
                 values.append(tf.broadcast_to(tf.constant(value, tf.float64), shape))
         with home():

@@ -89,6 +89,42 @@ def test_its_losses_are_those_of_one_host_with_as_many_devices(
     assert (ours["first_loss"], ours["last_loss"]) == (other["first_loss"], other["last_loss"])
 
 
+@pytest.fixture(scope="module")
+def by_strategy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
+    home = tmp_path_factory.mktemp("home")
+    return Hosts(home, "--strategy", "multi_worker_mirrored", "--num-batches", "4").end()
+
+
+def test_tensorflows_strategy_of_several_hosts_trains_as_our_own_towers(
+    trained: list[tuple[int, str, str]], by_strategy: list[tuple[int, str, str]]
+) -> None:
+    assert [code for code, _, _ in by_strategy] == [0, 0], by_strategy
+    ours, other = result_of(trained), result_of(by_strategy)
+    for row, same in zip(other["devices"], ours["devices"], strict=True):
+        assert row["device"] == same["device"]
+        assert row["images_per_sec"] > 0
+    for loss in ("first_loss", "last_loss"):
+        assert other[loss] == pytest.approx(ours[loss], rel=1e-6)
+    assert other["ran"]["trainer"] == "strategy multi_worker_mirrored"
+    assert other["exchange"]["ms"] > 0
+    assert "its result is on rank 0" in by_strategy[1][2]
+
+
+def test_a_worker_of_the_strategy_that_is_killed_is_named_and_ends_the_training(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "--strategy", "multi_worker_mirrored", "--num-batches", "1000000")
+    first, second = hosts.launchers
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "steps" in line:
+            break
+    (worker,) = [one for one in psutil.Process(second.pid).children() if "worker" in " ".join(one.cmdline())]
+    worker.kill()
+    rest = first.communicate(timeout=60)[1]
+    second.communicate(timeout=60)
+    assert [first.returncode, second.returncode] == [137, 137]
+    assert "host localhost (rank 1): the worker was ended by SIGKILL" in rest
+
+
 def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "--num-gpus", "2", "--num-batches", "100000")
     first, second = hosts.launchers

@@ -72,7 +72,8 @@ def test_gpus_that_are_not_there_are_refused(available: list[int], wanted: int) 
 
 def test_cpus_share_equally_or_not_at_all() -> None:
     assert cpu_devices_of_each(3, None) == [2, 2, 2]
-    assert cpu_devices_of_each(2, 8) == [4, 4]
+    assert cpu_devices_of_each(3, None, 1) == [1, 1, 1]
+    assert cpu_devices_of_each(2, 8) == cpu_devices_of_each(2, 8, 1) == [4, 4]
     with pytest.raises(UsageError, match="3 cannot be shared equally"):
         cpu_devices_of_each(2, 3)
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from gputopo.launch.jobs.hosts.serving import own_spec
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Server
 from gputopo.values import schema
@@ -39,6 +40,8 @@ def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
     )
     given: dict[str, Any] = {"model": "trivial", "backend": "cpu", "batch_size": 2, "num_batches": 3}
     given |= {"num_warmup_batches": 1, "ps_device": device_name("CPU", 0, 0)}
+    if "strategy" in fields:
+        given |= {"variable_update": "replicated", "ps_device": None, "rank": 0}
     return RunSpec(**{**given, "devices": devices_of(hosts, each), "servers": servers, **fields})
 
 
@@ -56,6 +59,19 @@ def serving(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
             event = decode_line(printed.readline())
             assert isinstance(event, PhaseBegun), event
         yield {rank: pid for rank, (pid, _) in started.items()}
+
+
+@contextmanager
+def working(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
+    """Start the workers of all hosts but rank 0's, by a strategy that has one on each; processes by rank."""
+    with ExitStack() as ending:
+        started = {}
+        for rank in range(1, len(spec.servers)):
+            file = folder / f"rank-{rank}.json"
+            schema.write(file, own_spec(spec, rank))
+            program = ending.enter_context(_started(("-m", "gputopo.launch.train.worker", str(file), "1")))
+            started[rank] = program[0]
+        yield started
 
 
 @contextmanager

@@ -59,6 +59,19 @@ def test_of_hosts_that_wait_for_each_other_the_one_that_is_gone_is_found() -> No
     assert unreachable_rank(GONE.replace("task:2", "task:12"), "UnavailableError") == 12
 
 
+# Worker 1 of a strategy was stopped, and sent no sign of life.
+UNHEALTHY = """Graph execution error:
+
+Collective ops is aborted by: Error reported from /job:worker/task:1: The following tasks are unhealthy \
+(stopped sending heartbeats):
+/job:worker/replica:0/task:1
+"""
+
+
+def test_a_host_that_tensorflow_reports_is_found() -> None:
+    assert unreachable_rank(UNHEALTHY, "UnavailableError") == 1
+
+
 def test_an_error_that_another_host_only_reported_is_not_one_of_the_network() -> None:
     assert (
         unreachable_rank(GONE.replace("UNAVAILABLE", "RESOURCE_EXHAUSTED"), "ResourceExhaustedError") is None

@@ -107,13 +107,21 @@ def specs(draw: st.DrawFn) -> RunSpec:
     unequal = tuple(range(3, 3 + towers))
     return RunSpec(
         model=draw(st.sampled_from(["alexnet", "resnet20", "mlp", "keras:ResNet50", "mine.models:build"])),
-        devices=tuple(Device(tower=tower, device=f"/{backend.upper()}:{tower}") for tower in range(towers)),
+        devices=tuple(
+            Device(tower=tower, device=f"/{backend.upper()}:{tower}", rank=tower % 2)
+            for tower in range(towers)
+        ),
         servers=draw(st.sampled_from([(), SERVERS])),
         backend=backend,
         task=draw(st.sampled_from(["train", "forward", "eval", "input"])),
         method=draw(st.sampled_from([None, None, "kuza55", "avolkov1"])),
         strategy=draw(
-            st.sampled_from([None, None, "mirrored", "mirrored:nccl", "mirrored:hierarchical", "one-device"])
+            st.sampled_from(
+                [
+                    *(None, None, "mirrored", "mirrored:NcclAllReduce", "mirrored:hierarchical"),
+                    *("one-device", "mwms", "multi_worker_mirrored:nccl"),
+                ]
+            )
         ),
         variable_update=update,
         ps_device=f"/{backend.upper()}:0" if held else None,
@@ -169,6 +177,8 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
         cpu_spec(method="kuza55"),
         cpu_spec(strategy="mirrored", **COPIES),
         cpu_spec(strategy="central"),
+        cpu_spec(**JOINED),
+        cpu_spec(**{**JOINED, "backend": "gpu", "devices": on_hosts(4, 4), "strategy": "mwms:nccl"}),
         cpu_spec(method="fchollet", precision=SHORT),
         cpu_spec(strategy="mirrored", precision=SHORT, **COPIES),
         cpu_spec(task="input", data=Data(source="python", feed="queue")),
@@ -181,6 +191,15 @@ def test_a_plain_run_and_one_of_each_kind_are_not_refused() -> None:
 CIFAR = {"model": "resnet20", "data": Data(folder="/d", name="cifar10")}
 JUDGED = {"task": "eval", "lifecycle": Lifecycle(checkpoints="/kept")}
 REPLICATED = {**COPIES, "all_reduce": "copy"}
+
+
+def on_hosts(*counts: int) -> tuple[Device, ...]:
+    """Return so many devices on each host."""
+    ranks = [rank for rank, count in enumerate(counts) for _ in range(count)]
+    return tuple(Device(tower=tower, device=f"/{tower}", rank=rank) for tower, rank in enumerate(ranks))
+
+
+JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -197,6 +216,11 @@ REPLICATED = {**COPIES, "all_reduce": "copy"}
         ),
         ({"method": "kuza55", "servers": SERVERS}, "--method kuza55 is for one host", "--num-hosts 1"),
         ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "--strategy mirrored", "--num-hosts 1"),
+        ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "for one host", "multi_worker_mirrored"),
+        ({"strategy": "mwms", **COPIES}, "--strategy mwms is for several hosts", "--strategy mirrored"),
+        ({**JOINED, "devices": on_hosts(2, 2)}, "one CPU device of each host", "--num-gpus"),
+        ({**JOINED, "backend": "gpu", "devices": on_hosts(2, 1)}, "unequal numbers", "--num-gpus"),
+        ({**JOINED, "strategy": "mwms:nccl"}, "--strategy mwms:nccl needs GPUs", "leave :nccl out"),
         ({"drills": DRILLS[2:], "method": "kuza55"}, "--drill", "leave --drill out"),
         ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--task train"),
         ({"task": "eval"}, "--eval", "--checkpoints"),

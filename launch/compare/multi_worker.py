@@ -1,0 +1,142 @@
+"""What training by tf.distribute.MultiWorkerMirroredStrategy needs: a process on each host, for its devices.
+
+The strategy joins the processes and adds the gradients of all hosts up. What else a host must know of others
+- losses, time marks and waits, what a checkpoint held - goes by collectives between the hosts' CPUs.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.spec.device_names import JOB, device_name
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.spec.strategy_names import read
+from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.train.placement.devices import cannot_listen
+
+Array = np.ndarray[Any, Any]
+Tensor = Any
+# Seconds for which a worker waits for others to come, and for a sign of life. The launchers find out who has
+# failed or is silent, and end all workers; a job that a batch system suspends and continues goes on. Ours.
+_PATIENCE_S = 24 * 3600
+_instances = itertools.count(1)  # in a process, two collectives that differ must have different keys
+_CLOCK_STEPS = 101  # for the difference of two clocks. Ours.
+SCOPE = "hosts/"  # of what our collectives add to a step's graph
+_GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
+
+
+def started(spec: RunSpec) -> tf.distribute.Strategy:
+    """Make the strategy of a spec: it waits for the processes of the other hosts.
+
+    Nothing may have used a device before. The hosts are those of the spec, whatever TF_CONFIG holds. Raises
+    HardwareError if this host cannot listen on its address.
+    """
+    assert spec.strategy is not None
+    assert spec.rank is not None
+    gpus = len(spec.own_devices) if spec.backend == "gpu" else 0
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]}),
+        task_type=JOB,
+        task_id=spec.rank,
+        num_accelerators={"GPU": gpus} if gpus else {},  # it does not look for them
+        rpc_layer="grpc",
+    )
+    reduction = read(spec.strategy).reduction or ("nccl" if gpus else "ring")
+    implementation = tf.distribute.experimental.CommunicationImplementation(reduction.upper())
+    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    _set_timeouts(len(spec.servers))
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    except tf.errors.UnknownError as error:
+        raise cannot_listen(spec, spec.rank, error) from error
+
+
+def _set_timeouts(hosts: int) -> None:
+    """Configure TensorFlow's coordination service as the strategy does, which has no option for its times."""
+    from tensorflow.python.distribute.collective_all_reduce_strategy import coordination_config_pb2
+    from tensorflow.python.eager import context
+
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{JOB}/replica:0/task:0",
+        cluster_register_timeout_in_ms=1000 * _PATIENCE_S,
+        heartbeat_timeout_in_ms=1000 * _PATIENCE_S,
+        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name=JOB, num_tasks=hosts)],
+    )
+
+
+class Hosts:
+    """Collectives between the hosts' CPUs. Every host makes the same ones, in one order.
+
+    `ended`: this host's clock when the latest was over. All hosts end one at the same time: by how much their
+    clocks differ then, in the median of some steps, they are apart.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        assert spec.rank is not None
+        self._count = len(spec.servers)
+        self._rank = spec.rank
+        self._cpu = device_name("CPU", 0, spec.rank)
+        self._own = [device.tower for device in spec.own_devices]
+        self._towers = len(spec.devices)
+        self._apart: deque[Array] = deque(maxlen=_CLOCK_STEPS)
+        self.of_all_towers(tf.zeros((len(self._own), 1), tf.float64))
+        self.ended = time.time()
+
+    def of_all_towers(self, rows: Tensor) -> Tensor:
+        """Return the rows [towers, ...] of all hosts from those of each host's own towers, in a graph.
+
+        They are added to zeros: exact, and in the order of the towers, whatever the order of the hosts is.
+        """
+        others = [[self._own[0], self._towers - self._own[-1] - 1], *[[0, 0]] * (len(rows.shape) - 1)]
+        with tf.device(self._cpu), tf.name_scope(SCOPE):
+            return tf.raw_ops.CollectiveReduceV2(
+                input=tf.pad(rows, others),
+                **self._keys(),
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="ring",
+            )
+
+    def adapted(self, outcome: StepOutcome, of_hosts: Array, own: Array, begin: float) -> StepOutcome:
+        """Return the outcome of a step with all marks on this host's clock, since the step's begin there.
+
+        `of_hosts` [towers, 2]: what each tower's host waited for its input, and its `ended` of the step
+        before; `own`: when this host had the sums of the gradients and the rows of all hosts, since the
+        begin. The collective of the strategy shows no more of the exchange than that.
+        """
+        waited, ended = of_hosts.T
+        self._apart.append(ended - self.ended)
+        marks = outcome.marks - np.median(self._apart, axis=0)[:, None]
+        exchange = np.full((self._count, 2 * self._count + 2), np.nan)
+        exchange[self._rank, -1], self.ended = own[0], begin + own[1]
+        return replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
+
+    def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
+        """Return rank 0's values on every host, one after the other, outside of a graph."""
+        found = []
+        for value in values:
+            with tf.device(self._cpu):
+                own = tf.identity(value)
+                if self._rank == 0:
+                    send = tf.raw_ops.CollectiveBcastSendV2
+                    found.append(send(input=own, **self._keys(), communication_hint="ring"))
+                else:
+                    receive = tf.raw_ops.CollectiveBcastRecvV2
+                    shape = tf.constant(own.shape.as_list(), tf.int32)
+                    found.append(receive(shape=shape, T=own.dtype, **self._keys(), communication_hint="ring"))
+        return found
+
+    def _keys(self) -> dict[str, Tensor]:
+        return {
+            "group_size": tf.constant(self._count),
+            "group_key": tf.constant(_GROUP),
+            "instance_key": tf.constant(next(_instances)),
+        }

@@ -1,0 +1,164 @@
+"""MultiWorkerMirroredStrategy over hosts that are this one: a worker of each, on loopback."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.launch.data.make import Request, make
+from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
+from gputopo.launch.train.lifecycle.checkpoint_files import newest
+from gputopo.values.run.events import Device, Event, ModelBuilt, PlacementChecked, RankFailed, Step
+from tests.launch.train.hosts import spec_of, working
+from tests.launch.train.trained import USER
+from tests.launch.train.worker_process import run_worker, watched
+
+pytestmark = pytest.mark.tensorflow
+
+STRATEGY = "multi_worker_mirrored"
+STEPS = 4  # one of warm-up, three counted
+TOLERANCE = 2e-6  # float32 keeps 7 digits; reductions add in another order
+MOMENTUM = Optimization(optimizer="momentum", weight_decay=0.001, gradient_clip_norm=1.0)
+CASES: dict[str, dict[str, Any]] = {
+    "unequal batches": {"model": f"{USER}:normed", "batch_size": (2, 5), "optimization": MOMENTUM},
+    "read from files": {"data": Data(name="imagenet", distortions=True)},
+    "without damaged records": {"data": Data(name="imagenet", bad_records="skip")},
+    # 2^17 times the loss leaves the range of float16 at first.
+    "compiled, in float16": {
+        "model": f"{USER}:normed",
+        "learning_rate": 0.2,
+        "precision": Precision(compute="fp16", xla=True, auto_loss_scale=True, loss_scale=2.0**17),
+    },
+}
+
+
+def of_one_process(spec: RunSpec, **fields: Any) -> RunSpec:
+    """Return the same training by our own towers on as many devices of one host."""
+    devices = tuple(Device(tower=tower, device=device_name("CPU", tower)) for tower in range(2))
+    alone: dict[str, Any] = {"rank": None, "strategy": None, "servers": (), "all_reduce": "copy"}
+    return msgspec.structs.replace(spec, devices=devices, **alone, **fields)
+
+
+def steps_of(events: Sequence[Event]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step)]
+
+
+def losses_of(events: Sequence[Event]) -> list[float | None]:
+    return [step.loss for step in steps_of(events)]
+
+
+def over_hosts(folder: Path, spec: RunSpec) -> list[Event]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with working(folder, spec) as workers:
+        code, events, stderr = run_worker(folder, spec)
+        assert code == 0, stderr[-3000:]
+        for pid in workers.values():
+            os.kill(pid, 0)  # the others wait until they are told to end
+    return events
+
+
+def by_one(folder: Path, spec: RunSpec) -> list[Event]:
+    folder.mkdir(parents=True, exist_ok=True)
+    code, events, stderr = run_worker(folder, spec)
+    assert code == 0, stderr[-3000:]
+    return events
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("hosts")
+    for folder in ("stop", "skip"):  # by what is done with bad records
+        make(root / folder, Request(name="imagenet", count=40, side=48, classes=20))
+    cut = sorted((root / "skip").glob("train-*"))[0]
+    cut.write_bytes(cut.read_bytes()[:-7])
+    return root
+
+
+def case(root: Path, name: str) -> RunSpec:
+    spec = spec_of(2, 1, strategy=STRATEGY, **CASES[name])
+    if spec.data.name is None:
+        return spec
+    folder = str(root / spec.data.bad_records)
+    return msgspec.structs.replace(spec, data=msgspec.structs.replace(spec.data, folder=folder))
+
+
+@pytest.fixture(scope="module")
+def ran(root: Path) -> dict[str, list[Event]]:
+    return {name: over_hosts(root / name, case(root, name)) for name in CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_hosts_train_as_two_devices_of_one(root: Path, ran: dict[str, list[Event]], name: str) -> None:
+    alone = losses_of(by_one(root / f"{name} alone", of_one_process(case(root, name))))
+    assert losses_of(ran[name]) == pytest.approx(alone, rel=1e-4 if "float16" in name else TOLERANCE)
+    assert alone[0] != alone[-1], "training changes something"
+
+
+def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(
+    ran: dict[str, list[Event]],
+) -> None:
+    for step in (one for events in ran.values() for one in steps_of(events)):
+        assert [marks.tower for marks in step.marks] == [0, 1]
+        assert all(marks.weights_s >= 0 and 0 < marks.compute_s < step.seconds for marks in step.marks)
+        # One clock: no host computes outside of the step, but for the end of the step before on rank 0.
+        assert all(abs(marks.start_s) < step.seconds + 5 for marks in step.marks)
+        first, second = step.exchange
+        assert first.sums_s is not None
+        assert 0 <= first.sums_s < step.seconds
+        assert (first.sends_s, second.sums_s) == (None, None), "a collective hides them"
+
+
+def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: dict[str, list[Event]]) -> None:
+    (built,) = (event for event in ran["unequal batches"] if isinstance(event, ModelBuilt))
+    assert built.says[-1] == (
+        f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts by "
+        "CollectiveReduceV2 (ring), in a loop of gputopo's."
+    )
+    (placed,) = (event for event in ran["unequal batches"] if isinstance(event, PlacementChecked))
+    assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]
+
+
+def test_a_checkpoint_that_only_rank_0_can_read_is_where_all_hosts_go_on(tmp_path: Path) -> None:
+    kept = Lifecycle(checkpoints=str(tmp_path / "kept"))
+    options = {"model": f"{USER}:normed", "data": Data(source="cpu"), "optimization": MOMENTUM}
+    options["lifecycle"] = kept
+    first = spec_of(2, 1, strategy=STRATEGY, **options)
+    saved = losses_of(over_hosts(tmp_path / "saved", first))
+    resumed = msgspec.structs.replace(kept, resume=True)
+    rest = spec_of(2, 1, strategy=STRATEGY, **{**options, "lifecycle": resumed})
+    events = over_hosts(tmp_path / "resumed", rest)
+    assert [step.global_step for step in steps_of(events)] == list(range(STEPS + 1, 2 * STEPS + 1))
+
+    whole = Lifecycle(checkpoints=str(tmp_path / "whole"))
+    alone = of_one_process(first, num_batches=2 * STEPS - 1, lifecycle=whole)
+    assert saved + losses_of(events) == pytest.approx(
+        losses_of(by_one(tmp_path / "alone", alone)), rel=TOLERANCE
+    )
+    ours, theirs = newest(tmp_path / "kept")[0], newest(tmp_path / "whole")[0]
+    assert ours is not None
+    assert theirs is not None
+    for (name, got), (same, expected) in zip(ours.arrays(), theirs.arrays(), strict=True):
+        assert name == same
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_worker_that_is_killed_is_named_and_the_others_can_be_ended(tmp_path: Path) -> None:
+    endless = spec_of(3, 1, strategy=STRATEGY, num_batches=1_000_000)
+    with working(tmp_path, endless) as workers:
+
+        def kill(_: int, event: Event) -> None:
+            if isinstance(event, Step) and event.step == 1:
+                os.kill(workers[1], signal.SIGKILL)
+
+        code, events = watched(tmp_path, endless, kill)
+        os.kill(workers[2], signal.SIGTERM)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.kind, failed.rank) == (3, "unreachable", 1)
+    assert failed.cause == f"the worker of n1 (rank 1) at {endless.servers[1].address} is gone"
+    assert "worker.log" in failed.remedy
