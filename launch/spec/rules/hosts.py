@@ -27,6 +27,10 @@ def is_multi_worker(spec: RunSpec) -> bool:
     return spec.strategy is not None and read(spec.strategy).kind == MULTI_WORKER
 
 
+def _on_cpus(spec: RunSpec) -> bool:
+    return spec.backend == "cpu" and spec.rehearsal_of is None  # of GPUs, whose start is shown
+
+
 def _devices_of_hosts(spec: RunSpec) -> list[int]:
     return list(Counter(device.rank for device in spec.devices).values())
 
@@ -51,7 +55,7 @@ HOSTS_RULES: tuple[Rule, ...] = (
         to(strategy="mirrored"),
     ),
     Rule(
-        lambda spec: is_multi_worker(spec) and spec.backend == "cpu" and max(_devices_of_hosts(spec)) > 1,
+        lambda spec: is_multi_worker(spec) and _on_cpus(spec) and max(_devices_of_hosts(spec)) > 1,
         "--strategy {spec.strategy} uses one CPU device of each host, as TensorFlow's strategy does",
         "use --num-gpus with the number of hosts, or leave --strategy out",
         to(strategy=None),
