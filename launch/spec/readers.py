@@ -55,9 +55,14 @@ def read_folder(flag: str, text: str, hint: str = "name a folder, or a place for
     return str(path)
 
 
+def read_data_place(flag: str, text: str) -> str:
+    """Return the absolute path of a folder of records. Of several hosts each is asked later for its own."""
+    return read_folder(flag, text, _UNPACK)
+
+
 def read_data_folder(flag: str, text: str) -> str:
-    """Return the absolute path of a folder that must be there."""
-    path = read_folder(flag, text, _UNPACK)
+    """Return the absolute path of a folder of records that must be there."""
+    path = read_data_place(flag, text)
     if not Path(path).is_dir():
         raise InputError(f"{flag} {shown(text)} is not a folder", _UNPACK)
     return path

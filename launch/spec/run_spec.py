@@ -10,7 +10,7 @@ import msgspec
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
-    read_data_folder,
+    read_data_place,
     read_folder,
     read_loss_scale,
     read_schedule,
@@ -239,7 +239,7 @@ class Data(_Part, frozen=True):
             "--data-dir",
             "Real examples: TFRecords of ImageNet or binary files of CIFAR-10",
             value="DIR",
-            read=read_data_folder,
+            read=read_data_place,
         ),
     ] = None
     name: Annotated[

@@ -29,8 +29,10 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
+    from gputopo.launch.train.inputs.reading.checks import Checks, register
     from gputopo.launch.train.placement import devices
 
+    checks = register(Checks())
     cluster = devices.cluster_of(spec)
     try:
         serving = tf.distribute.Server(
@@ -50,7 +52,7 @@ def main(arguments: list[str]) -> int:
         )
         return failed.exit_code
     emit(PhaseBegun(time_s=time.time(), rank=rank, phase=SERVING))
-    while serving is not None:
+    while serving is not None and checks is not None:
         signal.pause()
     return ExitCode.OK
 

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import ORDER, Recipe, cifar_pictures
+from gputopo.launch.train.inputs.reading.bad_records import BadRecords
+from gputopo.launch.train.inputs.reading.records import Care
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -22,17 +23,17 @@ Bytes = cifar_files.Bytes
 class Cifar10:
     """Training: endless, in an order derived from the seed. Evaluation: once.
 
-    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone.
+    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone. Rank 0
+    reads them; each host gets all of them at the start.
     """
 
     images: Bytes
     labels: Bytes
     recipe: Recipe
-    threads: int
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
+    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
@@ -42,7 +43,7 @@ class Cifar10:
 
         order = share.of(self._order(first_image).enumerate(first_image), first_image)
         joined = order.batch(share.batch, drop_remainder=self.endless)
-        return with_threads(joined.map(batch, num_parallel_calls=self.threads), self.threads)
+        return with_threads(joined.map(batch, num_parallel_calls=share.threads), share.threads)
 
     def _order(self, first_image: int) -> Dataset:
         """Make a dataset of the places of the images, starting with one; no epoch before it is generated."""
@@ -62,6 +63,11 @@ class Cifar10:
     def endless(self) -> bool:
         """Whether it begins again at the end, as training does."""
         return self.recipe.training
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """None: only rank 0 reads files."""
+        return ()
 
     def reaches(self, first_image: int) -> bool:
         """Always: only numbers of pictures are skipped."""

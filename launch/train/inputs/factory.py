@@ -1,27 +1,29 @@
 """The input that a spec names: synthetic, made in Python, or read from a data folder."""
 
-import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import tensorflow as tf
 
 from gputopo.launch.data import examples, folder
 from gputopo.launch.data.folder import DataFolder, DataName, Subset
+from gputopo.launch.data.same_files import Listing, listed, require_same
 from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
-from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.cifar10 import Cifar10, read
 from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
 from gputopo.launch.train.inputs.imagenet import ImageNet
-from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, shares_of
+from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
 from gputopo.launch.train.inputs.python_made import python_source
+from gputopo.launch.train.inputs.reading.bad_records import BadRecords
+from gputopo.launch.train.inputs.reading.checks import ask
 from gputopo.launch.train.inputs.source import Fact, Shape, Source
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
 from gputopo.launch.train.placement.devices import concurrent_towers
-from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
+from gputopo.values.errors import ExitCode, GputopoError, UsageError
 
 # As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
 MONITORING_THREADS = 2
@@ -68,18 +70,12 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     bad = BadRecords(spec.data.bad_records)
     for path, record, why in folder.check(found, subset):
         bad.note(path, record, why)
-    threads = private_threads(
-        spec.data.private_threads,
-        cores=len(os.sched_getaffinity(0)),
-        backend=spec.backend,
-        running=concurrent_towers(spec),
-        per_gpu_threads=spec.runtime.per_gpu_threads,
-    )
-    pipeline = _pipeline(found, subset, model, spec, threads, bad)
+    shares = shares_of(spec, _threads_of_hosts(spec))
+    pipeline = _pipeline(found, subset, model, spec, shares, bad)
     images = len(pipeline.labels) if isinstance(pipeline, Cifar10) else folder.count(found, subset)
-    maker = PipelineMaker(pipeline, spec)
+    maker = PipelineMaker(pipeline, spec, shares)
     batches = staged(maker, spec, ahead=spec.data.prefetch)
-    facts = _facts(found, subset, spec, threads, images)
+    facts = _facts(found, subset, spec, shares, images)
     uncounted = bad.count  # bad records found until now are not among the images
 
     def usable() -> int | None:
@@ -118,11 +114,29 @@ def private_threads(
     return max(cores - running * each, 1)
 
 
-def require_cache_memory(paths: Sequence[Path], form: CacheForm, *, free: int | None = None) -> None:
+def _threads_of_hosts(spec: RunSpec) -> dict[int, int]:
+    """Return the threads of the input pipeline of each host that reads for this process, by rank."""
+    here = spec.rank or 0
+    return {
+        rank: private_threads(
+            spec.data.private_threads,
+            cores=len(os.sched_getaffinity(0)) if rank == here else spec.servers[rank].cores,
+            backend=spec.backend,
+            running=concurrent_towers(spec, rank),
+            per_gpu_threads=spec.runtime.per_gpu_threads,
+        )
+        for rank in (spec.ranks if spec.rank is None else (spec.rank,))
+    }
+
+
+def require_cache_memory(
+    paths: Sequence[Path], form: CacheForm, *, free: int | None = None, host: str | None = None
+) -> None:
     """Raise CacheMemoryError if the records of these files, cached in a form, exceed the free bytes.
 
-    `free` None: what can be allocated without swapping (MemAvailable). Checked before the run, because the
-    kernel would end the worker in the middle of the first pass. Raises OSError for an unreadable file.
+    `free` None: what can be allocated without swapping (MemAvailable). `host`: whose bytes they are, None:
+    rank 0's. Checked before the run, because the kernel would end the process in the middle of the first
+    pass. Raises OSError for an unreadable file.
     """
     available = psutil.virtual_memory().available if free is None else free
     raw = sum(path.stat().st_size for path in paths)
@@ -132,7 +146,7 @@ def require_cache_memory(paths: Sequence[Path], form: CacheForm, *, free: int | 
     other = f"use --cache raw, which needs {raw / _GIB:.1f} GiB" if raw <= available < needed else ""
     raise CacheMemoryError(
         f"--cache {form} needs about {needed / _GIB:.1f} GiB of memory, "
-        f"and {available / _GIB:.1f} GiB are free",
+        f"and {available / _GIB:.1f} GiB are free{'' if host is None else f' on host {host}'}",
         other or "leave --cache out: the kernel caches as much of the files as fits into memory",
     )
 
@@ -156,7 +170,7 @@ def decoded_growth(paths: Sequence[Path]) -> float:
 
 
 def _pipeline(
-    found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, threads: int, bad: BadRecords
+    found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, shares: Sequence[Share], bad: BadRecords
 ) -> Pipeline:
     height, width, _ = model.input_shape
     recipe = Recipe(
@@ -167,47 +181,54 @@ def _pipeline(
         training=spec.task != "eval",
         seed=spec.seed,
     )
-    notices = (
-        *found.notices,
-        _summary(found, subset, threads, several=bool(spec.servers) and subset == "train"),
-    )
+    notices = (*found.notices, _summary(found, subset, shares, several=bool(spec.servers)))
     paths = found.of(subset)
     if found.name == "cifar10":
-        return Cifar10(*read(paths, bad), recipe, threads, bad, notices)
-    if subset == "train":
-        _require_on_hosts(paths, spec)
+        return Cifar10(*read(paths, bad), recipe, bad, notices)
+    _require_same_files(found, subset, [share for share in shares if share.host is not None])
     if spec.data.cache is not None:
-        require_cache_memory(paths, spec.data.cache)
-    return ImageNet(paths, recipe, model.classes, threads, spec.data.cache, bad, notices)
+        _require_memory_on_hosts(paths, spec.data.cache, shares)
+    return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
 
 
-def _require_on_hosts(paths: Sequence[Path], spec: RunSpec) -> None:
-    """Raise InputError if another host of the run lacks one of the files that it will read."""
-    for share in shares_of(spec):
-        if share.host is None:
-            continue
+def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Share]) -> None:
+    """Raise InputError if another host of the run has not the files that it will read."""
+    there: dict[str, Listing] = {}
+    for share in others:
         with tf.device(share.device):
-            there = tf.io.matching_files([glob.escape(str(path)) for path in paths]).numpy().tolist()
-        lacking = [path for path in paths if str(path).encode() not in there]
-        if lacking:
-            raise InputError(
-                f"host {share.host} lacks {len(lacking)} of the {len(paths)} files of the data, such as "
-                f"{lacking[0]}",
-                "each host reads the folder for itself: it must be there by the same name on all of them",
-            )
+            answer = ask(None, "files", str(found.folder), found.name, subset, dtype=tf.string).numpy()
+        there[share.host or ""] = msgspec.json.decode(answer, type=Listing)
+    if others:
+        require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
 
 
-def _summary(found: DataFolder, subset: Subset, threads: int, *, several: bool) -> str:
+def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Sequence[Share]) -> None:
+    """Raise CacheMemoryError for the first host that cannot cache all records, as each does."""
+    for share in shares:
+        free = None
+        if share.host is not None:
+            with tf.device(share.device):
+                free = int(ask(None, "free_bytes", dtype=tf.int64).numpy())
+        require_cache_memory(paths, form, free=free, host=share.host)
+
+
+def _summary(found: DataFolder, subset: Subset, shares: Sequence[Share], *, several: bool) -> str:
     files = len(found.of(subset))
     return (
         f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
-        f"on {threads} private thread{'' if threads == 1 else 's'}{' of each host' if several else ''}; "
-        f"{NORMALISATION}."
+        f"on {_threads(shares)} private thread{'' if _threads(shares) == 1 else 's'}"
+        f"{' of each host' if several else ''}; {NORMALISATION}."
     )
 
 
+def _threads(shares: Sequence[Share]) -> int | str:
+    """Return the threads of each host: "6, 6, 2" where hosts differ."""
+    threads = [share.threads for share in shares]
+    return threads[0] if len(set(threads)) == 1 else ", ".join(map(str, threads))
+
+
 def _facts(
-    found: DataFolder, subset: Subset, spec: RunSpec, threads: int, images: int | None
+    found: DataFolder, subset: Subset, spec: RunSpec, shares: Sequence[Share], images: int | None
 ) -> dict[str, Fact]:
     return {
         "data": found.name,
@@ -215,7 +236,7 @@ def _facts(
         "form": found.form,
         "subset": subset,
         "images": images,
-        "threads": threads,
+        "threads": _threads(shares),
         **readiness(spec, spec.data.prefetch),
         **({"resize": spec.data.resize} if found.name == "imagenet" else {}),  # CIFAR-10 is not resized
         "distortions": str(spec.data.distortions).lower(),

@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.example_fields import LABELS
-from gputopo.launch.data.examples import parsed, wrong_fields, wrong_picture
+from gputopo.launch.data.examples import parsed
 from gputopo.launch.data.tfrecords import walk
-from gputopo.launch.train.inputs import reading
-from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import Recipe, decode, decoded_picture, picture
+from gputopo.launch.train.inputs.reading import records as reading
+from gputopo.launch.train.inputs.reading.bad_records import BadRecords
+from gputopo.launch.train.inputs.reading.records import Care
 
 Dataset = Any
 Tensor = Any
@@ -34,19 +35,18 @@ _BATCHING = 4  # batches that are put together in parallel
 class ImageNet:
     """Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
 
-    `classes`: of the model; with 1000 there is no background and labels start at 0. `threads`: of the
-    pipeline. `cache`: store records in memory after the first pass, raw or decoded; None: read them again.
+    `classes`: of the model; with 1000 there is no background and labels start at 0. `cache`: store records
+    in memory after the first pass, raw or decoded; None: read them again.
     """
 
     paths: tuple[Path, ...]
     recipe: Recipe
     classes: int
-    threads: int
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
-    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
+    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
         """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image.
 
         Each host reads all records, in one order, and decodes those of its share.
@@ -54,10 +54,13 @@ class ImageNet:
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
             files = files.shuffle(len(self.paths), seed=self._seed(first_image))
-        examples = (self._with_care if careful else self._fast)(files, first_image, share)
-        parallel = min(_BATCHING, self.threads)
+        if care is None:
+            examples = self._fast(files, first_image, share)
+        else:
+            examples = self._with_care(files, first_image, share, care)
+        parallel = min(_BATCHING, share.threads)
         joined = examples.batch(share.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
-        return with_threads(joined, self.threads)
+        return with_threads(joined, share.threads)
 
     def reaches(self, first_image: int) -> bool:
         """Whether the records before an image are few enough to skip them by reading."""
@@ -76,25 +79,26 @@ class ImageNet:
     def _fast(self, files: Dataset, first: int, share: Share) -> Dataset:
         records = reading.fast(self.paths, files)
         if self.cache == "decoded":
-            cached = records.map(_decoded, num_parallel_calls=self.threads).cache()
+            cached = records.map(_decoded, num_parallel_calls=share.threads).cache()
             return self._placed(cached, first, share).map(
-                lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=self.threads
+                lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=share.threads
             )
         records = records.cache() if self.cache == "raw" else records
-        return self._placed(records, first, share).map(self._of_record, num_parallel_calls=self.threads)
+        return self._placed(records, first, share).map(self._of_record, num_parallel_calls=share.threads)
 
-    def _with_care(self, files: Dataset, first: int, share: Share) -> Dataset:
+    def _with_care(self, files: Dataset, first: int, share: Share, care: Care) -> Dataset:
         """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
 
         Records that are bad without decoding are left out before the records get their places in the order,
-        so that starting at an image is exact.
+        so that starting at an image is exact, and all hosts have one order. A picture that cannot be decoded
+        has a place: the next of the share is taken for it.
         """
-        records = reading.careful(self.paths, files, self.bad).flat_map(self._labelled)
+        records = reading.careful(self.paths, files, care).flat_map(functools.partial(self._labelled, care))
         records = records if self.cache is None else records.cache()
         return self._placed(records, first, share).interleave(
-            lambda place, numbered: self._tried(place, *numbered),
-            cycle_length=self.threads,
-            num_parallel_calls=self.threads,
+            lambda place, numbered: self._tried(care, place, *numbered),
+            cycle_length=share.threads,
+            num_parallel_calls=share.threads,
             deterministic=True,
         )
 
@@ -131,26 +135,25 @@ class ImageNet:
     ) -> tuple[Tensor, Tensor]:
         return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
 
-    def _labelled(self, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+    def _labelled(self, care: Care, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
         """Make a dataset of the record, or of none if it is no example with a label of the model's.
 
         A dataset can continue after an error, a function cannot.
         """
         labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
         label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
-        low, high = self._range
+        low, high = (np.int64(end + self._shift) for end in self._range)  # as stored
 
         def good(stored: Tensor) -> Tensor:
-            label = stored - self._shift
             return tf.cond(
-                tf.logical_and(label >= low, label <= high),
+                tf.logical_and(stored >= low, stored <= high),
                 lambda: True,
-                lambda: tf.numpy_function(self._note_labels, [file, number, record], tf.bool),
+                lambda: care.ask("wrong_label", self._name(file), number, record, low, high),
             )
 
         return label.filter(good).map(lambda _: (file, number, record))
 
-    def _tried(self, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+    def _tried(self, care: Care, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
         """Make a dataset of one example, or of none if its picture cannot be made."""
         one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
         nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
@@ -159,27 +162,13 @@ class ImageNet:
             return tf.cond(
                 label > _UNREAD,
                 lambda: True,
-                lambda: tf.numpy_function(self._note_picture, [file, number, record], tf.bool),
+                lambda: care.ask("wrong_picture", self._name(file), number, record),
             )
 
         return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
 
-    def _note_labels(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
-        """Note what is wrong with a record; return False. Raises InputError where that stops the run."""
-        low, high = self._range
-        stored = wrong_fields(record)
-        why = (
-            stored
-            if isinstance(stored, str)
-            else (f"its label {stored} is none of {low + self._shift} to {high + self._shift}")
-        )
-        self.bad.note(self.paths[int(file)], int(number), why)
-        return np.bool_(False)
-
-    def _note_picture(self, file: np.int64, number: np.int64, record: bytes) -> np.bool_:
-        """Note a record with a label whose picture cannot be made; return False. Raises as above."""
-        self.bad.note(self.paths[int(file)], int(number), wrong_picture(record), in_order=True)
-        return np.bool_(False)
+    def _name(self, file: Tensor) -> Tensor:
+        return tf.constant([str(path) for path in self.paths])[file]
 
     @property
     def _shift(self) -> int:

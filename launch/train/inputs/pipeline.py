@@ -1,9 +1,11 @@
 """Batches from a tf.data pipeline: fast until an error, then again with a check of each record."""
 
 import itertools
+import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,12 +15,16 @@ from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.bad_records import BadRecords
 from gputopo.launch.train.inputs.feeds import Batch
-from gputopo.launch.train.inputs.source import own_rows, rows_of
+from gputopo.launch.train.inputs.reading.bad_records import BadRecords
+from gputopo.launch.train.inputs.reading.checks import Checks, ask, digest
+from gputopo.launch.train.inputs.reading.marked import Marked, ended, failed
+from gputopo.launch.train.inputs.reading.records import Care
+from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
+Part = tuple[Any, Any]  # images and labels of a tower
 # No function of a pipeline branches on a tensor: AutoGraph would take a tenth of the building time.
 plainly = tf.autograph.experimental.do_not_convert
 # What TensorFlow raises for bad data. Other errors, such as out of memory, have other causes.
@@ -37,13 +43,15 @@ class Share:
     """The rows of each joint batch that a host reads: all rows of its towers.
 
     `joint`: rows of a joint batch. `batch`: examples of a batch of the pipeline, a tower's, or all of the
-    host's where the towers' differ. `device`: the CPU that reads. `host`: its words, None: rank 0.
+    host's where the towers' differ. `device`: the CPU that reads, with `threads` of its own. `host`: its
+    words, None: rank 0.
     """
 
     towers: tuple[Rows, ...]
     joint: int
     batch: int
     device: str
+    threads: int
     host: str | None = None
 
     @property
@@ -65,29 +73,18 @@ class Share:
         return placed.filter(plainly(is_own))
 
 
-def whole(spec: RunSpec) -> Share:
-    """Return the share of a host that reads for all."""
-    return _share(spec, rows_of(spec), "/CPU:0", None)
-
-
-def shares_of(spec: RunSpec) -> list[Share]:
-    """Return what each host of a run reads, by rank; where each has a process, what this one reads."""
-    if not spec.servers:
-        return [whole(spec)]
-    found = []
-    for rank in spec.ranks if spec.rank is None else (spec.rank,):
-        own = [device.rank == rank for device in spec.devices]
-        words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
-        towers = itertools.compress(rows_of(spec), own)
-        found.append(_share(spec, towers, device_name("CPU", 0, rank), words))
-    return found
-
-
-def _share(spec: RunSpec, towers: Iterable[Rows], device: str, host: str | None) -> Share:
-    rows = tuple(towers)
+def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
+    """Return what each host reads for this process, in the order of ranks. `threads`: of each, by rank."""
     even = isinstance(spec.batch_size, int)
-    batch = rows[0].batch if even else sum(of_tower.batch for of_tower in rows)
-    return Share(rows, spec.joint_batch, batch, device, host)
+    found = []
+    for rank, of_host in threads.items():
+        own = [device.rank == rank for device in spec.devices]
+        towers = tuple(itertools.compress(rows_of(spec), own))
+        batch = towers[0].batch if even else sum(of_tower.batch for of_tower in towers)
+        device = device_name("CPU", 0, rank) if spec.servers else "/CPU:0"
+        words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
+        found.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
+    return found
 
 
 class Pipeline(Protocol):
@@ -105,10 +102,14 @@ class Pipeline(Protocol):
     def endless(self) -> bool:
         """Whether it begins again at its end."""
 
-    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files that each host reads for itself."""
+
+    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
         """Make a dataset of a share's images and labels, starting with the image at that place of the order.
 
-        `careful`: bad records are named and treated as asked; else they raise, or their labels are out of
+        `care`: bad records are named and treated as asked; None: they raise, or their labels are out of
         range.
         """
 
@@ -120,23 +121,24 @@ class Pipeline(Protocol):
 
 
 class PipelineMaker:
-    """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image."""
+    """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image.
 
-    def __init__(self, pipeline: Pipeline, spec: RunSpec) -> None:
+    Each host makes those of its own towers.
+    """
+
+    def __init__(self, pipeline: Pipeline, spec: RunSpec, shares: Sequence[Share]) -> None:
         self._pipeline = pipeline
         self._joint = spec.joint_batch
-        self._whole = whole(spec)
-        self._own_rows = sum(rows.batch for rows in own_rows(spec))
-        first = spec.own_devices[0].tower
-        self._own = slice(first, first + len(spec.own_devices))  # of all towers
-        # Each host reads for itself, but what must be checked record by record, which is done in Python.
-        self._shares = shares_of(spec) if pipeline.endless else [self._whole]
+        self._shares = shares
+        self._others = [share for share in shares if share.host is not None]
         self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
+        self._checks = Checks()
+        self._compared: set[Path] = set()  # files with bad records, which are the same on all hosts
         self._next = 0
         # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
         self._stopped: tuple[int, Exception] | None = None
-        self._failed_on: str | None = None  # the host whose reader failed, None: rank 0
+        self._failed: _Reader | None = None
         self._restart: tuple[str, ...] = ()
         self._began = 0
         self._base = 0, 0  # a step, and the image that it begins with
@@ -163,7 +165,7 @@ class PipelineMaker:
                 return self._made(number)
         except (StopIteration, InputError) as error:
             self._stopped = number, error
-            self._readers = None
+            self._readers = self._failed = None
             _release(error)
             raise
 
@@ -188,56 +190,67 @@ class PipelineMaker:
         self._readers = None
 
     def _pulled(self, readers: Sequence["_Reader"]) -> Batch:
-        parts: list[Sequence[Any]] = []
+        parts = []
         for reader in readers:
             try:
-                parts += reader.parts(self._pipeline)
-            except _OF_DATA as error:
-                self._failed_on = reader.share.host
-                raise error
-        if not parts:
+                parts.append(reader.parts(self._pipeline))
+            except _OF_DATA:
+                self._failed = reader
+                raise
+        ends = not all(parts) if self._pipeline.endless else not any(parts)
+        if ends:
             raise StopIteration
-        rows = sum(len(labels) for _, labels in parts)
-        if rows < self._own_rows:
-            parts = self._filled(parts)
-        elif rows > self._own_rows:  # read with care, for all hosts
-            parts = parts[self._own]
-        return [one for part in parts for one in part]
-
-    def _filled(self, parts: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Fill the last batch of an evaluation up with rows that are no examples: their label is -1."""
-        filled: list[Sequence[Any]] = []
-        for tower, own in enumerate(self._whole.towers):
-            # A tower without an image left gets the shape of the first one, and none of its rows.
-            images, labels = parts[tower] if tower < len(parts) else [one[:0] for one in parts[0]]
-            missing = own.batch - len(labels)
-            images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
-            filled.append((images, tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)))
-        return filled
+        self._take_reports(readers)
+        filled = (reader.filled(own) for reader, own in zip(readers, parts, strict=True))
+        return [one for of_host in filled for part in of_host for one in part]
 
     def _pulled_with_care(self, number: int, error: Exception) -> Batch:
         if self._careful:
             raise self._cause_of(error) from error
         self._careful = True
         self._readers = self._started(number)
-        host = self._failed_on
         try:
-            batch = self._pulled(self._readers)
+            return self._pulled(self._readers)
         except _OF_DATA as again:
             raise self._cause_of(again) from again
-        if host is None:
-            return batch
-        raise InputError(
-            f"host {host} cannot read the data, and rank 0 can: {str(error).splitlines()[0]}",
-            "each host reads the folder for itself: compare its files on both",
-        ) from error
 
     def _cause_of(self, error: Exception) -> Exception:
+        failed = self._failed
         known = self._pipeline.bad.error
+        if known is None and failed is not None and failed.share.host is not None and failed.care is not None:
+            with tf.device(failed.share.device):
+                there = failed.care.report().error
+            known = None if there is None else InputError(f"host {failed.share.host}: {there[0]}", there[1])
         if known is not None:
             return known
         first = str(error).splitlines()[0]
         return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
+
+    def _take_reports(self, readers: Sequence["_Reader"]) -> None:
+        """Add the bad records that other hosts found. Raises InputError if a file differs between hosts."""
+        for reader in readers:
+            if reader.share.host is not None and reader.care is not None:
+                with tf.device(reader.share.device):
+                    self._pipeline.bad.add(reader.care.report().found, reader.share.host)
+        if self._others:
+            for path in sorted(self._pipeline.bad.files.intersection(self._pipeline.paths) - self._compared):
+                self._require_same(path)
+                self._compared.add(path)
+
+    def _require_same(self, path: Path) -> None:
+        """Raise InputError if a file with a bad record is another one on another host.
+
+        Which row is which would differ as well: only records that are good have a number.
+        """
+        own = digest(str(path).encode())
+        for share in self._others:
+            with tf.device(share.device):
+                there = ask(None, "digest", str(path), dtype=tf.string).numpy()
+            if there != own:
+                raise InputError(
+                    f"{path} has a bad record, and is not the same file on host {share.host} as on rank 0",
+                    "copy it from the host where it is sound",
+                )
 
     def _inexact(self) -> tuple[str, ...]:
         if self._began == 0 or not self._pipeline.bad.took_places:
@@ -257,26 +270,45 @@ class PipelineMaker:
                 "reading up to it would take too long.",
             )
         readers = []
-        for share in [self._whole] if self._careful else self._shares:
+        for share in self._shares:
             with tf.device(share.device):
-                made = plainly(self._pipeline.batches)(first, share, careful=self._careful)
-                readers.append(_Reader(share, iter(untuned(made.prefetch(share.pulls)))))
+                care = self._care(share) if self._careful else None
+                made = plainly(self._pipeline.batches)(first, share, care)
+                marked = None if share.host is None else Marked(made)
+                dataset = made if marked is None else marked.dataset
+                iterator = iter(untuned(dataset.prefetch(share.pulls)))
+                readers.append(_Reader(share, iterator, care, marked))
         return readers
+
+    def _care(self, share: Share) -> Care:
+        care = Care(time.monotonic_ns(), self._checks if share.host is None else None)
+        care.begin(self._pipeline.bad)
+        return care
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """A share, and the iterator on its host that reads it."""
+    """A share, and the iterator on its host that reads it. `care`: None: it is read fast.
+
+    `marked`: of another host, what the iterator reads.
+    """
 
     share: Share
-    iterator: Iterator[Sequence[Any]]
+    iterator: Any
+    care: Care | None
+    marked: Marked | None
 
-    def parts(self, pipeline: Pipeline) -> list[Sequence[Any]]:
+    def parts(self, pipeline: Pipeline) -> list[Part]:
         """Return images and labels of each tower, on the reading host; fewer at the end of the data."""
-        found: list[Sequence[Any]] = []
+        found: list[Part] = []
         with tf.device(self.share.device):
             for images, labels in itertools.islice(self.iterator, self.share.pulls):
-                if not pipeline.label_is_good(labels.numpy()):
+                known = labels.numpy()
+                if self.marked is not None and ended(known):
+                    break
+                if self.marked is not None and failed(known):
+                    raise tf.errors.DataLossError(None, None, f"host {self.share.host} cannot read its rows")
+                if not pipeline.label_is_good(known):
                     raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
                 found.append((images, labels))
             if not found or len(self.share.towers) == self.share.pulls:
@@ -285,6 +317,19 @@ class _Reader:
             base = self.share.towers[0].first
             cut = [slice(own.first - base, own.first - base + own.batch) for own in self.share.towers]
             return [(images[own], labels[own]) for own in cut]
+
+    def filled(self, parts: Sequence[Part]) -> list[Part]:
+        """Fill the last batches of an evaluation up with rows that are no examples: their label is -1."""
+        filled: list[Part] = []
+        picture = self.iterator.element_spec[0].shape[1:]
+        with tf.device(self.share.device):
+            for own, part in itertools.zip_longest(self.share.towers, parts):
+                images, labels = part or (tf.zeros((0, *picture)), tf.zeros((0,), tf.int64))
+                if missing := own.batch - len(labels):
+                    images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+                    labels = tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)
+                filled.append((images, labels))
+        return filled
 
 
 def _release(error: BaseException | None) -> None:

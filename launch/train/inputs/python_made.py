@@ -5,6 +5,7 @@ tf.data pipeline calls the same Python and prefetches. `staged`: the thread also
 batch is on the devices when a step begins.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ class Pool:
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         self._towers = own_rows(spec)
         self.rows = spec.joint_batch
+        self.notices = _of_several_hosts(spec, model.input_shape)
         height, width, channels = model.input_shape
         self._images = np.empty((self.rows, height, width, channels), np.float32)
         self._labels = np.empty(self.rows, np.int64)
@@ -86,6 +88,20 @@ class Pool:
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+def _of_several_hosts(spec: RunSpec, input_shape: tuple[int, int, int]) -> tuple[str, ...]:
+    """Report what goes over the network: another process cannot call the Python that makes batches here."""
+    here = spec.rank or 0
+    devices = zip(own_rows(spec), spec.own_devices, strict=True)
+    rows = sum(rows.batch for rows, device in devices if device.rank != here)
+    if not rows:
+        return ()
+    sent = rows * (math.prod(input_shape) * np.dtype(np.float32).itemsize + np.dtype(np.int64).itemsize)
+    return (
+        f"Input: batches are made in Python on rank 0; each step sends {sent / 1e6:.1f} MB of them to other "
+        "hosts.",
+    )
 
 
 class Generated:

@@ -159,9 +159,9 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
     return max(len(os.sched_getaffinity(0)) // width, 1)
 
 
-def concurrent_towers(spec: RunSpec) -> int:
-    """Return how many towers run at once on this host."""
-    return len(tower_groups(spec)[0])
+def concurrent_towers(spec: RunSpec, rank: int) -> int:
+    """Return how many towers run at once on a host."""
+    return next(len(group) for group in tower_groups(spec) if spec.devices[group[0]].rank == rank)
 
 
 def tower_groups(spec: RunSpec) -> list[list[int]]:

@@ -269,7 +269,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_repacking": -1}, "--gradient-repacking"),
     ({"num_warmup_batches": "some"}, "--num-warmup-batches"),
     ({"num_warmup_batches": "-1"}, "--num-warmup-batches"),
-    ({"data_dir": "/nowhere/at/all"}, "--data-dir"),
     ({"all_reduce": "nccl"}, "collective"),
     ({"all_reduce": "ring", "variable_update": "independent"}, "--all-reduce"),
     ({"strategy": "mirored"}, "strategy"),

@@ -36,6 +36,7 @@ from tests.cli.conftest import Call
         (("--model", "alexnet", "--grad-reduce", "median"), "--grad-reduce"),
         (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
         (("--model", "alexnet", "--seed", "-1"), "--seed"),
+        (("--model", "alexnet", "--data-dir", "/nowhere/at/all"), "there is no folder /nowhere/at/all"),
         (("--model", "alexnet", "--fail-on", "info"), "--fail-on"),
         (("--model", "alexnet", "--json", "--tf-cnn-log"), "--tf-cnn-log"),
         (("--model", "alexnet", "--json", "--format", "table"), "--format table and --json contradict"),

@@ -45,15 +45,28 @@ def spec_of(hosts: int, each: int, **fields: Any) -> RunSpec:
     return RunSpec(**{**given, "devices": devices_of(hosts, each), "servers": servers, **fields})
 
 
+# A path below /proc/self/cwd is another one for each process.
+_WITHIN = """
+import os, sys
+from gputopo.launch.train import server
+os.chdir(sys.argv[1])
+sys.exit(server.main(sys.argv[2:]))
+"""
+
+
 @contextmanager
-def serving(folder: Path, spec: RunSpec) -> Iterator[dict[int, int]]:
-    """Start the servers of all hosts but rank 0's, wait until they serve, return the processes by rank."""
+def serving(folder: Path, spec: RunSpec, within: Sequence[Path] = ()) -> Iterator[dict[int, int]]:
+    """Start the servers of all hosts but rank 0's, wait until they serve, return the processes by rank.
+
+    `within`: folders that they are in, by rank.
+    """
     file = folder / "all.json"
     schema.write(file, spec)
     with ExitStack() as ending:
         started = {}
         for rank in range(1, len(spec.servers)):
-            arguments = ("-m", "gputopo.launch.train.server", str(file), str(rank), "1")
+            module = ("-c", _WITHIN, str(within[rank])) if within else ("-m", "gputopo.launch.train.server")
+            arguments = (*module, str(file), str(rank), "1")
             started[rank] = ending.enter_context(_started(arguments))
         for _, printed in started.values():
             event = decode_line(printed.readline())

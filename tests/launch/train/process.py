@@ -2,18 +2,17 @@
 
 CASES_FILE is JSON: {"towers": 2, "cases": {"name": {fields of RunSpec}}}; `model` is a name of `MODELS`, or
 of a network of gputopo; `in_parts`: variables are cut as on GPUs, into parts of any size; `lost`: a tower
-whose gradients the reduction `copy` leaves out; `within`: a folder that the process is in; `unread`: hosts
-but rank 0 cannot read the data. With `all`, the spec of a run on several hosts whose servers stand, each case
-has `on`: the number of hosts, and of devices on each. For each case OUT_FOLDER/name.npz holds the losses of
-all steps, the first and last weights of every place, the last moving statistics, the images and labels of the
-joint batch, and the placements found; a case that fails writes name.error instead.
+whose gradients the reduction `copy` leaves out. With `all`, the spec of a run on several hosts whose servers
+stand, each case has `on`: the number of hosts, and of devices on each. For each case OUT_FOLDER/name.npz
+holds the losses of all steps, the first and last weights of every place, the last moving statistics, the
+images and labels of the joint batch, the placements found, and the result of an evaluation; a case that fails
+writes name.error instead.
 """
 
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, chdir, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +22,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
-from gputopo.values.run.events import Device, Event, PlacementChecked, Step
+from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
 from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.hosts import devices_of
 from tests.launch.train.normed_model import NormedModel
@@ -55,10 +54,6 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
     """Take what is no field of a spec out of a case, and return the context to run it in."""
     if fields.pop("in_parts", False):
         return cut_as_on_gpus(min_chunk=1)
-    if (folder := fields.pop("within", None)) is not None:
-        return chdir(folder)
-    if fields.pop("unread", False):
-        return _unread()
     lost = fields.pop("lost", None)
     if lost is None:
         return nullcontext()
@@ -70,17 +65,6 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
 
     copy = methods.ALGORITHMS["copy"]
     return patch.dict(methods.ALGORITHMS, copy=losing)
-
-
-def _unread() -> AbstractContextManager[Any]:
-    from gputopo.launch.train.inputs.imagenet import ImageNet
-
-    def read(self: Any, files: Any, first: int, share: Any) -> Any:
-        nowhere = replace(self, paths=[Path("/nowhere/train")] * len(self.paths))
-        return whole(self if share.host is None else nowhere, files, first, share)
-
-    whole = ImageNet._fast
-    return patch.object(ImageNet, "_fast", read)
 
 
 def _spec(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any]) -> RunSpec:
@@ -131,6 +115,9 @@ def _run(spec: RunSpec) -> dict[str, Any]:
         ],
         float,
     )
+    for event in events:
+        if isinstance(event, Evaluated):
+            found["evaluated"] = np.array([event.examples, event.top1, event.top5, event.loss])
     checked = next(event for event in events if isinstance(event, PlacementChecked))
     found["variables_on"] = np.array(json.dumps(checked.variables))
     found["ops_on"] = np.array(json.dumps(checked.ops))

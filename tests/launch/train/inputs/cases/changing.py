@@ -37,14 +37,18 @@ def not_opened(root: Path) -> Any:
     """What the reader and the look at the sizes of pictures make of a file that was removed before them."""
     import tensorflow as tf
 
-    from gputopo.launch.train.inputs import factory, reading
-    from gputopo.launch.train.inputs.bad_records import BadRecords
+    from gputopo.launch.train.inputs import factory
+    from gputopo.launch.train.inputs.reading.bad_records import BadRecords
+    from gputopo.launch.train.inputs.reading.checks import Checks
+    from gputopo.launch.train.inputs.reading.records import Care, careful
 
     data = folders.damaged(root / "not_opened", "none")
     (data / CHANGED).unlink()
     paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
     bad = BadRecords("skip")
-    records = reading.careful(paths, tf.data.Dataset.range(3), bad)
+    care = Care(1, Checks())
+    care.begin(bad)
+    records = careful(paths, tf.data.Dataset.range(3), care)
     return {
         "read": [[int(file), int(number)] for file, number, _ in records],
         "bad": bad.notices,

@@ -1,0 +1,152 @@
+"""The input over several hosts, in rank 0's process: `-m tests.launch.train.inputs.hosts_process SPEC OUT`.
+
+SPEC is a file with the spec of all hosts, whose servers stand, each in its own folder, as this process is in
+that of rank 0. OUT gets a JSON file: {name of a case: what it gave}.
+"""
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values import schema
+from gputopo.values.run.batches import BatchSize
+from tests.launch.train.hosts import devices_of
+from tests.launch.train.inputs.cases.sources import Picture, error_of, source, spec_of
+
+HERE = Path("/proc/self/cwd")
+CIFAR = Picture((32, 32, 3), 11)
+# Hosts, devices of each, examples of a device in a batch.
+LAYOUTS: tuple[tuple[int, int, BatchSize], ...] = ((2, 1, 2), (3, 1, 4), (2, 2, (3, 1, 1, 2)))
+STEPS = 8
+SEEN = ("checksum", "truncated")  # bad without decoding
+WRONG = ("gone", "lacking", "several", "more", "shorter", "bitten", "bitten-skip")
+
+
+def main(spec_file: str, out: str) -> None:
+    from gputopo.launch.train.placement import devices
+
+    every = schema.decode(Path(spec_file).read_bytes(), RunSpec, origin=spec_file)
+    devices.set_up(msgspec.structs.replace(every, devices=devices_of(1, 4)))
+    with devices.joined(every):
+        found = {}
+        for name, case in CASES.items():
+            began = time.perf_counter()
+            found[name] = case(every)
+            print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
+    Path(out).write_text(json.dumps(found))
+
+
+def on(every: RunSpec, hosts: int, each: int, **fields: Any) -> RunSpec:
+    """Return a spec of several hosts, or of one."""
+    spec = spec_of(**fields)
+    if hosts == 1:
+        return msgspec.structs.replace(spec, devices=spec_of(towers=each).devices)
+    return msgspec.structs.replace(spec, devices=devices_of(hosts, each), servers=every.servers)
+
+
+def taken(spec: RunSpec, numbers: Sequence[int], model: Any = None, start: tuple[int, int] = (0, 0)) -> Any:
+    """Return the labels of each step and tower, the sum of each picture's pixels, and what is reported."""
+    labels: list[Any] = []
+    sums: list[Any] = []
+    with source(spec, model) as made:
+        made.start_at(*start)
+        for number in numbers:
+            try:
+                fed = [one.numpy() for one in made.feed(number)]
+            except StopIteration:
+                break
+            labels.append([one.tolist() for one in fed[1::2]])
+            sums.append([np.abs(one).sum((1, 2, 3), np.float64).tolist() for one in fed[0::2]])
+        return {"labels": labels, "sums": sums, "says": made.notices, "images": made.images_per_epoch}
+
+
+def evaluations(every: RunSpec) -> Any:
+    """Each layout's batches of six pictures, and of seven of CIFAR-10, on several hosts and on one."""
+    found = {}
+    for hosts, each, batch in LAYOUTS:
+        for name, folder, model in (("imagenet", "numbered", None), ("cifar10", "cifar", CIFAR)):
+            fields: dict[str, Any] = {"folder": HERE / folder, "name": name, "task": "eval", "batch": batch}
+            found[f"{name} {hosts}x{each} of {batch}"] = [
+                taken(on(every, *layout, **fields), range(9), model)
+                for layout in ((hosts, each), (1, hosts * each))
+            ]
+    return found
+
+
+def left_out(every: RunSpec) -> Any:
+    """What comes of nine records of which one is bad, on two hosts and on one."""
+    return {
+        f"{kind}-{task}": [
+            taken(
+                on(every, *layout, folder=HERE / kind, task=task, batch=batch, bad_records="skip"),
+                range(STEPS),
+            )
+            for layout in ((2, 1), (1, 2))
+        ]
+        for kind in (*SEEN, "picture", "none")
+        for task, batch in (("train", 2), ("eval", 4))
+    }
+
+
+def gone_on(every: RunSpec) -> Any:
+    """What comes after 3 steps of a joint batch of 10, on hosts and on one, and in one go."""
+    fields: dict[str, Any] = {"folder": HERE / "numbered", "distortions": True}
+    whole = taken(on(every, 1, 1, batch=60, **fields), range(1))
+    parts = {
+        f"{hosts}x{each}": taken(on(every, hosts, each, batch=batch, **fields), range(3, 6), None, (3, 30))
+        for hosts, each, batch in ((2, 1, 5), (3, 1, 2), (1, 2, 3), (2, 2, 1))
+    }
+    return {"whole": whole, "parts": parts}
+
+
+def cached(every: RunSpec) -> Any:
+    """The second pass over 60 pictures from a cache of each form, on two hosts and on one."""
+    return {
+        cache: [
+            taken(on(every, *layout, folder=HERE / "numbered", batch=15, cache=cache), range(4))
+            for layout in ((2, 1), (1, 2))
+        ]
+        for cache in ("raw", "decoded")
+    }
+
+
+def wrong(every: RunSpec) -> Any:
+    """What is reported of hosts whose folders are not that of rank 0."""
+    found = {}
+    for name in WRONG:
+        folder, _, policy = name.partition("-")
+        spec = on(every, 3, 1, folder=HERE / folder, batch=3, bad_records=policy or "stop")
+        found[name] = error_of(functools.partial(taken, spec, range(STEPS)))
+    return found
+
+
+def memory(every: RunSpec) -> Any:
+    """A refusal of another host, which has less memory free than the records need."""
+    from gputopo.launch.train.inputs.factory import require_cache_memory
+
+    paths = sorted((HERE / "numbered").glob("train-*"))
+    return error_of(lambda: require_cache_memory(paths, "raw", free=1, host="n1 (rank 1)"))
+
+
+def threads(every: RunSpec) -> Any:
+    """What the input says of threads where hosts have different numbers of cores."""
+    replace = msgspec.structs.replace
+    servers = tuple(replace(one, cores=cores) for one, cores in zip(every.servers, (1, 9, 5), strict=True))
+    spec = on(replace(every, servers=servers), 3, 1, folder=HERE / "numbered", batch=2)
+    with source(spec) as made:
+        return {"says": made.notices, "describes": dict(made.describe())["threads"]}
+
+
+CASES = {case.__name__: case for case in (evaluations, left_out, gone_on, cached, wrong, memory, threads)}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
