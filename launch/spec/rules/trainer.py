@@ -2,7 +2,7 @@
 
 from gputopo.launch.spec.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
-from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName, read
+from gputopo.launch.spec.strategy_names import MULTI_WORKER, STRATEGIES, StrategyName, read
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import VariableUpdate
 
@@ -43,6 +43,21 @@ def _to_own_exchange(spec: RunSpec) -> RunSpec:
         all_reduce=None,
         exchange=Exchange(),
         ps_device=spec.ps_device or "/CPU:0" if update == "parameter_server" else None,
+    )
+
+
+def _nccl_on_cpu(kind: str) -> Rule:
+    """Return the rule of a strategy that reduces by NCCL, of one kind."""
+
+    def needs_gpus(spec: RunSpec) -> bool:
+        asked = None if spec.strategy is None else read(spec.strategy)
+        return spec.backend == "cpu" and asked == StrategyName(kind, "nccl")
+
+    return Rule(
+        needs_gpus,
+        "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
+        f"use --strategy {kind}, which reduces in a ring there",
+        to(strategy=kind),
     )
 
 
@@ -115,12 +130,8 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "leave --print-training-accuracy out",
         to("lifecycle", training_accuracy=False),
     ),
-    Rule(
-        lambda spec: _is(spec, reduction="nccl") and spec.backend == "cpu",
-        "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
-        "leave :nccl out: it reduces in a ring there",
-        lambda spec: replaced(spec, strategy=read(str(spec.strategy)).kind),
-    ),
+    _nccl_on_cpu("mirrored"),
+    _nccl_on_cpu(MULTI_WORKER),
     Rule(
         lambda spec: _is(spec, reduction="hierarchical") and len(spec.devices) % 2 == 1,
         "--strategy {spec.strategy} silently loses the gradients of one device where their number is odd",
