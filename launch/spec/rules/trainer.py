@@ -46,7 +46,7 @@ def _to_own_exchange(spec: RunSpec) -> RunSpec:
     )
 
 
-def _nccl_on_cpu(kind: str) -> Rule:
+def _nccl_on_cpu(kind: StrategyKind) -> Rule:
     """Return the rule of a strategy that reduces by NCCL, of one kind."""
 
     def needs_gpus(spec: RunSpec) -> bool:

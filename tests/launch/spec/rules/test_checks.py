@@ -220,7 +220,11 @@ JOINED = {"strategy": "mwms", **COPIES, "servers": SERVERS, "devices": on_hosts(
         ({"strategy": "mwms", **COPIES}, "--strategy mwms is for several hosts", "--strategy mirrored"),
         ({**JOINED, "devices": on_hosts(2, 2)}, "one CPU device of each host", "--num-gpus"),
         ({**JOINED, "backend": "gpu", "devices": on_hosts(2, 1)}, "unequal numbers", "--num-gpus"),
-        ({**JOINED, "strategy": "mwms:nccl"}, "--strategy mwms:nccl needs GPUs", "leave :nccl out"),
+        (
+            {**JOINED, "strategy": "mwms:nccl"},
+            "--strategy mwms:nccl needs GPUs",
+            "use --strategy multi_worker_mirrored",
+        ),
         ({"drills": DRILLS[2:], "method": "kuza55"}, "--drill", "leave --drill out"),
         ({"task": "input", "lifecycle": Lifecycle(checkpoints="/kept")}, "--input-only", "--task train"),
         ({"task": "eval"}, "--eval", "--checkpoints"),
