@@ -2,7 +2,7 @@
 
 from gputopo.launch.spec.rules.rule import Rule, moves_gradients, needless, replaced, to
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
-from gputopo.launch.spec.strategy_names import MULTI_WORKER, STRATEGIES, StrategyName, read
+from gputopo.launch.spec.strategy_names import MULTI_WORKER, STRATEGIES, Kind, StrategyName, read
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import VariableUpdate
 
@@ -46,7 +46,7 @@ def _to_own_exchange(spec: RunSpec) -> RunSpec:
     )
 
 
-def _nccl_on_cpu(kind: StrategyKind) -> Rule:
+def _nccl_on_cpu(kind: Kind) -> Rule:
     """Return the rule of a strategy that reduces by NCCL, of one kind."""
 
     def needs_gpus(spec: RunSpec) -> bool:
