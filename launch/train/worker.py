@@ -74,18 +74,20 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     from gputopo.launch.models import models
     from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.reductions.choosing import joined_fastest
     from gputopo.launch.train.training import Start
     from gputopo.launch.train.versions import worker_versions
 
     import_s = time.perf_counter() - began
     try:
         devices.set_up(spec)
-        with devices.joined(spec):
+        with joined_fastest(spec, emit) as chosen:
+            spec = chosen.spec
             _task_of(spec)(
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=Start(import_s, worker_versions() | devices.settings(spec)),
+                start=Start(import_s, worker_versions() | devices.settings(spec), chosen.says),
                 **({} if spec.task == "input" else {"stopped": stopped}),
             )
         emit(_memory_peak(spec))
