@@ -117,7 +117,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
         ),
         variable_update=update,
         ps_device=f"/{backend.upper()}:0" if held else None,
-        all_reduce=draw(st.sampled_from([None, "copy", "nccl", "ring#2", "tf_hierarchical", "psgpu#4"])),
+        all_reduce=draw(st.sampled_from([None, "copy", "nccl_op", "ring#2", "tf_hierarchical", "psgpu#4"])),
         grad_reduce=draw(st.sampled_from(["mean", "sum"])),
         batch_size=draw(st.sampled_from([4, 4, unequal if towers > 1 else 4])),
         num_batches=draw(st.sampled_from([None, 10])),
