@@ -76,5 +76,15 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
     return build_keras(asked, spec)
 
 
+def shapes_of(name: str, spec: RunSpec) -> list[tuple[int, ...]]:
+    """Return the shapes of a model's variables. It can be built anew then, with the same names."""
+    shapes = [variable.shape for variable in build(name, spec).variables]
+    if model_names.read(name).kind != "network":
+        import keras
+
+        keras.utils.clear_session()
+    return shapes
+
+
 def _spec(variable: Variable) -> VariableSpec:
     return VariableSpec(variable.name, variable.shape, variable.deviation, variable.start)

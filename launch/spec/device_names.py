@@ -10,6 +10,7 @@ from gputopo.planner.request import HOST_PS
 from gputopo.values.errors import UsageError
 
 JOB = "worker"
+CLIENT = "client"  # job of a process that is none of the servers
 _TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
 
 

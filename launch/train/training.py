@@ -46,10 +46,14 @@ Made = TypeVar("Made", bound=Stepper)
 
 @dataclass(frozen=True)
 class Start:
-    """`import_s`: seconds that TensorFlow took to load. `versions`: of what was loaded, and its settings."""
+    """`import_s`: seconds that TensorFlow took to load. `versions`: of what was loaded, and its settings.
+
+    `says`: remarks on what was chosen before.
+    """
 
     import_s: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    says: tuple[str, ...] = ()
 
     def emit_built(
         self,
@@ -69,7 +73,7 @@ class Start:
                 import_s=self.import_s,
                 build_s=time.perf_counter() - began,
                 versions=dict(self.versions),
-                says=(*says, *source.notices),
+                says=(*self.says, *says, *source.notices),
                 input=dict(source.describe()),
             )
         )

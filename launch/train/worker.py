@@ -93,6 +93,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     from gputopo.launch.models import models
     from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.reductions.choosing import joined_fastest
     from gputopo.launch.train.training import Start
     from gputopo.launch.train.versions import worker_versions
 
@@ -105,12 +106,13 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
 
             options["strategy"] = multi_worker.started(spec)
             _end_by_sigterm()
-        with devices.joined(spec):
+        with joined_fastest(spec, emit) as chosen:
+            spec = chosen.spec
             _task_of(spec)(
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=Start(import_s, worker_versions() | devices.settings(spec)),
+                start=Start(import_s, worker_versions() | devices.settings(spec), chosen.says),
                 **options,
             )
         emit(_memory_peak(spec))

@@ -32,6 +32,8 @@ MEANINGS = {
 NAMES = tuple(MEANINGS)
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _GPUS_ONLY = ("nccl", "nccl_op")
+COLLECTIVES = ("collective", "nccl")
+"""By TensorFlow's collective op, also between hosts."""
 _ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
 
 PATTERN = rf"^(({'|'.join(NAMES)})|({'|'.join(_IN_PARTS)})#[1-9][0-9]?)$"

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from gputopo.launch.models.model import Model
     from gputopo.launch.train.reductions.reducer import Reducer
 
-Tensor = Any
 Emit = Callable[[Event], None]
 
-# The values to be added are whole numbers and small, so that every sum is exact in float32 in any order,
-# and a lost, doubled or exchanged tensor changes it: (index + 7 x variable) mod 61, and 64 more per tower.
-_PERIOD, _SHIFT, _STEP = 61, 7, 64
 # On CPU devices: stand-ins, sums, and what a method packs or a check compares. Four devices with AlexNet's
 # 0.25 GB peaked at 3.2 GB, TensorFlow's own 0.5 GB counted.
 _HOST_BYTES_PER_GRADIENT_BYTE = 4
@@ -65,6 +61,7 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
     from gputopo.launch.models import models
     from gputopo.launch.models.model import parameter_count
     from gputopo.launch.train.placement import devices
+    from gputopo.launch.train.reductions.timing import WrongSumError
 
     try:
         devices.set_up(job.run)
@@ -105,24 +102,21 @@ def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None
         )
 
 
-class WrongSumError(HardwareError):
-    """A reduction whose result is not the sum."""
-
-
 def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
     """Test the method, then time it on gradients of the model's shapes.
 
     Raises WrongSumError, and whatever TensorFlow raises.
     """
     from gputopo.launch.train.reductions.methods import ALGORITHMS
+    from gputopo.launch.train.reductions.timing import Bench
 
     devices = [device.device for device in job.run.devices]
     _begin(emit, "the self-test")
     began = time.perf_counter()
     reducer = ALGORITHMS[job.method.algorithm](devices, **job.method.options)
     test_digits(reducer, devices, job.method.name)
-    bench = _Bench(model, devices, job.method.name)
-    bench.check(reducer)
+    bench = Bench([variable.shape for variable in model.variables], devices)
+    bench.check(reducer, job.method.name)
     emit(
         ModelBuilt(
             time_s=time.time(),
@@ -133,117 +127,25 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
         )
     )
     _begin(emit, "the warm-up")
-    bench.time(reducer, job, emit)
+    _time(bench.call_of(reducer, checked=job.method.name), job, emit)
     _begin(emit, EMPTY_CALLS)
-    bench.time(lambda gradients: [list(values) for values in gradients], job, emit, reduces=False)
+    _time(bench.call_of(lambda gradients: [list(values) for values in gradients]), job, emit)
+
+
+def _time(call: Callable[[], float], job: ReductionJob, emit: Emit) -> None:
+    for number in range(1 - job.warm_up, 1 + job.repeats):
+        emit(Step(time_s=time.time(), step=number, seconds=call(), images=0, loss=None, marks=()))
 
 
 def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
     """Add up 1, 10, 100, ... (see `reductions.self_test`). Raises WrongSumError."""
     from gputopo.launch.train.reductions.reducer import self_test
+    from gputopo.launch.train.reductions.timing import WrongSumError
 
     try:
         self_test(reducer, name, devices)
     except HardwareError as error:
         raise WrongSumError(error.what, error.hint) from error
-
-
-class _Bench:
-    """Stand-ins for the gradients, [variable][tower], on their devices: the reduction's input."""
-
-    def __init__(self, model: "Model", devices: Sequence[str], name: str) -> None:
-        import numpy as np
-        import tensorflow as tf
-
-        self._devices = devices
-        self._name = name
-        self._sources: list[list[Any]] = []
-        self.bytes = 0
-        for number, spec in enumerate(model.variables):
-            row = []
-            for tower, device in enumerate(devices):
-                pattern = (np.arange(_PERIOD) + _SHIFT * number) % _PERIOD + _STEP * tower
-                with tf.device(device):
-                    row.append(tf.Variable(np.resize(pattern.astype(np.float32), spec.shape)))
-            self.bytes += row[0].shape.num_elements() * row[0].dtype.size
-            self._sources.append(row)
-
-    def check(self, reducer: "Reducer") -> None:
-        """Reduce once and compare every number of every sum on every device. Raises WrongSumError."""
-        import tensorflow as tf
-
-        count = len(self._devices)
-
-        def build() -> list[Tensor]:
-            right: list[Tensor] = []
-            for number, row in enumerate(reducer(self._read())):
-                for tower, (device, total) in enumerate(zip(self._devices, row, strict=True)):
-                    # One after the other: what is expected takes as much memory as the sum itself.
-                    with tf.device(device), tf.control_dependencies(right[-1:]):
-                        own = self._sources[number][tower].read_value()
-                        expected = count * own + _STEP * (count * (count - 1) / 2 - count * tower)
-                        right.append(tf.reduce_all(tf.equal(total, expected)))
-            return right
-
-        for number, right in enumerate(tf.compat.v1.wrap_function(build, [])()):
-            if not bool(right.numpy()):
-                raise self._wrong(self._devices[number % count], f"variable {number // count}")
-
-    def time(self, reducer: "Reducer", job: ReductionJob, emit: Emit, *, reduces: bool = True) -> None:
-        """Time each call from its start until the host knows that all devices have all sums."""
-        import tensorflow as tf
-
-        graph = tf.compat.v1.wrap_function(lambda: self._probes(reducer(self._read())), [])
-        for number in range(1 - job.warm_up, 1 + job.repeats):
-            began = time.perf_counter()
-            probes = [probe.numpy() for probe in graph()]
-            seconds = time.perf_counter() - began
-            if reduces:
-                self._check_probes(probes)
-            emit(Step(time_s=time.time(), step=number, seconds=seconds, images=0, loss=None, marks=()))
-
-    def _read(self) -> list[list[Tensor]]:
-        import tensorflow as tf
-
-        read = []
-        for row in self._sources:
-            values = []
-            for device, source in zip(self._devices, row, strict=True):
-                with tf.device(device):
-                    values.append(source.read_value())
-            read.append(values)
-        return read
-
-    def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return a number of each device on the host: the first elements of all its sums, added up there.
-
-        It cannot be known before every sum is on that device, nor can any sum be left out.
-        """
-        import tensorflow as tf
-
-        from gputopo.launch.train.placement.devices import HOST
-
-        probes = []
-        for tower, device in enumerate(self._devices):
-            with tf.device(device):
-                firsts = [tf.strided_slice(tf.reshape(row[tower], (-1,)), [0], [1]) for row in sums]
-                total = tf.reduce_sum(tf.cast(tf.concat(firsts, 0), tf.float64))  # exact for any number
-            with tf.device(HOST):
-                probes.append(tf.negative(total))
-        return probes
-
-    def _check_probes(self, probes: Sequence[Any]) -> None:
-        count = len(self._devices)
-        firsts = sum(_SHIFT * number % _PERIOD for number in range(len(self._sources)))
-        expected = count * firsts + len(self._sources) * _STEP * count * (count - 1) // 2
-        for device, probe in zip(self._devices, probes, strict=True):
-            if float(probe) != -expected:
-                raise self._wrong(device, "a timed call")
-
-    def _wrong(self, device: str, where: str) -> WrongSumError:
-        return WrongSumError(
-            f"the reduction '{self._name}' is wrong on {device}, in {where}", "use another reduction"
-        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,10 +8,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import MULTI_WORKER, read
 from gputopo.values.run import all_reduce
 
-# TensorFlow 2.21: a process that joins servers as one of them resolves the collectives of its own devices
-# within itself and those of the servers at the leader, so both wait until the time limit. They work where it
-# joins as another job, and a server has its devices too. NcclAllReduce is of one process in any case.
-OF_ONE_PROCESS = ("collective", "nccl", "nccl_op")
+OF_ONE_PROCESS = ("nccl_op",)
 
 
 def _on_several(when: Callable[[RunSpec], bool]) -> Callable[[RunSpec], bool]:

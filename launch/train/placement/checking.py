@@ -29,6 +29,7 @@ def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] |
 
     The count is None where this TensorFlow does not return its graphs.
     """
+    import tensorflow as tf
     from tensorflow.python.eager import context  # no public name for the executed graphs
 
     current = context.context()
@@ -36,7 +37,8 @@ def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] |
         return run(), None
     current.enable_graph_collection()
     try:
-        outcome = run()
+        with tf.device(None):  # a client's own: the graphs of a server that it calls stay there
+            outcome = run()
         metadata = current.export_run_metadata()
     finally:
         current.disable_graph_collection()

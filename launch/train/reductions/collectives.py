@@ -1,11 +1,14 @@
 """Reductions by TensorFlow's own ops and strategies: collectives, NCCL, and those of tf.distribute."""
 
 import itertools
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from gputopo.launch.train.reductions.copies import from_leaders, to_leaders
+from gputopo.launch.train.reductions.partitioning import by_host
 from gputopo.launch.train.reductions.reducer import Reducer, on
 
 Tensor = Any
@@ -13,18 +16,43 @@ Tensor = Any
 # TensorFlow reports a missing member after this time; its default is to wait for ever.
 COLLECTIVE_TIMEOUT_S = 60.0
 _groups: dict[tuple[str, ...], int] = {}  # in a process, another set of devices must have another key
+_FIRST_GROUP = secrets.randbelow(1 << 30)  # servers of other hosts know the groups of processes before
 _instances = itertools.count(1)  # and so must two collectives that differ
 
 
 def collective(devices: Sequence[str], *, hint: str) -> Reducer:
-    """Reduce by TensorFlow's collective op, one variable after the other on each device, the last one first.
+    """Reduce by TensorFlow's collective op; of several hosts by one device of each for each variable.
+
+    Gradients are added within each host first, on a device that changes with the variable's number. Of hosts
+    with unequal numbers of devices as many take part as each has, so that a device is always in one group.
+    """
+    hosts = by_host(devices)
+    if len(hosts) == 1:
+        return _of_all(devices, hint=hint)
+    leaders = list(zip(*hosts, strict=False))
+    between = [_of_all([devices[tower] for tower in own], hint=hint) for own in leaders]
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        sums: list[list[Tensor]] = [[] for _ in gradients]
+        for lane, (own, reducer) in enumerate(zip(leaders, between, strict=True)):
+            numbers = range(lane, len(gradients), len(leaders))
+            totals = reducer([to_leaders(gradients[number], devices, hosts, own) for number in numbers])
+            for number, of_leaders in zip(numbers, totals, strict=True):
+                sums[number] = from_leaders(of_leaders, devices, hosts, own)
+        return sums
+
+    return reduce
+
+
+def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
+    """Reduce over all devices, one variable after the other on each device, the last one first.
 
     A device's collectives run in sequence because NCCL needs the same order everywhere; tf.distribute does
     so too, and in this order: gradients of the last layers are there first, so that they travel while the
     others are computed. Each device has its token, a variable: with a common one, or none, a tf.function of
     TensorFlow 2.21 puts the devices in sequence as well, and they wait for one another for ever.
     """
-    group = _groups.setdefault(tuple(devices), len(_groups) + 1)
+    group = _groups.setdefault(tuple(devices), _FIRST_GROUP + len(_groups))
     tokens = []
     for device in devices:
         with tf.device(device):

@@ -76,14 +76,29 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
 
 def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups, number: int) -> list[Tensor]:
     leaders, main = leaders_of(groups, number)
+    of_groups = to_leaders(values, devices, groups, leaders)
+    with tf.device(devices[leaders[main]]):
+        total = add(of_groups)
+    return from_leaders([total] * len(groups), devices, groups, leaders)
+
+
+def to_leaders(
+    values: Sequence[Tensor], devices: Sequence[str], groups: Groups, leaders: Sequence[int]
+) -> list[Tensor]:
+    """Add the values of each group on its leader."""
     of_groups = []
     for group, leader in zip(groups, leaders, strict=True):
         with tf.device(devices[leader]):
             of_groups.append(add([values[tower] for tower in group]))
-    with tf.device(devices[leaders[main]]):
-        total = add(of_groups)
+    return of_groups
+
+
+def from_leaders(
+    totals: Sequence[Tensor], devices: Sequence[str], groups: Groups, leaders: Sequence[int]
+) -> list[Tensor]:
+    """Copy the total of each group from its leader to all of its devices."""
     sums: dict[int, Tensor] = {}
-    for group, leader in zip(groups, leaders, strict=True):
+    for total, group, leader in zip(totals, groups, leaders, strict=True):
         there = on(devices[leader], total)
         sums |= {tower: there if tower == leader else on(devices[tower], there) for tower in group}
     return [sums[tower] for tower in range(len(devices))]

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from gputopo.launch.spec.device_names import rank_of
+from gputopo.topology.reduction_groups import Groups
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32
@@ -57,6 +59,14 @@ def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, .
     """
     spread_over = spread(sizes, len(devices), cuts=not share_memory(devices))
     return [tuple(devices[owner] for owner in owners) for owners in spread_over]
+
+
+def by_host(devices: Sequence[str]) -> Groups:
+    """Return the towers of each host, hosts in the order of their first devices."""
+    hosts: dict[int | None, list[int]] = {}
+    for tower, device in enumerate(devices):
+        hosts.setdefault(rank_of(device), []).append(tower)
+    return tuple(map(tuple, hosts.values()))
 
 
 def share_memory(devices: Sequence[str]) -> bool:

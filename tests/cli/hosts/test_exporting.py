@@ -167,7 +167,7 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
         ("--hosts a,b --node-rank 1 --format sbatch", "--node-rank is for gputopo's own start", "leave"),
         ("--hosts a,b --num-hosts 3 --format hostfile", "names 2 hosts, and --num-hosts is 3", "leave"),
         ("--num-hosts 2 --ps gpu:1 --format jobset", "a pod numbers its GPUs anew", "--ps cpu"),
-        ("--num-hosts 2 --all-reduce nccl --format sbatch", "is within one process", "hierarchical"),
+        ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "is within one process", "hierarchical"),
         ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
     ],

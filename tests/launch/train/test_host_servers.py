@@ -1,6 +1,7 @@
 """What goes wrong with the TensorFlow servers of a run's hosts is reported with the host."""
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -12,12 +13,14 @@ from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
-from gputopo.values.run.events import Event, RankFailed, Step, decode_line
+from gputopo.values.run.events import Event, ModelBuilt, RankFailed, Step, decode_line
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
 
 pytestmark = pytest.mark.tensorflow
+
+COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
 
 
 def test_a_server_that_is_killed_ends_the_training_with_its_host(tmp_path: Path) -> None:
@@ -33,6 +36,34 @@ def test_a_server_that_is_killed_ends_the_training_with_its_host(tmp_path: Path)
     assert isinstance(failed, RankFailed)
     assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
     assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+
+
+def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host(tmp_path: Path) -> None:
+    endless = spec_of(3, 1, **COLLECTIVE, num_batches=1_000_000)
+    with serving(tmp_path, endless) as servers:
+
+        def kill(_: int, event: Event) -> None:
+            if isinstance(event, Step) and event.step == 1:
+                os.kill(servers[2], signal.SIGKILL)
+
+        code, events = watched(tmp_path, endless, kill)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed)
+    assert (code, failed.exit_code, failed.kind) == (3, 3, "unreachable")
+    assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
+
+
+def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(tmp_path: Path) -> None:
+    spec = spec_of(2, 1, variable_update="replicated", ps_device=None)
+    with serving(tmp_path, spec):
+        code, events, stderr = run_worker(tmp_path, spec)
+    assert code == 0, stderr
+    (built,) = (event for event in events if isinstance(event, ModelBuilt))
+    (said,) = (one for one in built.says if one.startswith("exchange between hosts"))
+    assert re.fullmatch(
+        r"exchange between hosts: copies [\d.]+ ms, collective [\d.]+ ms: (copies|collective)", said
+    )
+    assert sum(isinstance(event, Step) for event in events) == 4
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -47,6 +47,7 @@ MODES: dict[str, dict[str, Any]] = {
     "pscpu": {"all_reduce": "pscpu"},
     "psgpu": {"all_reduce": "psgpu#2"},
     "by hosts": {"all_reduce": "hierarchical"},
+    "collective": {"all_reduce": "collective"},
     "repacked in fp16": {"all_reduce": "copy", "exchange": {"repacking": 3, "transfer": "fp16"}},
 }
 DELAYED = ("staged", "spread and staged", "relaxed")
@@ -55,7 +56,15 @@ REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" n
 LAYOUTS = {
     (2, 2): tuple(MODES),
     (2, 1): ("server", "server on another host", "staged", "relaxed", "copy", "ring", "by hosts"),
-    (3, 1): ("server on another host", "server spread", "copy in parts", "ring", "psgpu", "by hosts"),
+    (3, 1): (
+        "server on another host",
+        "server spread",
+        "copy in parts",
+        "ring",
+        "psgpu",
+        "by hosts",
+        "collective",
+    ),
 }
 ALONE = ("server", "staged", "relaxed", "copy", "ring", "by hosts")  # on 1 x 2 as well
 OPTIMIZED: dict[str, dict[str, Any]] = {
@@ -201,10 +210,17 @@ def uninterrupted(data: Path) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def ran(root: Path, data: Path, alone: dict[str, Any]) -> dict[str, Any]:
     every = spec_of(3, 2)
+    # The process joins for collectives in another way, and once.
+    collective = spec_of(3, 2, variable_update="replicated", all_reduce="collective")
     there = passing(root / "by one", data) | saving(root / "by two", data)
     there |= saving(root / "by one", data, resume=True)
+    by_name = cases()
+    collectives = {name: by_name.pop(name) for name in list(by_name) if name.startswith("collective")}
+    (root / "collective").mkdir()
+    with serving(root / "collective", collective):
+        found = run_cases(root / "collective", 6, collectives, all=msgspec.to_builtins(collective))
     with serving(root, every):
-        return run_cases(root, 6, cases() | fed(data) | there, all=msgspec.to_builtins(every))
+        return found | run_cases(root, 6, by_name | fed(data) | there, all=msgspec.to_builtins(every))
 
 
 @pytest.fixture(scope="module")
