@@ -67,7 +67,8 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
 
 def by_collectives(spec: RunSpec) -> RunSpec | None:
     """Return the same run with collectives between its hosts, None where nothing is open."""
-    reduces = spec.task == "train" and spec.variable_update == "replicated" and len(spec.ranks) > 1
+    own_towers = spec.rank is None and spec.variable_update == "replicated"
+    reduces = spec.task == "train" and own_towers and len(spec.ranks) > 1
     if not reduces or "all_reduce" in spec.asked or spec.all_reduce not in (None, "copy", "hierarchical"):
         return None
     name = "nccl" if spec.backend == "gpu" else "collective"
