@@ -103,7 +103,9 @@ class Cluster:
     def left(self) -> list[str]:
         """Return what of gputopo still runs on any host."""
         of_all = [(host, one) for host in (HEAD, *NODES) for one in self.processes(host, "gputopo")]
-        return [f"{host}: {' '.join(one.cmdline())}" for host, one in of_all if one.is_running() and _is_ours(one)]
+        return [
+            f"{host}: {' '.join(one.cmdline())}" for host, one in of_all if one.is_running() and _is_ours(one)
+        ]
 
     def slurm(self, *words: str) -> str:
         """Return what a command of Slurm prints."""
@@ -169,7 +171,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             for node in NODES:
                 start(node, "slurmd", "-D")
                 start(node, "sshd", "-D")
-        _until(lambda: made.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").split() == ["3"], "three idle nodes")
+        _until(
+            lambda: made.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").split() == ["3"], "three idle nodes"
+        )
         yield made
     finally:
         for one in reversed(daemons):
@@ -188,7 +192,9 @@ def _wire() -> None:
     head = _namespace(HEAD)
     _ip("-n", head, "link", "add", "switch", "type", "bridge")
     for node in NODES:
-        _ip("-n", head, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", _namespace(node))
+        _ip(
+            "-n", head, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", _namespace(node)
+        )
         _ip("-n", head, "link", "set", node, "master", "switch", "up")
     for host, address in _ADDRESSES.items():
         card = "switch" if host == HEAD else "eth0"
