@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -72,6 +72,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._started: list[Started] = []
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
         """Return the command that runs words on a host."""
@@ -80,7 +81,14 @@ class Cluster:
 
     def start(self, words: Sequence[str], environ: Mapping[str, str], host: str = HEAD) -> "Started":
         """Start a program as a user of the host does."""
-        return Started(self.command(host, words), environ)
+        started = Started(self.command(host, words), environ)
+        self._started.append(started)
+        return started
+
+    def close(self) -> None:
+        """End what was started on its hosts and still runs."""
+        while self._started:
+            self._started.pop().close()
 
     def unplug(self, host: str) -> None:
         """Pull the host's network cable: nobody is told."""
@@ -90,22 +98,20 @@ class Cluster:
         """Plug it in again."""
         _ip("-n", _namespace(HEAD), "link", "set", host, "up")
 
-    def processes(self, host: str, word: str) -> list[psutil.Process]:
-        """Return the processes of a host whose command lines have a word."""
+    def processes(self, host: str, *words: str) -> list[psutil.Process]:
+        """Return the processes of a host whose command lines have these words, in this order."""
         found = []
         for pid in _ip("netns", "pids", _namespace(host)).split():
             with suppress(psutil.NoSuchProcess):  # a zombie is one, too
                 one = psutil.Process(int(pid))
-                if any(word in part for part in one.cmdline()):
+                line = one.cmdline()
+                if any(tuple(line[n : n + len(words)]) == words for n in range(len(line))):
                     found.append(one)
         return found
 
-    def left(self) -> list[str]:
-        """Return what of gputopo still runs on any host."""
-        of_all = [(host, one) for host in (HEAD, *NODES) for one in self.processes(host, "gputopo")]
-        return [
-            f"{host}: {' '.join(one.cmdline())}" for host, one in of_all if one.is_running() and _is_ours(one)
-        ]
+    def left(self) -> list[psutil.Process]:
+        """Return what of gputopo still runs on any host; all of it is `python -m`."""
+        return [one for host in (HEAD, *NODES) for one in self.processes(host, "-m")]
 
     def slurm(self, *words: str) -> str:
         """Return what a command of Slurm prints."""
@@ -137,7 +143,7 @@ class Started:
                 return
         raise AssertionError(f"{words!r} was not written: {self.seen}")
 
-    def ended(self, within_s: float = 120) -> tuple[int, str, str]:
+    def ended(self, within_s: float = 60) -> tuple[int, str, str]:
         """Return exit code, stdout and stderr; kill it where it does not end in time."""
         try:
             out, err = self.process.communicate(timeout=within_s)
@@ -146,6 +152,12 @@ class Started:
             out, err = self.process.communicate()
             raise AssertionError(f"it has not ended within {within_s} s: {self.seen}{err}") from None
         return self.process.returncode, out, self.seen + err
+
+    def close(self) -> None:
+        """Kill it where it has not ended."""
+        with self.process:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -257,16 +269,9 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
-def _is_ours(process: psutil.Process) -> bool:
-    """Whether it is a process of a training, and not a daemon, whose folder or namespace is named gputopo."""
-    with suppress(psutil.NoSuchProcess):
-        return "-m" in process.cmdline() or "python" in process.name()
-    return False
-
-
-def _until(holds: "object", what: str) -> None:
+def _until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
-    while not holds():  # type: ignore[operator]
+    while not holds():
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.05)
