@@ -134,7 +134,7 @@ class Watchdog:
 
 
 def is_stuck(state: str) -> bool:
-    """Whether a process cannot run, by the letter of proc(5): it is stopped, or waits for a disk or driver."""
+    """Whether a process in this state (proc(5)) cannot run: stopped, or in a call of a disk or driver."""
     return state in _STOPPED or state == _UNINTERRUPTIBLE
 
 

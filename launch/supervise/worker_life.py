@@ -28,8 +28,8 @@ from gputopo.launch.supervise.process.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
-from gputopo.runs.verdict.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
+from gputopo.runs.verdict.devices import with_names
 from gputopo.values.run.events import (
     SERVING,
     Event,
@@ -54,8 +54,8 @@ class Limits:
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
     which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may be silent. `serves`: it serves another host's, and is silent by nature: then
-    only the time counts in which it cannot run.
+    `patience`: how long a worker may be silent. `serves`: it serves that of another host, and is silent by
+    nature: only the time counts in which it cannot run.
     """
 
     after_term: float = 5.0

@@ -3,8 +3,8 @@
 A TensorFlow server with the host's devices of the spec. It serves until its parent sends SIGTERM; where it
 cannot, it writes a RankFailed to the pipe that the parent gave it.
 
-It serves on at SIGINT, which asks a worker to finish its step, and at a SIGTERM of others: batch systems send it
-to every process of a job, and then rank 0 takes a last step, and saves.
+It serves on at SIGINT, which asks a worker to finish its step, and at a SIGTERM of others: batch systems send
+it to every process of a job, and then rank 0 takes a last step, and saves.
 """
 
 import os
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_for_the_parent() -> None:
-    """End this process once its parent sends SIGTERM; TensorFlow would take seconds to do so in good order."""
+    """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(ExitCode.OK)

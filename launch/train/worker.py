@@ -3,8 +3,8 @@
 It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
 otherwise after a RankFailed with the reason. Its standard output and error belong to the parent.
 
-SIGINT ends it after the current step, with a checkpoint; SIGTERM ends it at once, unless it saves something of
-its steps and has begun with them: batch systems send SIGTERM to every process of a job, not to the parent alone.
+SIGINT ends it after the current step, with a checkpoint. SIGTERM ends it at once, unless it saves something
+of its steps and has begun with them: batch systems send it to every process of a job, not to the parent only.
 """
 
 import faulthandler

@@ -1,7 +1,7 @@
 """Three hosts on this machine, each a network namespace with its own name, with Slurm, sshd and Open MPI.
 
-`head` has the switch between them, and is where a user types. Needs root and Debian's packages (`.ci/starters`
-installs them); nothing outside of the namespaces and a folder is touched.
+`head` has the switch between them, and is where a user types. Needs root and Debian's packages
+(`.ci/starters` installs them); nothing outside of the namespaces, /etc/netns and a folder is touched.
 """
 
 import os

@@ -44,8 +44,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Silent(rank=rank) if rank > 0:
             host = next((one.host for one in devices if one.rank == rank), None)
-            where = f"rank {rank}" if host is None else f"{host} (rank {rank})"
-            return f"for {event.seconds:.0f} s the process of {where} {event.process}"
+            return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
         case Silent():
             return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
         case Resumed():
