@@ -46,7 +46,7 @@ def test_a_server_that_is_killed_is_named_with_its_host_and_rank_0_reports(
     kill(hosts, "n2", SERVER)
     code, out, err = started.ended()
     assert code == 137, err
-    assert "Failed: host n2 (rank 1): its process was ended by SIGKILL" in " ".join(out.split())
+    assert "Failed: host n2 (rank 1): its TensorFlow server was ended by SIGKILL" in " ".join(out.split())
     assert "Run folder:" in err
 
 

@@ -83,7 +83,7 @@ def serve(
         over = isinstance(event, RankFailed) and event.kind == _ENDED
         if isinstance(event, GuestEvent) and not over:
             host = spec.servers[rank].host
-            telling.put(of_host(_of_server(event, host, log), host))
+            telling.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
 
     with (
         Telling(guest) as telling,
@@ -113,10 +113,10 @@ def _next(start: Start, file: Path) -> RunSpec:
 
 
 def _of_server(event: GuestEvent, host: str, log: Path) -> GuestEvent:
-    """Return the event in words for rank 0, which has a worker and a log of its own."""
+    """Return the event of a server in words for rank 0, which has a worker and a log of its own."""
     if not isinstance(event, RankFailed):
         return event
-    cause = event.cause.replace("the worker", "its process")
+    cause = event.cause.replace("the worker", "its TensorFlow server")
     remedy = event.remedy.replace("worker.log in the run folder", f"{log} on {host}")
     return replace(event, cause=cause, remedy=remedy)
 

@@ -119,7 +119,9 @@ def test_a_server_that_is_killed_is_reported_by_its_own_host_and_rank_0_reports_
     _, server = second.all()
     server.kill()
     assert (first.ended()[0], second.ended()[0]) == (137, 137)
-    assert "Failed: host localhost (rank 1): its process was ended by SIGKILL" in " ".join(first.seen.split())
+    assert "Failed: host localhost (rank 1): its TensorFlow server was ended by SIGKILL" in " ".join(
+        first.seen.split()
+    )
     assert "was ended by SIGKILL from outside" in second.seen
 
 

@@ -160,9 +160,7 @@ def test_hosts_whose_network_is_cut_name_one_another() -> None:
         with Telling(its) as telling:
             telling.put(Noticed(time_s=0.0, says=""))
             assert select.select([one.events.ready], [], [], 5)[0]
-            assert [event.says for event in one.events.take() if isinstance(event, Noticed)] == [
-                "still there"
-            ]
+            assert [type(event) for event in one.events.take()] == [Noticed]
             cable.pull()
             assert select.select([one.events.ready], [], [], 5)[0]
             (failed,) = one.events.take()
