@@ -137,20 +137,20 @@ class _Agent:
         """End the process on a signal to the agent."""
         for number in numbers:
             if number != signal.SIGCHLD:
-                self._end(process, number)
+                self._end(process, number, LEADER_S)  # all hosts get it, and rank 0 may take a last step
 
     def _told(self, process: subprocess.Popen[bytes], numbers: bytes) -> bool:
         """Do what the driver says; return whether it is still there."""
         if not numbers:
-            self._end(process, signal.SIGTERM)
+            self._end(process, signal.SIGTERM, LEADER_S if self._rank == 0 else OTHER_S)
         for number in numbers if self._rank == 0 else b"":
             process.send_signal(number)
         return bool(numbers)
 
-    def _end(self, process: subprocess.Popen[bytes], number: int) -> None:
+    def _end(self, process: subprocess.Popen[bytes], number: int, within_s: float) -> None:
         process.send_signal(number)
         if self._killed_at is None:
-            self._killed_at = time.monotonic() + (LEADER_S if self._rank == 0 else OTHER_S)
+            self._killed_at = time.monotonic() + within_s
 
     def _drain(self, output: "_Lines") -> None:
         end = time.monotonic() + _DRAIN_S

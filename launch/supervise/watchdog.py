@@ -30,6 +30,7 @@ LATE_S = 1.0
 SIGN_S = 10.0
 SIGN_STEPS = 3.0
 BUSY_CPUS = 0.1  # CPUs busy from which on a process computes; Python's waiting threads use less. Ours.
+_STOPPED, _UNINTERRUPTIBLE = ("T", "t"), "D"  # proc(5)
 MEDIAN_STEPS = 20  # the latest steps, for the median
 
 
@@ -85,6 +86,10 @@ class Watchdog:
         elif isinstance(event, ModelBuilt):
             self._during = "the first step, with its compiling"
 
+    def record_life(self, now_s: float) -> None:
+        """Note that the process can run, which is all that a worker shows whose silence is no news."""
+        self._last_event_s, self._next_sign_s = now_s, SIGN_S
+
     def deadline_s(self) -> float:
         """Time of the clock by which the next event must come."""
         return self._last_event_s + self._allowed_s
@@ -128,13 +133,18 @@ class Watchdog:
         return median(self._seconds)
 
 
+def is_stuck(state: str) -> bool:
+    """Whether a process in this state (proc(5)) cannot run: stopped, or in a call of a disk or driver."""
+    return state in _STOPPED or state == _UNINTERRUPTIBLE
+
+
 def process_words(state: str, cpus: float) -> str:
     """Return what a process does, after "the worker".
 
     `state`: the letter of proc(5). `cpus`: CPUs that it kept busy during the silence.
     """
-    if state in ("T", "t"):
+    if state in _STOPPED:
         return "is stopped (SIGSTOP): kill -CONT lets it go on"
-    if state == "D":
+    if state == _UNINTERRUPTIBLE:
         return "waits for a disk or the driver (state D)"
     return f"computes ({cpus:.1f} CPUs busy)" if cpus >= BUSY_CPUS else "waits, without CPU time"

@@ -4,6 +4,7 @@ A signal to the launcher, a full disk or a broken protocol ends the worker's gro
 SIGKILL after a grace period or at a second Ctrl-C. A worker that saves something of its steps (checkpoints,
 scalars, a trace) and has begun with them is first asked, by SIGINT, to end after its step: it may as long as
 it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
+The server of another host serves on meanwhile: a batch system ends all hosts at once.
 """
 
 import contextlib
@@ -26,9 +27,19 @@ from gputopo.launch.supervise.process.lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.process.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, process_words
+from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
+from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.runs.verdict.devices import with_names
-from gputopo.values.run.events import Noticed, PhaseBegun, PlacementChecked, RankFailed, Sample, Silent
+from gputopo.values.run.events import (
+    SERVING,
+    Event,
+    Noticed,
+    PhaseBegun,
+    PlacementChecked,
+    RankFailed,
+    Sample,
+    Silent,
+)
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
 # For which the reason of a host that is gone is waited for: hosts report each second. Ours.
@@ -43,13 +54,15 @@ class Limits:
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
     which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may be silent.
+    `patience`: how long a worker may be silent. `serves`: it serves that of another host, and is silent by
+    nature: only the time counts in which it cannot run.
     """
 
     after_term: float = 5.0
     after_last_event: float = 30.0
     after_kill: float = 10.0
     patience: Patience = PATIENCE
+    serves: bool = False
 
 
 LIMITS = Limits()
@@ -88,6 +101,7 @@ class WorkerLife:
         self._sample: Sample | None = None  # the latest
         self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
         self._unreachable: RankFailed | None = None  # of another host, by the worker
+        self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
         self._child: Child
         self._selector: selectors.DefaultSelector
 
@@ -175,8 +189,8 @@ class WorkerLife:
         try:
             for event in self._lines.take(data):
                 self._watchdog.record_event(event, time.monotonic())
-                self._cpu = None
-                self._has_begun = self._has_begun or isinstance(event, PlacementChecked)
+                self._cpu, self._stuck = None, {}
+                self._has_begun = self._has_begun or _begins(event)
                 if isinstance(event, RankFailed):
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(
@@ -204,13 +218,17 @@ class WorkerLife:
             self._output.take(data)
 
     def _take_reports(self, source: EventSource) -> None:
-        has_failed = False
         for event in source.take():
             self._record.add(event)
-            has_failed = has_failed or isinstance(event, RankFailed)
-            if isinstance(event, Sample) and event.rank == 0:
+            if isinstance(event, RankFailed) and event.kind in STOPPED_FROM_OUTSIDE:
+                self._asked_by(signal.SIGTERM)  # as its starter did, or will do, here
+            elif isinstance(event, RankFailed):
+                self._ask_to_end()
+            elif isinstance(event, Silent):
+                self._stuck[event.rank] = event.process
+            elif isinstance(event, Sample) and event.rank == 0:
                 self._sample = event
-        if has_failed or self._record.unwritable:
+        if self._record.unwritable:
             self._ask_to_end()
 
     def _empty_pipes(self) -> None:
@@ -222,15 +240,18 @@ class WorkerLife:
 
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
-            worth_a_step = self._has_begun and saves_something(self._spec)
-            decided = answer(number, self._stage, worth_a_step=worth_a_step)
             self._record.add(failure.asked_to_end(number, self._spec, time_s=time.time()))
-            if decided == "kill":
-                self._kill()
-            elif decided == "finish":
-                self._ask_to_finish()
-            else:
-                self._ask_to_end()
+            self._asked_by(number)
+
+    def _asked_by(self, signum: int) -> None:
+        worth_a_step = self._has_begun and saves_something(self._spec)
+        decided = answer(signum, self._stage, worth_a_step=worth_a_step)
+        if decided == "kill":
+            self._kill()
+        elif decided == "finish":
+            self._ask_to_finish()
+        else:
+            self._ask_to_end()
 
     def _ask_to_finish(self) -> None:
         if self._stage == "running":  # it is asked once
@@ -245,6 +266,8 @@ class WorkerLife:
 
     def _give_a_sign(self) -> None:
         """Record how long nothing has come, where that is long, and what the worker does."""
+        if self._limits.serves and not is_stuck(self._child.state()[0]):
+            self._watchdog.record_life(time.monotonic())
         if self._cpu is None and self._watchdog.silent_s(time.monotonic()) >= CPU_S:
             self._cpu = time.monotonic(), self._child.state()[1]
         found = self._watchdog.sign(time.monotonic())
@@ -266,9 +289,14 @@ class WorkerLife:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
             gpus = failure.gpu_words(self._sample, self._spec.devices)
-            self._hung = "; ".join([verdict, f"the worker {self._process()}", *([gpus] if gpus else [])])
+            others = [f"that of {self._host(rank)} {does}" for rank, does in self._stuck.items()]
+            worker = f"the worker {self._process()}"
+            self._hung = "; ".join([verdict, worker, *others, *([gpus] if gpus else [])])
             self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()
+
+    def _host(self, rank: int) -> str:
+        return f"{self._spec.servers[rank].host} (rank {rank})"
 
     def _too_late(self) -> None:
         if self._stage == "closing":
@@ -343,6 +371,11 @@ def _read(handle: int) -> bytes | None:
         return os.read(handle, _CHUNK_BYTES)
     except BlockingIOError:
         return None
+
+
+def _begins(event: Event) -> bool:
+    """Whether a worker begins with its steps, or a server with those of another host's."""
+    return isinstance(event, PlacementChecked) or (isinstance(event, PhaseBegun) and event.phase == SERVING)
 
 
 def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:

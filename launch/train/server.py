@@ -1,13 +1,16 @@
 """The child of a host that another host's process trains on: `... server SPEC_FILE RANK EVENTS_FD`.
 
-A TensorFlow server with the host's devices of the spec. It serves until SIGTERM; where it cannot, it writes a
-RankFailed to the pipe that the parent gave it.
+A TensorFlow server with the host's devices of the spec. It serves until its parent sends SIGTERM; where it
+cannot, it writes a RankFailed to the pipe that the parent gave it.
+
+It serves on at SIGINT, which asks a worker to finish its step, and at a SIGTERM of others: batch systems send
+it to every process of a job, and then rank 0 takes a last step, and saves.
 """
 
-import faulthandler
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,7 +23,10 @@ from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, en
 
 def main(arguments: list[str]) -> int:
     """Serve the devices of a rank and return the exit code."""
-    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in the threads of TensorFlow, too
+    ending = threading.Thread(target=_end_for_the_parent, name="ending", daemon=True)
+    ending.start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec_file, rank, events_fd = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
 
@@ -32,10 +38,10 @@ def main(arguments: list[str]) -> int:
     from gputopo.launch.train.inputs.reading.checks import Checks, register
     from gputopo.launch.train.placement import devices
 
-    checks = register(Checks())
+    _checks = register(Checks())
     cluster = devices.cluster_of(spec)
     try:
-        serving = tf.distribute.Server(
+        _serving = tf.distribute.Server(
             cluster, job_name=JOB, task_index=rank, protocol="grpc", config=devices.server_config(spec, rank)
         )
     except tf.errors.OpError as error:
@@ -52,9 +58,15 @@ def main(arguments: list[str]) -> int:
         )
         return failed.exit_code
     emit(PhaseBegun(time_s=time.time(), rank=rank, phase=SERVING))
-    while serving is not None and checks is not None:
-        signal.pause()
+    ending.join()
     return ExitCode.OK
+
+
+def _end_for_the_parent() -> None:
+    """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(ExitCode.OK)
 
 
 if __name__ == "__main__":

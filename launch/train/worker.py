@@ -3,7 +3,8 @@
 It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
 otherwise after a RankFailed with the reason. Its standard output and error belong to the parent.
 
-SIGINT ends it after the current step, with a checkpoint; SIGTERM ends it at once.
+SIGINT ends it after the current step, with a checkpoint. SIGTERM ends it at once, unless it saves something
+of its steps and has begun with them: batch systems send it to every process of a job, not to the parent only.
 """
 
 import faulthandler
@@ -20,13 +21,14 @@ from typing import Any
 from gputopo.launch.models.user_line import line_in
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.failure import MORE_SPACE, UNREACHABLE, asked_to_end
+from gputopo.launch.supervise.worker_life import saves_something
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import Event, MemoryPeak, RankFailed, encode_line
+from gputopo.values.run.events import Event, MemoryPeak, PlacementChecked, RankFailed, encode_line
 
 _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 
@@ -34,7 +36,8 @@ _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and return the exit code."""
     _end_by_sigterm()
-    stopped = _asked_by(signal.SIGINT)
+    came: list[int] = []
+    _note(signal.SIGINT, came)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
 
@@ -44,9 +47,13 @@ def main(arguments: list[str]) -> int:
         data = encode_line(event)
         while data:
             data = data[os.write(events_fd, data) :]
+        if isinstance(event, PlacementChecked) and saves_something(spec):
+            faulthandler.unregister(signal.SIGTERM)
+            _note(signal.SIGTERM, came)
+            faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
 
     try:
-        failure = _work(spec, emit, stopped)
+        failure = _work(spec, emit, lambda: bool(came))
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):
             _await_the_end()
         if failure is None:
@@ -73,11 +80,9 @@ def _await_the_end() -> None:
         signal.pause()
 
 
-def _asked_by(signum: signal.Signals) -> Callable[[], bool]:
-    """Return a function that returns whether the signal has come."""
-    came: list[int] = []
+def _note(signum: signal.Signals, came: list[int]) -> None:
+    """Note each of these signals that comes."""
     signal.signal(signum, lambda number, _: came.append(number))
-    return lambda: bool(came)
 
 
 def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bool]) -> RankFailed | None:

@@ -43,6 +43,13 @@ def hang() -> None:
 
 
 @behaviour
+def serves() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    send("phase", phase="serving")
+    hang()
+
+
+@behaviour
 def works() -> None:
     for number in range(1, 4):
         step(number)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,13 +19,13 @@ from gputopo.launch.drive.agent import begun
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, InputError
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.gathering.guest import Guest
     from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.hosts.gathering.messages import Joining, Reply, Start
+    from gputopo.launch.hosts.gathering.messages import End, Joining, Reply, Start
     from gputopo.launch.jobs.hosts.regrouping import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
@@ -198,7 +199,7 @@ def _take_part(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.gathering.messages import Start, Unused
+    from gputopo.launch.hosts.gathering.messages import End, Start, Unused
 
     address = address_of(allocation, hosts)
     bringing = joining_run(allocation, job.asked, machine, address, options, address)
@@ -207,12 +208,32 @@ def _take_part(
         note(f"this host is not needed: {reply.why}")
         return ExitCode.OK
     assert isinstance(reply, Start)
-    return _serve(reply, guest, bringing, machine, options)
+    try:
+        end = _served(reply, guest, bringing, machine, options)
+    except GputopoError as error:
+        failed = End(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
+        with contextlib.suppress(GputopoError):  # rank 0 is gone
+            guest.tell([_failure(failed)])
+        end = failed
+    if end.cause is None:
+        note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
+    else:
+        to_stderr(f"gputopo: {end.cause}\n  {end.hint}\n")
+    if end.exit_code:
+        guest.outlast()
+    return end.exit_code
 
 
-def _serve(
+def _failure(end: "End") -> RankFailed:
+    return RankFailed(
+        time_s=time.time(), kind="error", cause=end.cause or "", remedy=end.hint, exit_code=end.exit_code
+    )
+
+
+def _served(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
-) -> int:
+) -> "End":
+    """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.claims import claimed, claims_folder
     from gputopo.launch.jobs.hosts.serving import own_spec, serve
     from gputopo.launch.spec.env import worker_env
@@ -236,7 +257,7 @@ def _serve(
     cards = [gpu for gpu in machine.gpus if gpu.index in gpus]
     with contextlib.ExitStack() as held:
         held.enter_context(claimed(cards, claims_folder(os.environ), "gputopo run", on_problem=note))
-        end = serve(
+        return serve(
             spec,
             file,
             place,
@@ -246,11 +267,6 @@ def _serve(
             sampler=held.enter_context(RunWatch(gpus)),
             on_event=_show,
         )
-    if end.cause is None:
-        note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
-    else:
-        to_stderr(f"gputopo: {end.cause}\n  {end.hint}\n")
-    return end.exit_code
 
 
 def _folder(options: OutputOptions, rank: int) -> Path:

@@ -42,6 +42,9 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
             return "another host has failed; waiting for those that are left"
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
+        case Silent(rank=rank) if rank > 0:
+            host = next((one.host for one in devices if one.rank == rank), None)
+            return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
         case Silent():
             return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
         case Resumed():

@@ -26,7 +26,7 @@ from gputopo.launch.hosts.gathering.messages import (
     events_path,
     result_path,
 )
-from gputopo.launch.hosts.gathering.patience import JOIN_S, PATIENCE, Patience, Silence
+from gputopo.launch.hosts.gathering.patience import JOIN_S, LAST_S, PATIENCE, Patience, Silence
 from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
@@ -139,6 +139,20 @@ class Guest:
                     "see its output, and start all hosts again",
                 )
             return
+
+    def outlast(self, timeout_s: float = LAST_S) -> None:
+        """Wait until rank 0 has ended, at most so long, unless it is gone already.
+
+        For a host that ends by an error: mpirun, and srun --kill-on-bad-exit, end all others then, and rank 0
+        has not reported why.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self._silence.seconds and time.monotonic() < deadline_s:
+            try:
+                self._post(f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}", b"")
+            except _NO_ANSWER:
+                return
+            time.sleep(self.patience.retry_s)
 
     def _next_lines(self) -> list[bytes]:
         lines: list[bytes] = []

@@ -12,7 +12,7 @@ from gputopo.launch.hosts.gathering.patience import Patience, Silence
 from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import listed, shown
-from gputopo.values.run.events import RankFailed, Sample
+from gputopo.values.run.events import RankFailed, Sample, Silent
 
 MAX_STRANGERS = 8  # refused ones outside of the training that are remembered for the message. Ours.
 _NAME = re.compile(r"[\w.:%-]{1,255}")  # a host name or an address: what a terminal can show
@@ -151,7 +151,7 @@ class Roll:
     ) -> list[GuestEvent]:
         """Return the events that have not come before, with their rank, and times of rank 0's clock.
 
-        A sample has that of the host among those that train.
+        Samples and signs of life have that of the host among those that train.
 
         `first`: number of the first event, counted from 0; a request whose answer was lost comes again.
         `later_s`: by how much rank 0's clock is ahead of the host's. Raises ValueError where events between
@@ -289,7 +289,7 @@ class Roll:
         if isinstance(event, RankFailed):
             changed["cause"] = f"host {self.words(rank)}: {event.cause}"
         start = self._seats[rank].start
-        if isinstance(event, Sample) and start is not None:
+        if isinstance(event, Sample | Silent) and start is not None:
             changed["rank"] = _place(rank, start)
         if isinstance(event, Sample) and event.host is not None:
             changed["host"] = msgspec.structs.replace(event.host, time_s=event.host.time_s + later_s)

@@ -8,7 +8,6 @@ import math
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,12 +24,11 @@ from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, InputError
-from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed, Silent
+from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed
 
 _ENDED = "ended"  # kind of what ends a server when the run is over, or goes on with other servers
 # A server prints nothing while it serves, however long that is.
-_SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf))
+_SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
 
 
 def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
@@ -83,9 +81,9 @@ def serve(
         if isinstance(event, PhaseBegun) and event.phase == SERVING:
             telling.serves(number)
         over = isinstance(event, RankFailed) and event.kind == _ENDED
-        # A server that serves is silent, and that is no news.
-        if isinstance(event, GuestEvent) and not over and not isinstance(event, Silent):
-            telling.put(of_host(event, spec.servers[rank].host))
+        if isinstance(event, GuestEvent) and not over:
+            host = spec.servers[rank].host
+            telling.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
 
     with (
         Telling(guest) as telling,
@@ -95,7 +93,7 @@ def serve(
         failed: RankFailed | None = None
         while failed is None or (failed.kind == _ENDED and telling.end is None):
             if telling.start is not None and telling.start.number > number:
-                number, spec = telling.start.number, _next(telling.start, file, telling)
+                number, spec = telling.start.number, _next(telling.start, file)
             record = Record(None, tell)
             sources: list[EventSource] = [_ServersEnd(telling, number)]
             sources += [] if samples is None else [samples]
@@ -107,20 +105,20 @@ def serve(
     return telling.end or End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
-def _next(start: Start, file: Path, telling: Telling) -> RunSpec:
+def _next(start: Start, file: Path) -> RunSpec:
     """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
-    try:
-        schema.write(file, spec)
-    except InputError as error:
-        code = int(ExitCode.HARDWARE)
-        telling.put(
-            RankFailed(
-                time_s=time.time(), kind="disk_full", cause=error.what, remedy=error.hint, exit_code=code
-            )
-        )
-        raise
+    schema.write(file, spec)
     return spec
+
+
+def _of_server(event: GuestEvent, host: str, log: Path) -> GuestEvent:
+    """Return the event of a server in words for rank 0, which has a worker and a log of its own."""
+    if not isinstance(event, RankFailed):
+        return event
+    cause = event.cause.replace("the worker", "its TensorFlow server")
+    remedy = event.remedy.replace("worker.log in the run folder", f"{log} on {host}")
+    return replace(event, cause=cause, remedy=remedy)
 
 
 def of_host(event: GuestEvent, host: str) -> GuestEvent:

@@ -56,8 +56,8 @@ class Later(Generic[T]):
     def _run(self) -> None:
         self._results.append(self._work())
 
-    def result(self) -> T:
-        self._thread.join(10)
+    def result(self, within_s: float = 10) -> T:
+        self._thread.join(within_s)
         assert self._results, "it has not ended, or failed"
         return self._results[0]
 

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,15 @@ def test_each_gpu_has_whole_records_one_every_few_seconds(tmp_path: Path) -> Non
     assert [file.parent.name for file in files] == ["gpu_0", "gpu_1"]
     framings = [walk(file) for file in files]
     assert [(one.records, one.damage) for one in framings] == [(1 + 3, None)] * 2  # at 0, 5 and 10 s
-    assert "tensorflow" not in sys.modules
+
+
+def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
+    writes = (
+        "import sys; from pathlib import Path; from tests.launch.supervise.test_scalars import written; "
+        "written(Path(sys.argv[1]), 12); sys.exit('tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", writes, str(tmp_path / "board")], check=True)
+    assert list(tmp_path.glob("board/gpu_*/events.out.tfevents.*"))
 
 
 def test_gpus_of_several_hosts_have_folders_with_their_hosts(tmp_path: Path) -> None:

@@ -1,8 +1,18 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise.watchdog import LATE_S, LOOK_S, Patience, Watchdog, of_seconds, process_words
+from gputopo.launch.supervise.watchdog import (
+    LATE_S,
+    LOOK_S,
+    Patience,
+    Watchdog,
+    is_stuck,
+    of_seconds,
+    process_words,
+)
 from gputopo.values.run.events import (
     CheckpointSaved,
     Event,
@@ -149,6 +159,14 @@ def test_what_a_silent_process_does_is_seen_from_its_state_and_cpu_time(
     state: str, cpus: float, words: str
 ) -> None:
     assert process_words(state, cpus).startswith(words)
+
+
+def test_what_can_run_is_not_silent_where_silence_is_no_news() -> None:
+    watchdog = Watchdog(Patience(start_s=math.inf), 0.0)
+    watchdog.record_life(1000.0)
+    assert watchdog.sign(1005.0) is None
+    assert watchdog.sign(1011.0) == (11.0, "starting TensorFlow and building the model")
+    assert [is_stuck(state) for state in "RSTtDZ"] == [False, False, True, True, True, False]
 
 
 def test_a_stall_timeout_counts_for_steps_whatever_they_usually_take() -> None:

@@ -23,12 +23,16 @@ pytestmark = pytest.mark.tensorflow
 COLLECTIVE = {"variable_update": "replicated", "all_reduce": "collective", "ps_device": None}
 
 
-def test_a_server_that_is_killed_ends_the_training_with_its_host(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_ends_the_training_and_one_that_others_ask_to_end_does_not(
+    tmp_path: Path,
+) -> None:
     endless = spec_of(3, 1, num_batches=1_000_000, ps_device=device_name("CPU", 0, 1))
     with serving(tmp_path, endless) as servers:
 
         def kill(_: int, event: Event) -> None:
             if isinstance(event, Step) and event.step == 1:
+                os.kill(servers[1], signal.SIGTERM)  # as batch systems do: not by the parent
+            elif isinstance(event, Step) and event.step == 5:
                 os.kill(servers[2], signal.SIGKILL)
 
         code, events = watched(tmp_path, endless, kill)
