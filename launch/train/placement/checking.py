@@ -25,13 +25,17 @@ _HOST_OPS = {"Timestamp", "ReadVariableOp"}
 
 
 def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
-    """Run once and count the ops of each tower by the device they were placed on: {(tower, device): ops}.
+    """Run once, with all variables as they were assigned (`devices.settle`), and count the ops of each tower.
 
-    The count is None where this TensorFlow does not return its graphs.
+    By the device they were placed on: {(tower, device): ops}. The count is None where this TensorFlow does not
+    return its graphs.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context  # no public name for the executed graphs
 
+    from gputopo.launch.train.placement.devices import settle
+
+    settle()
     current = context.context()
     if not hasattr(current, "enable_graph_collection"):
         return run(), None

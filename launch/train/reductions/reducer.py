@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.train.placement.devices import home
+from gputopo.launch.train.placement.devices import home, settle
 from gputopo.values.errors import HardwareError
 from gputopo.workload.spreading import MIN_CHUNK
 
@@ -73,7 +73,9 @@ def self_test(
         with home():
             return reducer([values])[0]
 
-    for device, total in zip(devices, tf.compat.v1.wrap_function(reduce, [])(), strict=True):
+    graph = tf.compat.v1.wrap_function(reduce, [])
+    settle()  # variables of the reduction itself
+    for device, total in zip(devices, graph(), strict=True):
         found = total.numpy()
         if not np.array_equal(found, expected):
             wrong = tuple(np.argwhere(found != expected)[0])

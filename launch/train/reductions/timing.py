@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.train.placement.devices import HOST, home
+from gputopo.launch.train.placement.devices import HOST, home, settle
 from gputopo.launch.train.reductions.reducer import Reducer
 from gputopo.values.errors import HardwareError
 
@@ -37,6 +37,7 @@ class Bench:
                     row.append(tf.Variable(np.resize(pattern.astype(np.float32), shape)))
             self.bytes += row[0].shape.num_elements() * row[0].dtype.size
             self._sources.append(row)
+        settle()
 
     def check(self, reducer: Reducer, name: str) -> None:
         """Reduce once and compare every number of every sum on every device. Raises WrongSumError."""

@@ -57,6 +57,40 @@ def test_a_server_that_is_killed_in_a_collective_ends_the_training_with_its_host
     assert f"n2 (rank 2) at {endless.servers[2].address}" in failed.cause
 
 
+# Without waiting some of the variables are those of the round before, in a third of the rounds.
+_ASSIGN = """
+import sys
+import msgspec, numpy as np, tensorflow as tf
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement import checking, devices
+from gputopo.values import schema
+spec = schema.decode(open(sys.argv[1], "rb").read(), RunSpec, origin="")
+devices.set_up(spec)
+with devices.joined(spec):
+    there = spec.devices[1].device
+    with tf.device(there):
+        variables = [tf.Variable(tf.zeros(1_000_000)) for _ in range(20)]
+    def read():
+        with tf.device(there):
+            return [tf.reduce_min(one.read_value()) for one in variables]
+    graph = tf.compat.v1.wrap_function(read, [])
+    for number in range(1, 13):
+        for one in variables:
+            one.assign(np.full(1_000_000, number, np.float32))
+        found, _ = checking.run_and_collect(lambda: [float(one.numpy()) for one in graph()])
+        assert found == [number] * 20, found
+"""
+
+
+def test_the_first_step_has_the_values_that_were_assigned_on_other_hosts(tmp_path: Path) -> None:
+    spec = spec_of(2, 1)
+    file = tmp_path / "spec.json"
+    schema.write(file, spec)
+    with serving(tmp_path, spec):
+        done = run_program("-c", _ASSIGN, str(file))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_the_exchange_between_hosts_is_chosen_by_its_time_where_none_is_asked_for(tmp_path: Path) -> None:
     spec = spec_of(2, 1, variable_update="replicated", ps_device=None)
     with serving(tmp_path, spec):
