@@ -27,8 +27,8 @@ _HOST_OPS = {"Timestamp", "ReadVariableOp"}
 def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
     """Run once, with all variables as they were assigned (`devices.settle`), and count the ops of each tower.
 
-    By the device they were placed on: {(tower, device): ops}. The count is None where this TensorFlow does not
-    return its graphs.
+    By the device they were placed on: {(tower, device): ops}. The count is None where this TensorFlow does
+    not return its graphs.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context  # no public name for the executed graphs
