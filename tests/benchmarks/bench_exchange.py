@@ -156,7 +156,9 @@ def main(model: str, rounds: int, python: str) -> int:
         for number in range(rounds):
             for name, ask in asks.items():
                 found.setdefault(name, []).append(statistics.median(ask() for _ in range(CALLS)))
-            print(f"round {number + 1}:", ", ".join(f"{name} {one[-1]:.0f} ms" for name, one in found.items()))
+            print(
+                f"round {number + 1}:", ", ".join(f"{name} {one[-1]:.0f} ms" for name, one in found.items())
+            )
     for name in list(found)[1:]:
         ratios = [a / b for a, b in zip(found[COPIES], found[name], strict=True)]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
