@@ -106,8 +106,8 @@ Over several hosts:
 
 {_table(("method", "gradients are"), all_reduce.BETWEEN_HOSTS)}
 Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
-ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used where it
-is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
+where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 
