@@ -98,7 +98,17 @@ From: the program whose network of this name it is; that of tensorpack's ResNet 
 def reductions() -> str:
     """Return the page of the reductions."""
     rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.MEANINGS.items()]
-    return "# reductions: how --all-reduce adds gradients\n\n" + _table(("method", "gradients are"), rows)
+    table = _table(("method", "gradients are"), rows)
+    return f"""# reductions: how --all-reduce adds gradients
+
+{table}
+Over several hosts:
+
+{_table(("method", "gradients are"), all_reduce.BETWEEN_HOSTS)}
+Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
+ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
+where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+"""
 
 
 def formats() -> str:

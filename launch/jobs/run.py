@@ -87,7 +87,9 @@ def supervise(
         on_event(event)
 
     def may_restart(failed: RankFailed) -> bool:
-        goes_on = restarting.may_restart(failed) or (group is not None and restarting.is_loss(failed))
+        goes_on = restarting.may_restart(failed) or (
+            group is not None and group.may_lose and restarting.is_loss(failed)
+        )
         return restarts > 0 and goes_on
 
     with (

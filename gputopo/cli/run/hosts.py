@@ -88,13 +88,14 @@ def _lead(
 def _group(
     meeting: "Meeting", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
 ) -> "Regrouping | None":
-    """Return what goes on without hosts that are lost, where that was asked for. Raises UsageError."""
-    if options.min_hosts is None:
+    """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
+    if options.min_hosts is None and not options.restart:
         return None
     from gputopo.launch.jobs.hosts.regrouping import Regrouping
     from gputopo.launch.jobs.restarting import require_losable
 
-    require_losable(spec, options.min_hosts, options.restart)
+    if options.min_hosts is not None:
+        require_losable(spec, options.min_hosts, options.restart)
     return Regrouping(meeting, options.min_hosts, hosts.join_timeout)
 
 

@@ -1,4 +1,4 @@
-"""The other hosts of a run that may lose some: who is left after a failure, and serves what goes on."""
+"""The other hosts of a run that may start again: who is left after a failure, and serves what goes on."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,12 +20,13 @@ Wait = Callable[[Callable[[], bool], float], bool | None]
 
 
 class Regrouping:
-    """Goes on with the hosts that are left, as long as there are `least`, rank 0 among them.
+    """Goes on with the hosts that are left, as long as there are `least`, rank 0 among them; None: with all.
 
     `timeout_s`: until all of them must have started their servers again. For the launcher's main thread.
     """
 
-    def __init__(self, meeting: "Meeting", least: int, timeout_s: float) -> None:
+    def __init__(self, meeting: "Meeting", least: int | None, timeout_s: float) -> None:
+        self.may_lose = least is not None
         self._meeting = meeting
         self._least = least
         self._timeout_s = timeout_s
@@ -37,8 +38,9 @@ class Regrouping:
         """Return the rest of a run for the hosts that are left, once their servers are there, and the cause.
 
         `spec`: as the run began; `failed`: why its last worker ended; `counted`: its steps that are saved.
-        None where it cannot go on: `note` got the reason, or a signal came. After a failure of rank 0's
-        worker alone the servers serve on.
+        None where it cannot go on: `note` got the reason, or a signal came. Servers start again also after a
+        failure of rank 0's worker alone: what it had on them stays for minutes, and collectives of another
+        process wait for it.
         """
         meeting, before = self._meeting, self._lost
         # The worker sees that a server is gone, and not always whose; its host says why, or falls silent.
@@ -52,10 +54,8 @@ class Regrouping:
                 note(f"Training cannot go on without this host: {error.what}.")
                 return None, ""
             rest = continued(fewer, counted)
-            if rest is None or not self._are_enough(fewer, note):
+            if rest is None or not self._are_enough(spec, fewer, note):
                 return None, ""
-            if lost == before and not failed.rank:
-                return rest, failed.cause
             meeting.start_again(schema.encode(rest))
             came = wait(partial(self._is_settled, lost), self._timeout_s)
             if came is None:
@@ -69,9 +69,14 @@ class Regrouping:
     def _is_settled(self, lost: Mapping[int, str]) -> bool:
         return self._meeting.serving() or self._meeting.lost() != lost
 
-    def _are_enough(self, fewer: RunSpec, note: Callable[[str], None]) -> bool:
-        left = len(fewer.ranks)
-        if left < self._least:
+    def _are_enough(self, spec: RunSpec, fewer: RunSpec, note: Callable[[str], None]) -> bool:
+        left, needed = len(fewer.ranks), self._least or len(spec.ranks)
+        if left < needed:
             hosts = f"{left} host{' is' if left == 1 else 's are'}"
-            note(f"Training cannot go on: {hosts} left, and --min-hosts is {self._least}.")
-        return left >= self._least
+            why = (
+                f"--min-hosts is {needed}"
+                if self.may_lose
+                else f"without --min-hosts all {needed} are needed"
+            )
+            note(f"Training cannot go on: {hosts} left, and {why}.")
+        return left >= needed

@@ -111,14 +111,24 @@ def test_a_server_that_could_not_be_reached_although_all_hosts_are_there_is_star
     assert (ranks(rest), cause) == ((0, 1, 2, 3), "c")
 
 
-def test_after_a_failure_of_rank_0_alone_the_servers_serve_on() -> None:
-    hosts = Hosts({})
+def test_after_a_failure_of_rank_0_alone_the_servers_start_again() -> None:
+    hosts = Hosts({}, {})
     group = group_of(hosts)
     hosts.lose(2)
     hosts.rest(group, host_failed("killed", 137, rank=2))
     rest, cause = hosts.rest(group, host_failed("hung", 3, rank=0))
     assert (ranks(rest), cause) == ((0, 1, 3), "c")
-    assert len(hosts.specs) == 1
+    assert [one.ranks for one in hosts.specs] == [(0, 1, 3), (0, 1, 3)]
+
+
+def test_where_no_host_may_be_lost_one_that_does_not_start_again_ends_it() -> None:
+    hosts = Hosts(LATE)
+    group = Regrouping(hosts, None, 60.0)  # type: ignore[arg-type]
+    assert not group.may_lose
+    assert hosts.rest(group, host_failed("killed", 137, rank=0)) == (None, "")
+    assert hosts.noted == [
+        "Training cannot go on: 3 hosts are left, and without --min-hosts all 4 are needed."
+    ]
 
 
 @pytest.mark.parametrize(("least", "goes_on"), [(1, True), (2, True), (3, False)])
