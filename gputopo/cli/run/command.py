@@ -3,16 +3,16 @@
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
 from gputopo.cli.hosts.exporting import exports_hosts
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
-from gputopo.cli.plan.options import PlanOptions, update_of
+from gputopo.cli.plan.options import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
+from gputopo.cli.run.implied import as_strategy_reduces, implied_update, strategy_has_copies
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import Allocation, find
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
 
-# Options of a run, as typed, that need replicas, or a parameter server.
-_OF_REPLICAS = (
-    "all_reduce",
-    "gradient_repacking",
-    "agg_small_grads_max_bytes",
-    "agg_small_grads_max_group",
-    "fp16_transfer",
-)
-_OF_A_SERVER = ("staged_vars", "async")
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
     *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children", "no_affinity"),
@@ -327,15 +318,6 @@ def request_of(
     )
 
 
-def as_strategy_reduces(chosen: "Target", asked: Mapping[str, Any]) -> "Target":
-    """Return the target without a reduction where a strategy of tf.distribute has its own."""
-    if not strategy_has_copies(asked):
-        return chosen
-    from gputopo.launch.spec.prepare import reduced_by_strategy
-
-    return replace(chosen, plan=reduced_by_strategy(chosen.plan))
-
-
 def choose_and_claim(
     machine: "Machine", choose: "Callable[[Mapping[int, str]], Target]", claims: contextlib.ExitStack | None
 ) -> "Target":
@@ -359,29 +341,6 @@ def _is_predicted(placement: Mapping[str, Any], training: Mapping[str, Any]) -> 
             "leave one of them out",
         )
     return other is None
-
-
-def implied_update(asked: Mapping[str, Any]) -> str:
-    """Return the --variable-update that the options need, where it was left to gputopo."""
-    update = update_of(asked.get("variable_update", "auto"))
-    if update != "auto":
-        return update
-    relaxed = str(asked.get("variable_consistency", "")).lower() == "relaxed"
-    if relaxed or any(asked.get(name) for name in _OF_REPLICAS):
-        return "replicated"
-    return "parameter_server" if any(asked.get(name) for name in _OF_A_SERVER) else update
-
-
-def strategy_has_copies(asked: Mapping[str, Any]) -> bool:
-    """Whether --strategy alone decides where variables are, and that is on every device. Raises UsageError.
-
-    What was asked for beside it is planned as it was typed, so that the rules of the core can refuse it.
-    """
-    if "strategy" not in asked or "ps" in asked or implied_update(asked) != "auto":
-        return False
-    from gputopo.launch.spec.strategy_names import read
-
-    return read(asked["strategy"]).kind != "central"
 
 
 def _refuse_for_program(

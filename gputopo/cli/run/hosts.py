@@ -59,7 +59,7 @@ def _lead(
 ) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
-    from gputopo.cli.run.command import as_strategy_reduces
+    from gputopo.cli.run.implied import as_strategy_reduces
     from gputopo.launch.hosts.gathering.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
