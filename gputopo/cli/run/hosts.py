@@ -235,7 +235,7 @@ def _served(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
-    from gputopo.launch.jobs.claims import claimed, claims_folder
+    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
     from gputopo.launch.jobs.hosts.serving import own_spec, serve
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
@@ -257,7 +257,10 @@ def _served(
     )
     cards = [gpu for gpu in machine.gpus if gpu.index in gpus]
     with contextlib.ExitStack() as held:
-        held.enter_context(claimed(cards, claims_folder(os.environ), "gputopo run", on_problem=note))
+        try:
+            held.enter_context(claimed(cards, claims_folder(os.environ), "gputopo run", on_problem=note))
+        except ClaimedError as error:
+            raise never_free() from error
         return serve(
             spec,
             file,
