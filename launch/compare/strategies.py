@@ -18,7 +18,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import MULTI_WORKER, StrategyName
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, unequal_batches
-from gputopo.launch.train.marks import Marks, clock, row_of
+from gputopo.launch.train.marks.reading import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state

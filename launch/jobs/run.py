@@ -16,7 +16,7 @@ from gputopo.launch.jobs import batch_search, restarting
 from gputopo.launch.jobs.hosts.regrouping import Regrouping
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import failure
-from gputopo.launch.supervise.job import workers
+from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
@@ -100,40 +100,64 @@ def supervise(
         sources = tuple(one for one in (others, samples) if one is not None)
         record.begin(spec, known or Known())
         if not record.unwritable:
-            running.run(spec, lambda fd: command(folder.spec, fd), record, folder.log, sources)
-        current, known = spec, known or Known()
-        for number in range(1, restarts + 1):
-            failed = record.restartable
-            if failed is None:
-                break
-            wait = partial(running.wait, current, record, sources)
-            rest, cause = restarting.continued(spec, kept.counted), failed.cause
-            if group is not None:
-                if failed.rank:
-                    record.add(PhaseBegun(time_s=time.time(), phase=REGROUPING))
-                rest, cause = group.rest(spec, failed, kept.counted, wait, record.note)
-            if rest is None:
-                break
-            file = folder.path / f"restart-{number}.json"
-            fewer = restarting.fewer_of(current, rest, known)
-            current, known = rest, known if fewer is None else fewer.known
-            with contextlib.suppress(InputError):  # a full disk: the failure stands
-                schema.write(file, rest)
-                record.restart()
-                record.add(
-                    Restarted(
-                        time_s=time.time(),
-                        number=number,
-                        of=restarts,
-                        cause=cause,
-                        steps=kept.trained,
-                        fewer=fewer,
-                    )
-                )
-                kept.begin_again()
-                running.run(rest, partial(command, file), record, folder.log, sources)
+            work = _Work(spec, folder, command, record, running, sources)
+            work.run(spec, folder.spec)
+            _restart(work, kept, restarts, known or Known(), group)
         if finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
             batch_search.find(spec, folder, record, running, command)
         record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
     return Outcome(code, record.summary.result(), running.stopped is not None)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run's workers, one after the other, in one record. `spec`: as the run began."""
+
+    spec: RunSpec
+    folder: RunFolder
+    command: batch_search.WorkerCommand
+    record: Record
+    running: Workers
+    sources: tuple[EventSource, ...]
+
+    def run(self, spec: RunSpec, file: Path) -> None:
+        """Run a worker to its end; `file` holds its spec."""
+        self.running.run(spec, partial(self.command, file), self.record, self.folder.log, self.sources)
+
+
+def _restart(
+    work: _Work, kept: restarting.Kept, restarts: int, known: Known, group: Regrouping | None
+) -> None:
+    """Go on from the latest checkpoint after each failure by chance, this often at most."""
+    record, current = work.record, work.spec
+    for number in range(1, restarts + 1):
+        failed = record.restartable
+        if failed is None:
+            return
+        wait = partial(work.running.wait, current, record, work.sources)
+        rest, cause = restarting.continued(work.spec, kept.counted), failed.cause
+        if group is not None:
+            if failed.rank:
+                record.add(PhaseBegun(time_s=time.time(), phase=REGROUPING))
+            rest, cause = group.rest(work.spec, failed, kept.counted, wait, record.note)
+        if rest is None:
+            return
+        file = work.folder.path / f"restart-{number}.json"
+        fewer = restarting.fewer_of(current, rest, known)
+        current, known = rest, known if fewer is None else fewer.known
+        with contextlib.suppress(InputError):  # a full disk: the failure stands
+            schema.write(file, rest)
+            record.restart()
+            record.add(
+                Restarted(
+                    time_s=time.time(),
+                    number=number,
+                    of=restarts,
+                    cause=cause,
+                    steps=kept.trained,
+                    fewer=fewer,
+                )
+            )
+            kept.begin_again()
+            work.run(rest, file)

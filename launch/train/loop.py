@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.exchanged import host_exchanges
+from gputopo.launch.train.marks.hosts import host_exchanges
 from gputopo.launch.train.placement import checking
 from gputopo.runs.speed.steadiness import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError

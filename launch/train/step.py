@@ -16,10 +16,11 @@ from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.drills import Drills, drilled
-from gputopo.launch.train.exchange_marks import exchange_marks
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
-from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
+from gputopo.launch.train.marks.exchange import exchange_marks
+from gputopo.launch.train.marks.hosts import HostClocks
+from gputopo.launch.train.marks.reading import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups

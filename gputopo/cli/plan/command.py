@@ -293,8 +293,9 @@ def _measured(
 
     As `run` plans: for logical CPU devices where there is no GPU.
     """
+    from gputopo.cli.run.asked import placed
     from gputopo.cli.run.autotune import plan_fastest
-    from gputopo.cli.run.command import choose_and_claim, placed
+    from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.implied import implied_update
     from gputopo.launch.spec import target
     from gputopo.launch.supervise.process.cpus import usable_cpus

@@ -135,7 +135,7 @@ class Cells:
     def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
         """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
         from gputopo.cli.run import training as core
-        from gputopo.cli.run.command import placed, request_of
+        from gputopo.cli.run.asked import placed, request_of
         from gputopo.cli.run.implied import as_strategy_reduces
         from gputopo.cli.run.options import OutputOptions
         from gputopo.launch.jobs.trials import trial_of

@@ -25,7 +25,7 @@ from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import ScaleReport, StepOutcome
-from gputopo.launch.train.marks import Marks, clock
+from gputopo.launch.train.marks.reading import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet

@@ -16,7 +16,7 @@ from gputopo.launch.compare.keras_methods.recipes import Recipe, rows_of_towers
 from gputopo.launch.models.keras.building import summed
 from gputopo.launch.models.keras.checks import is_seed
 from gputopo.launch.models.keras.shapes import only
-from gputopo.launch.train.marks import Marks, clock
+from gputopo.launch.train.marks.reading import Marks, clock
 from gputopo.launch.train.placement.devices import HOST
 
 Tensor = Any

@@ -20,7 +20,8 @@ from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
 from gputopo.launch.train.loop import Loop, StepOutcome, Stopped, VariableSets, never
-from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
+from gputopo.launch.train.marks.hosts import HostClocks
+from gputopo.launch.train.marks.reading import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import place

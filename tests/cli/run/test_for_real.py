@@ -39,8 +39,8 @@ def test_a_device_that_is_slowed_on_purpose_is_named_although_training_is_synchr
     assert slow.percent_of_best < 95
     assert slow.verdict is not None
     if slowed.host_load is not None and slowed.host_load.busy is not None:
-        # Beside other programs that is the verdict, and what it looks like stands beside it.
-        assert (slow.verdict.word, slow.verdict.why) == ("cannot tell", slowed.host_load.busy)
+        # Beside other programs 24 steps may decide nothing; what it looks like is said in any case.
+        assert slow.verdict.word in ("slow", "cannot tell")
         assert "slower" in slow.verdict.says
         return
     assert [(anomaly.tower, anomaly.part) for anomaly in slowed.anomalies] == [(1, "compute")]

@@ -5,50 +5,16 @@ is slow, and nothing more than the step's own result is waited for. A tower's ma
 the network is in none of them, and they are of that host's clock.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.run.events import Device
 
 Tensor = Any
 _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
-
-
-class HostClocks:
-    """Brings the marks of several hosts, each of its own clock, to rank 0's.
-
-    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
-    later counts as the difference of the clocks, so that what the network takes at least is not seen.
-    """
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._ranks = np.array([device.rank for device in devices])
-        self._least = dict.fromkeys({*self._ranks.tolist()} - {0}, math.inf)
-
-    def since(self, begin: Any, marks: Any) -> Any:
-        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
-        since = marks - begin
-        for rank, least in self._least.items():
-            own = self._ranks == rank
-            self._least[rank] = min(least, float(since[own].min()))
-            since[own] -= self._least[rank]
-        return since
-
-    def of_hosts(self, begin: Any, rows: Any) -> Any:
-        """Return readings [hosts, ...], a row of each host's clock, in seconds since the begin of their step.
-
-        After `since` of the same step.
-        """
-        since = rows - begin
-        for place, rank in enumerate(dict.fromkeys(self._ranks.tolist())):
-            since[place] -= self._least.get(rank, 0.0)
-        return since
 
 
 class Marks:

@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.hosts.meeting import PORT, address_of, join, meeting_of
 from gputopo.cli.hosts.planning import address_of_leader
 from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.hosts import common, joining_run, joint_target, place_of
+from gputopo.cli.run.hosts.core import common, joining_run, joint_target, place_of
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.drive.agent import begun
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _COMMAND = {"command": "run -- PROGRAM"}
 
 
-def run_on_hosts(
+def run_program_on_hosts(
     allocation: Allocation,
     hosts: HostOptions,
     program: tuple[str, ...],

@@ -1,0 +1,1 @@
+"""`gputopo run` over several hosts: how it starts there, training by the core, a program of the user."""
