@@ -135,9 +135,9 @@ def _cells(
     claims: contextlib.ExitStack,
 ) -> "tuple[Target, list[Cell], MakeCell]":
     """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
-    from gputopo.cli.run import training as core
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.options import OutputOptions
+    from gputopo.cli.run.required import require_runnable
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.launch.jobs.screen import Cell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
@@ -180,7 +180,7 @@ def _cells(
         )
         one = planned(wanted)
         spec = spec_of(one, request.model or "", asked, **asked)
-        core.require_runnable(one, spec, OutputOptions())
+        require_runnable(one, spec, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
         return Cell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))

@@ -13,6 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.required import require_runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -42,7 +43,7 @@ def train_fastest(
     from gputopo.report.runs.autotune import autotune_lines, autotune_note
 
     _refuse(target, spec, options)
-    core.require_runnable(target, spec, options)
+    require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)
@@ -71,7 +72,7 @@ def plan_fastest(
     plan, options = target.plan, OutputOptions(autotune=count)
     assert plan.model is not None
     spec = _spec_of(target, plan.model, asked, training)
-    core.require_runnable(target, spec, options)
+    require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)

@@ -98,10 +98,11 @@ def _run_here(asked: Asked) -> int:
 
             return run_own(program, chosen, options)
         from gputopo.cli.run import training as core
+        from gputopo.cli.run.required import require_runnable
 
         spec = asked.spec_of(chosen)
         if declared:
-            core.require_runnable(chosen, spec, options)
+            require_runnable(chosen, spec, options)
             words = ["--model", str(asked.model)]
             words += start.words_of(declared, {**asked.training.typed, **asked.showing.typed})
             words += [] if asked.is_predicted else start.placement_words(declared, asked.placement.typed)

@@ -4,31 +4,28 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import is_lost_terminal, note, to_stderr, tolerating_stderr_errors, unwritten
-from gputopo.cli.run.options import OutputOptions, Shape
+from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.required import require_files_of, require_runnable
+from gputopo.cli.run.showing.display import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
-from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.process import signals
-from gputopo.launch.supervise.scalars import SampleScalars
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.plan import summary_lines
-from gputopo.values.errors import ExitCode, GputopoError, InputError, UsageError
-from gputopo.values.option import shown
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
-    from gputopo.cli.run.metrics_file import MetricsFile
     from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.hosts.gathering.messages import End
     from gputopo.launch.jobs.hosts.regrouping import Regrouping
@@ -36,99 +33,12 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
     from gputopo.values.machine import Machine
-    from gputopo.values.run.events import Event
     from gputopo.values.run.result import Result
     from gputopo.values.run.verdict import Known
 
 _FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
 _FUTURE_EVENTS_FD = 3
 _Ending = GputopoError | KeyboardInterrupt | signals.EndedError
-
-
-class RunDisplay:
-    """Progress of runs on stderr and, where they are the output, log lines on stdout.
-
-    Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
-    """
-
-    def __init__(
-        self,
-        shape: Shape,
-        display_every: int | None,
-        predicted: Sequence[str] = (),
-        prometheus: str | None = None,
-        on_anomaly: str | None = None,
-    ) -> None:
-        """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start.
-
-        `prometheus`: the file for the metrics of each run. `on_anomaly`: what is told of anomalies.
-        """
-        self._prometheus = prometheus
-        self._on_anomaly = on_anomaly
-        self._prints_log = shape == "tf-cnn-log"
-        self._every = display_every
-        self._predicted = predicted
-        self._unwritten: InputError | None = None
-
-    @contextlib.contextmanager
-    def one_run(self) -> "Iterator[Callable[[Event], None]]":
-        """Return the function to call with each event of a run."""
-        from gputopo.report.runs.progress import Progress
-        from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
-
-        log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
-        metrics = self._metrics_file()
-        with contextlib.ExitStack() as stack:
-            # It ends before the display: what it reports is shown.
-            progress = stack.enter_context(Progress(display_every=self._every))
-            alarm = None if self._on_anomaly is None else Alarm(self._on_anomaly, note)
-            if alarm is not None:
-                stack.callback(alarm.close)
-            scalars = stack.enter_context(contextlib.closing(SampleScalars(note)))
-
-            def on_event(event: "Event") -> None:
-                with tolerating_stderr_errors():
-                    progress.event(self._with_prediction(event))
-                if metrics is not None:
-                    metrics.event(event)
-                if alarm is not None:
-                    alarm.event(event)
-                scalars.event(event)
-                if log is not None:
-                    self._print(log.lines(event))
-
-            yield on_event
-
-    def _metrics_file(self) -> "MetricsFile | None":
-        if self._prometheus is None:
-            return None
-        from gputopo.cli.run.metrics_file import MetricsFile
-
-        return MetricsFile(Path(self._prometheus), note)
-
-    def require_written(self) -> None:
-        """Raise InputError if log lines could not be written."""
-        if self._unwritten is not None:
-            raise self._unwritten
-
-    def _with_prediction(self, event: "Event") -> "Event":
-        from gputopo.values.run.events import RunStarted
-
-        if not (self._predicted and isinstance(event, RunStarted)):
-            return event
-        return msgspec.structs.replace(event, says=(*event.says, *self._predicted))
-
-    def _print(self, lines: Sequence[str]) -> None:
-        if self._unwritten is not None:
-            return
-        try:
-            for line in lines:
-                print(line, flush=True)
-        except BrokenPipeError:
-            raise  # the reader has closed the pipe
-        except OSError as error:
-            if not is_lost_terminal(error):
-                self._unwritten = unwritten(error)
 
 
 def train(
@@ -145,7 +55,7 @@ def train(
     """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
-    _require_files(spec)
+    require_files_of(spec)
     display = RunDisplay(
         options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
     )
@@ -164,22 +74,6 @@ def train(
 
 def _folder(options: OutputOptions) -> Path | None:
     return None if options.output is None else Path(options.output)
-
-
-def _require_repeatable(spec: "RunSpec") -> None:
-    """Raise UsageError for files of the first repeat that would disturb the second."""
-    saved = spec.lifecycle
-    saves = spec.task == "train"  # an evaluation only reads
-    for option, folder in (
-        ("--checkpoints", saved.checkpoints if saves else None),
-        ("--export", saved.export),
-        ("--tensorboard", saved.tensorboard),
-    ):
-        if folder is not None:
-            raise UsageError(
-                f"--repeats cannot be combined with {option}: all repeats would write to {folder}",
-                f"leave {option} out, or run once without --repeats",
-            )
 
 
 def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay) -> int:
@@ -353,67 +247,6 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
     return code
 
 
-def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
-    """Check before the worker starts what is cheap to see here. Raises GputopoError."""
-    from gputopo.launch.spec.memory_check import require_memory
-    from gputopo.launch.spec.rules.numerics import require_numerics
-    from gputopo.launch.supervise.process.oom import memory_bytes
-
-    if options.repeats > 1:
-        _require_repeatable(spec)
-    if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
-        raise UsageError(
-            "--restart goes on from a checkpoint, and this run has none",
-            "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
-        )
-    if options.restart and spec.rank is not None:
-        raise UsageError(
-            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
-            "have to start again",
-            "leave --restart out; after a failure start all hosts again with --resume",
-        )
-    if spec.lifecycle.trace_steps and options.output is None:
-        _require_home_of_traces(runs.runs_home(os.environ).absolute())
-    require_numerics(spec, env.run_env(os.environ, target, spec))
-    require_memory(
-        spec,
-        [one.machine for one in (target, *target.others)],
-        host_bytes=[memory_bytes(), *(one.memory_bytes for one in target.others)],
-    )
-    if spec.data.folder is not None:
-        from gputopo.launch.data.folder import find, require_made_for, require_sound
-
-        found = find(Path(spec.data.folder), spec.data.name)
-        require_made_for(found, spec.model)
-        if spec.data.bad_records == "stop":
-            require_sound(found, "validation" if spec.task == "eval" else "train")
-    from gputopo.launch.models.source_check import require_there
-
-    require_there(spec.model)
-
-
-def _require_files(spec: "RunSpec") -> None:
-    """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
-    saved = spec.lifecycle
-    if spec.task == "eval":
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_evaluable  # loads NumPy
-
-        require_evaluable(spec)
-    elif spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard):
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files
-
-        require_files(spec)
-
-
-def _require_home_of_traces(home: Path) -> None:
-    """Raise InputError where the spec, which is UTF-8, could not name the folder of the trace."""
-    if not is_utf8(str(home)):
-        raise InputError(
-            f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
-            "name another folder with --output, or set GPUTOPO_HOME",
-        )
-
-
 def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
     """Return the spec with the folder of its trace, which is in that of the run."""
     if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
@@ -428,7 +261,7 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
 
 def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Print what `train` would start, and start nothing."""
-    from gputopo.cli.run.dry import show_dry_run
+    from gputopo.cli.run.showing.dry import show_dry_run
 
     require_runnable(target, spec, options)
     environment = env.run_env(os.environ, target, spec)

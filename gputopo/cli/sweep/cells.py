@@ -134,10 +134,10 @@ class Cells:
 
     def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
         """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
-        from gputopo.cli.run import training as core
         from gputopo.cli.run.asked import placed, request_of
         from gputopo.cli.run.implied import as_strategy_reduces
         from gputopo.cli.run.options import OutputOptions
+        from gputopo.cli.run.required import require_runnable
         from gputopo.launch.jobs.trials import trial_of
         from gputopo.launch.spec.prepare import spec_of
         from gputopo.values.errors import UsageError
@@ -159,7 +159,7 @@ class Cells:
         chosen = as_strategy_reduces(self._target(request), asked)
         spec = spec_of(chosen, str(model), asked, **fields)
         made_later = made is not None and not (made == IMAGENET and self._imagenet)
-        core.require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
+        require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
     def _target(self, request: "Request") -> "Target":

@@ -60,6 +60,7 @@ def _lead(
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
     from gputopo.cli.run.implied import as_strategy_reduces
+    from gputopo.cli.run.required import require_runnable
     from gputopo.launch.hosts.gathering.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
@@ -74,7 +75,7 @@ def _lead(
             )
             target = as_strategy_reduces(target, job.asked)
             spec = job.spec_of(target)
-            training.require_runnable(target, spec, options)
+            require_runnable(target, spec, options)
             if options.dry_run:
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
                 meeting.end(End(exit_code=ExitCode.OK))

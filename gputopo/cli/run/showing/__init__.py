@@ -1,0 +1,1 @@
+"""What a run shows: its display, its dry run, the file of metrics."""
