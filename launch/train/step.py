@@ -23,7 +23,7 @@ from gputopo.launch.train.marks.hosts import HostClocks
 from gputopo.launch.train.marks.reading import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
-from gputopo.launch.train.placement.devices import HOST, home, tower_groups
+from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.placement.variables import VariableSet, read_state, write_state
 from gputopo.launch.train.precision import LossScale
@@ -172,7 +172,7 @@ class TrainingStep(GraphStep):
             after = [tower.marks for tower in towers] if waits == "all" else []
             updates += self._reduce_update(towers, number, after=after)
         stored = self._store(towers, updates)
-        with tf.device(HOST), tf.control_dependencies(updates + stored):
+        with tf.device(HOST), tf.control_dependencies(done_by_host(updates + stored)):
             losses = tf.stack([tower.loss for tower in towers])  # [towers]
             marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
             right = tf.stack([tower.hits for tower in towers])  # [towers, 2]

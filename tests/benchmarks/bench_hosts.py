@@ -19,7 +19,8 @@ import msgspec
 from gputopo.launch.jobs.hosts.serving import free_port, own_spec, server_command
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.device_names import device_name
-from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server
+from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS
+from gputopo.launch.spec.run_spec import Exchange, RunSpec, Runtime, Server
 from gputopo.values import schema
 from gputopo.values.run.events import Device, Step, read_events
 
@@ -60,6 +61,9 @@ def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
         backend="cpu",
         variable_update="replicated",
         all_reduce="copy",
+        exchange=Exchange(small_bytes=SMALL_BETWEEN_HOSTS, small_group=SMALL_AT_ONCE)
+        if hosts == 2
+        else Exchange(),
         batch_size=batch,
         num_batches=STEPS.get(model, 10),
         num_warmup_batches=3,
@@ -69,8 +73,9 @@ def spec_of(model: str, batch: int, *, hosts: int) -> RunSpec:
 
 def by_strategy(model: str, batch: int, folder: Path) -> float:
     """Return the images/sec of `--strategy multi_worker_mirrored`."""
+    plain = {"all_reduce": None, "exchange": Exchange()}
     spec = msgspec.structs.replace(
-        spec_of(model, batch, hosts=2), strategy="multi_worker_mirrored", all_reduce=None, rank=0
+        spec_of(model, batch, hosts=2), strategy="multi_worker_mirrored", rank=0, **plain
     )
     running = []
     for rank, own in enumerate((spec, own_spec(spec, 1))):

@@ -1,14 +1,14 @@
 """The worker's TensorFlow devices: made once, before anything else touches TensorFlow."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 from gputopo.launch.jobs.hosts.serving import free_port
-from gputopo.launch.spec.device_names import CLIENT, JOB, rank_of, short_name, task_name
+from gputopo.launch.spec.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules.numerics import require_numerics
@@ -117,6 +117,23 @@ def home() -> AbstractContextManager[Any]:
     ranks = (rank_of(device.name) for device in tf.config.list_logical_devices())  # a client has none
     own = next((rank for rank in ranks if rank is not None), None)
     return nullcontext() if own is None else tf.device(task_name(own))
+
+
+def done_by_host(ops: Sequence[Any]) -> list[Any]:
+    """Return for each host of these ops one op that is done when all of them are.
+
+    Who waits for an op of another host asks it over the network, for each op anew.
+    """
+    by_host: dict[int | None, list[Any]] = {}
+    for op in ops:
+        by_host.setdefault(rank_of(op.device), []).append(op)
+    if len(by_host) < 2:
+        return list(ops)
+    done = []
+    for own in by_host.values():
+        with tf.device(host_of(own[0].device)), tf.control_dependencies(own):
+            done.append(tf.no_op())
+    return done
 
 
 def settle() -> None:

@@ -9,13 +9,16 @@ import tensorflow as tf
 
 from gputopo.launch.models.model import Model
 from gputopo.launch.models.randomness import Stream
+from gputopo.launch.spec.device_names import rank_of
 from gputopo.launch.train.placement.cut_variables import create_cut
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.interface import Placement
+from gputopo.launch.train.reductions.packing import moved_together
 
 Tensor = Any
 _INITIAL = 1000  # purpose of the random stream of the first variable's initial values
 _COMPARED_AT_ONCE = 2**20  # numbers
+_SCOPE = "statistics/"  # beside those of the towers: these ops are on two hosts on purpose
 INFINITE_DIFFERENCE = float(np.finfo(np.float32).max)
 """The difference of copies of which only one is a finite number: JSON has no infinity."""
 
@@ -97,7 +100,11 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
 def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
     """Return the moving statistics on a tower's device: its own, or those that all share."""
     states = placement.states
-    values = [variable.read_value() for variable in states[tower if len(states) > 1 else 0]]
+    own = states[tower if len(states) > 1 else 0]
+    values = [variable.read_value() for variable in own]
+    if own and rank_of(own[0].device) != rank_of(device):
+        with tf.name_scope(_SCOPE):
+            return moved_together(values, own[0].device, device)
     with tf.device(device):
         return [tf.identity(value) for value in values]
 

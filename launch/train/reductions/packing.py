@@ -81,6 +81,18 @@ def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
     return reduce
 
 
+def moved_together(values: Sequence[Tensor], source: str, device: str) -> list[Tensor]:
+    """Copy tensors of one device to another, those of a type at once: between hosts each copy is a call."""
+    moved = list(values)
+    for kind in dict.fromkeys(value.dtype for value in values):
+        of_kind = [number for number, value in enumerate(values) if value.dtype == kind]
+        packed = _flat(source, [values[number] for number in of_kind])
+        apart = _unpacked(device, [packed], [values[number].shape for number in of_kind])
+        for number, value in zip(of_kind, apart, strict=True):
+            moved[number] = value
+    return moved
+
+
 def _joined(devices: Sequence[str], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     by_tower = zip(*gradients, strict=True)
     return [_flat(device, own) for device, own in zip(devices, by_tower, strict=True)]

@@ -12,8 +12,8 @@ from gputopo.launch.hosts.planning import (
     request_of,
     target_alone,
 )
-from gputopo.launch.spec.prepare import spec_of
-from gputopo.launch.spec.run_spec import Server
+from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
+from gputopo.launch.spec.run_spec import Exchange, Server
 from gputopo.launch.spec.target import Target
 from gputopo.planner.hosts.network import SavedNetwork
 from gputopo.planner.request import Request
@@ -101,6 +101,24 @@ def test_each_device_is_named_by_its_host_and_gradients_are_added_within_a_host_
     assert (spec.variable_update, spec.all_reduce) == ("replicated", "hierarchical")
     assert spec.exchange.groups == ((0, 1), (2, 3))
     assert [one.address for one in spec.servers] == ["n1:2222", "n2:2222"]
+
+
+def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherwise() -> None:
+    both = joint(
+        [target((0,), machine()), target((0,), machine())],
+        servers("n1", "n2"),
+        Request(model="trivial", num_gpus=2),
+    )
+
+    def small(asked: dict[str, object], **exchange: int) -> tuple[int, int]:
+        found = spec_of(both, "trivial", asked, exchange=Exchange(**exchange)).exchange  # type: ignore[arg-type]
+        return found.small_bytes, found.small_group
+
+    assert small({}) == (SMALL_BETWEEN_HOSTS, SMALL_AT_ONCE)
+    assert small({"agg_small_grads_max_bytes": "0"})[0] == 0
+    assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
+    assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0
+    assert spec_of(target((0, 1), machine()), "trivial").exchange.small_bytes == 0, "on one host"
 
 
 def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its_own_gpus() -> None:

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+from gputopo.launch.spec.device_names import rank_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
@@ -92,7 +93,15 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
     first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
     tasks = {"train": training.train, "forward": evaluating.pass_forward, "eval": evaluating.evaluate}
-    placement = tasks[spec.task](model, spec, events.append)
+    steppers: list[Any] = []
+    make = training.stepper_of
+
+    def kept(*given: Any, **named: Any) -> Any:
+        steppers.append(make(*given, **named))
+        return steppers[-1]
+
+    with patch.object(training, "stepper_of", kept):
+        placement = tasks[spec.task](model, spec, events.append)
     rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
@@ -107,6 +116,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
             ]
         ),
     }
+    found["transfers"] = np.array([transfers(one.graph_nodes()) for one in steppers])
     found["exchange"] = np.array(
         [
             [(one.sends_s, one.receives_s, one.sums_s) for one in event.exchange]
@@ -129,6 +139,18 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     for number, variable in enumerate(placement.states[0]):
         found[f"state{number}"] = variable.numpy()
     return found
+
+
+def transfers(nodes: Sequence[Any]) -> int:
+    """Count what goes from host to host in a graph: a tensor or signal once for each device that reads it."""
+    devices = {node.name: node.device for node in nodes}
+    pairs = {
+        (name, node.device)
+        for node in nodes
+        for name in node.input
+        if rank_of(devices[name.lstrip("^").partition(":")[0]]) not in (None, rank_of(node.device))
+    }
+    return len(pairs)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ MODES: dict[str, dict[str, Any]] = {
     "spread and staged": {**SERVER, "exchange": {"staged": True, "ps_spread": True}},
     "relaxed": {"exchange": {"relaxed": True}},
     "copy": {"all_reduce": "copy"},
+    "small joined": {"all_reduce": "copy", "exchange": {"small_bytes": 2**20, "small_group": 64}},
     "copy in parts": {"all_reduce": "copy", "in_parts": True},
     "ring": {"all_reduce": "ring"},
     "pscpu": {"all_reduce": "pscpu"},
@@ -55,7 +56,16 @@ REPLICATED = tuple(name for name, fields in MODES.items() if "variable_update" n
 # What differs in the number of hosts or of their devices; all modes are on 2 x 2.
 LAYOUTS = {
     (2, 2): tuple(MODES),
-    (2, 1): ("server", "server on another host", "staged", "relaxed", "copy", "ring", "by hosts"),
+    (2, 1): (
+        "server",
+        "server on another host",
+        "staged",
+        "relaxed",
+        "copy",
+        "small joined",
+        "ring",
+        "by hosts",
+    ),
     (3, 1): (
         "server on another host",
         "server spread",
@@ -66,7 +76,7 @@ LAYOUTS = {
         "collective",
     ),
 }
-ALONE = ("server", "staged", "relaxed", "copy", "ring", "by hosts")  # on 1 x 2 as well
+ALONE = ("server", "staged", "relaxed", "copy", "small joined", "ring", "by hosts")  # on 1 x 2 as well
 OPTIMIZED: dict[str, dict[str, Any]] = {
     "adam": {**ON_SECOND, "optimization": {"optimizer": "adam"}, "learning_rate": 0.02},
     "clip by norm": {"optimization": {"gradient_clip_norm": 0.1, "optimizer": "momentum"}},
@@ -304,6 +314,13 @@ def test_two_hosts_of_one_device_train_as_one_host_of_two_to_the_last_bit(
     for place in range(2 if name in REPLICATED else 1):
         for got, expected in zip(weights(several, place), weights(single, place), strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+def test_few_things_travel_between_hosts_that_join_small_gradients(ran: dict[str, Any]) -> None:
+    apart, joined = (int(ran[f"{name}-2x1"]["transfers"][0]) for name in ("copy", "small joined"))
+    # Whatever the model: the begin, statistics, losses, marks and probes, the gradients, the sums, the end.
+    assert joined <= 16
+    assert apart - joined >= 2 * (len(SHAPES) - 1), "gradients one way, sums the other"
 
 
 def test_independent_towers_train_on_their_own_rows(ran: dict[str, Any]) -> None:
