@@ -31,7 +31,6 @@ from gputopo.values.errors import InputError
             "ip or ifconfig",
             "on that host reads all interfaces",
         ),
-        ("mlx5_0 port 1 ==> ibp12s0 (Up)\n", "ibdev2netdev", "ibstat"),
         ("# Port extended counters: Lid 12 port 1\nPortSelect:....1\n", "infiniband-diags", "ibstat"),
         ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "a log of NCCL", "NCCL_TOPO_DUMP_FILE"),
     ],

@@ -1,4 +1,4 @@
-"""The text of `ibstat`, `ibstatus`, `ibv_devinfo` (or `-v`) and `rdma link` (or `dev`): text in, Machine out.
+"""The text of `ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` and `ibdev2netdev`: text in, Machine out.
 
     CA 'mlx5_0'
             Firmware version: 28.39.1002
@@ -11,7 +11,7 @@ tell two hosts apart. The MTU here is that of RDMA and not that of the interface
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputopo.captures.ledger import Claims
@@ -19,7 +19,7 @@ from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_nic, item
 from gputopo.values.machine import Machine, Nic, NicPort
 
-READS = "`ibstat`, `ibstatus`, `ibv_devinfo` and `rdma link` text"
+READS = "`ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` and `ibdev2netdev` text"
 FACTS = "RDMA ports: state, rate, lanes, firmware"
 
 _HINT = "copy the output of one host again"
@@ -30,23 +30,30 @@ _CARDS = {
     "ibstatus": re.compile(rf"^Infiniband device '{_NAME}' port (\d{{1,3}}) status:\s*$"),
     "ibv_devinfo": re.compile(rf"^hca_id:\s*{_NAME}\s*$"),
 }
-_PORT = re.compile(r"^\s*(?:Port |port:\s*)(\d{1,3}):?\s*$")
+_PORT = re.compile(r"^\s*[Pp]ort(?: |:\s*)(\d{1,3}):?\s*$")
 _FACT = re.compile(r"^\s*([A-Za-z][\w /]{1,40}?)\s*:\s*(\S.{0,120}?)\s*$")
 _LINK = re.compile(
     rf"^\s*(?:link |\d{{1,4}}/\d{{1,3}}: ){_NAME}/(\d{{1,3}}):? (?:.{{0,200}} )?state (\w{{1,20}})"
     r" physical_state (\w{1,40})(?: netdev (\S{1,32}))?(?: .*)?$"
 )
 _DEVICE = re.compile(rf"^\s*\d{{1,4}}: {_NAME}: node_type \w{{1,20}} fw (\S{{1,40}})(?: .*)?$")
+_INTERFACE = re.compile(rf"^\s*(?:\S{{1,20}}: )?{_NAME} port (\d{{1,3}}) ==> (\S{{1,32}}) \((Up|Down)\)\s*$")
 _FIRMWARE = ("firmware version", "fw_ver")
 _GUID = ("node guid", "node_guid")
-_STATES = {"INITIALIZING": "INIT", "ACTIVEDEFER": "ACTIVE_DEFER"}  # else as the kernel has them
+# By linux: drivers/infiniband/core/sysfs.c, state_show; as ibstat writes them where it differs.
+_STATES = {name: name for name in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")} | {
+    "INITIALIZING": "INIT",
+    "ACTIVEDEFER": "ACTIVE_DEFER",
+}
 # By linux: drivers/infiniband/core/sysfs.c, phys_state_show.
 _PHYS_STATES = (
     "Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "Phy Test",
 )  # fmt: skip
-_RATE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb/sec)?(?: \((?:(\d{1,2})X\b)?.*\))?$")
-_WIDTH = re.compile(r"(\d{1,2})X\b")
-_LANE_SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) Gbps\b")
+_NUMBERS = {
+    "rate": re.compile(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb/sec)?(?: \((?:(\d{1,2})X\b)?.*\))?$"),
+    "active_width": re.compile(r"(\d{1,2})X\b"),
+    "active_speed": re.compile(r"(\d{1,3}(?:\.\d{1,3})?) Gbps\b"),
+}
 
 
 @dataclass(slots=True)
@@ -76,38 +83,52 @@ class _Scan:
             self.tools[tool] = None
             self.cards.setdefault(self.name, _Card())
             self.read.add(number)
-        elif (link := _LINK.match(line)) or (device := _DEVICE.match(line)):
-            self.name, self.port, self.tools["rdma link"] = None, None, None
+        elif self._of_one_line(line):
+            self.name = self.port = None
             self.read.add(number)
-            if link:
-                names = ("state", "phys_state", "interface")
-                self._note(link[1], int(link[2]), dict(zip(names, link.groups()[2:], strict=True)))
-            elif device:
-                self._note(device[1], None, {"fw_ver": device[2]})
         elif self.name is None:
             return
         elif port := _PORT.match(line):
             self.port = int(port[1])
             self.cards[self.name].ports.setdefault(self.port, {})
             self.read.add(number)
-        elif (fact := _FACT.match(line)) and (fact[1].lower() in _USED):
-            self._note(self.name, self.port, {fact[1].lower(): fact[2]})
-            self.read.add(number)
+        elif (fact := _FACT.match(line)) and fact[1].lower() in _USED:
+            if self._note(self.name, self.port, {fact[1].lower(): fact[2]}):
+                self.read.add(number)
         elif line[:1].isspace() or (fact and fact[1].lower() in _SET_ASIDE):
             self.known.add(number)
         elif line.strip():
             self.name = None
 
-    def _note(self, name: str, port: int | None, facts: dict[str, str | None]) -> None:
+    def _of_one_line(self, line: str) -> bool:
+        """Take a line that is all of a port, or of a card."""
+        if link := _LINK.match(line):
+            self.tools["rdma link"] = None
+            names = ("state", "phys_state", "interface")
+            self._note(link[1], int(link[2]), dict(zip(names, link.groups()[2:], strict=True)))
+        elif device := _DEVICE.match(line):
+            self.tools["rdma dev"] = None
+            self._note(device[1], None, {"fw_ver": device[2]})
+        elif interface := _INTERFACE.match(line):
+            self.tools["ibdev2netdev"] = None
+            facts = {"interface": interface[3], "operstate": interface[4].lower()}
+            self._note(interface[1], int(interface[2]), facts)
+        else:
+            return False
+        return True
+
+    def _note(self, name: str, port: int | None, facts: Mapping[str, str | None]) -> bool:
+        """Note facts of a card or a port; False where none of them can be read."""
         card = self.cards.setdefault(name, _Card())
         noted = card.about if port is None else card.ports.setdefault(port, {})
-        plain = {
-            key: words for fact, value in facts.items() if value for key, words in _plain(_USED[fact], value)
-        }
-        for key, words in plain.items():
+        plain = [
+            one for fact, value in facts.items() if value for one in _plain(_USED.get(fact, fact), value)
+        ]
+        for key, words in plain:
             if noted.setdefault(key, words) != words:
                 where = name if port is None else f"port {port} of {name}"
                 self.strange.append(f"{where} has {key.replace('_', ' ')} {noted[key]} and {words}")
+        return bool(plain)
 
 
 # Names of the facts that are used, by tool, to our own.
@@ -117,7 +138,7 @@ _USED = {
     **dict.fromkeys(("physical state", "phys state", "phys_state"), "physical_state"),
     **dict.fromkeys(("link layer", "link_layer"), "link_layer"),
     "ca type": "hca_type",
-    **{name: name for name in ("board_id", "state", "rate", "active_width", "active_speed", "interface")},
+    **{name: name for name in ("board_id", "state", "rate", "active_width", "active_speed")},
 }
 _SET_ASIDE = (
     "number of ports", "hardware version", "system image guid", "base lid", "lmc", "sm lid",
@@ -134,7 +155,7 @@ def recognise(text: str) -> bool:
 def begins(lines: Sequence[str]) -> bool:
     """Return whether a line begins a card, or is of a link."""
     line = lines[0]
-    return _begun(line) is not None or _LINK.match(line) is not None or _DEVICE.match(line) is not None
+    return _begun(line) is not None or any(form.match(line) for form in (_LINK, _DEVICE, _INTERFACE))
 
 
 def claims(text: str) -> Claims:
@@ -189,23 +210,29 @@ def _plain(key: str, value: str) -> Iterator[tuple[str, str]]:
     """Yield facts as the kernel writes them: `PORT_ACTIVE (4)`, `4: ACTIVE` and `Active` are ACTIVE."""
     if key == "state":
         word = re.sub(r"^\d+: |^PORT_| \(\d+\)$|\s", "", value).upper()
-        yield key, _STATES.get(word, word)
+        if word in _STATES:
+            yield key, _STATES[word]
     elif key == "physical_state":
         word = re.sub(r"^\d+: | \(\d+\)$|[_\s]", "", value).lower()
-        names = (name for name in _PHYS_STATES if name.replace(" ", "").lower().startswith(word))
-        yield key, next(names, value)
+        yield from ((key, name) for name in _PHYS_STATES if name.replace(" ", "").lower().startswith(word))
     elif key == "node_guid":
         yield key, re.sub(r"^0x|[:\s]", "", value).lower()
-    elif key == "rate" and (rate := _RATE.match(value)):
-        yield key, f"{float(rate[1]):g}"
-        if rate[2]:
-            yield "lanes", rate[2]
-    elif key == "active_width" and (width := _WIDTH.match(value)):
-        yield "lanes", width[1]
-    elif key == "active_speed" and (speed := _LANE_SPEED.match(value)):
-        yield key, speed[1]
-    elif key in ("firmware", "board_id", "hca_type", "link_layer", "interface"):
+    elif key in _NUMBERS:
+        yield from _numbers(key, value)
+    elif key != "link_layer" or value in ("InfiniBand", "Ethernet"):
         yield key, value
+
+
+def _numbers(key: str, value: str) -> Iterator[tuple[str, str]]:
+    found = _NUMBERS[key].match(value)
+    if found is None:
+        return
+    if key == "active_width":
+        yield "lanes", found[1]
+        return
+    yield key, f"{float(found[1]):g}"
+    if key == "rate" and found[2]:
+        yield "lanes", found[2]
 
 
 def _port(place: int, name: str, number: int, facts: dict[str, str]) -> NicPort:
@@ -219,6 +246,7 @@ def _port(place: int, name: str, number: int, facts: dict[str, str]) -> NicPort:
         rdma_device=name,
         rdma_port=number,
         interface=facts.get("interface"),
+        operstate=facts.get("operstate"),
         link_layer=layer,
         state=facts.get("state"),
         phys_state=facts.get("physical_state"),

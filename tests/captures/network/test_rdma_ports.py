@@ -86,6 +86,26 @@ def test_ports_are_those_of_the_cards_in_a_matrix_by_name() -> None:
     assert machine.unread == ()
 
 
+def test_what_a_page_does_to_an_output_changes_nothing() -> None:
+    text = network.ibstat(PORTS)
+    bare = "\n\n".join(line.strip().replace("Port 1:", "port 1:") for line in text.splitlines())
+    assert read(bare) == read(text)
+    annotated = read(text.replace("State: Active\n", "State: Active  <- must be Active\n", 1))
+    assert ports_of(annotated)[0].state is None
+    assert [one.text for one in annotated.unread] == ["State: Active <- must be Active"]
+
+
+def test_interfaces_and_firmware_are_added_to_the_ports() -> None:
+    names = "mlx5_0 port 1 ==> ibp12s0 (Up)\n9/1: mlx5_1 port 1 ==> ens1 (Down)\n"
+    devices = "0: mlx5_0: node_type ca fw 28.39.1002 node_guid a088:c203:00e3:c2a6 sys_image_guid 0:0:0:0\n"
+    machine = read(names + devices)
+    assert [(port.name, port.interface, port.up) for port in ports_of(machine)] == [
+        ("mlx5_0", "ibp12s0", True),
+        ("mlx5_1", "ens1", False),
+    ]
+    assert (machine.source, machine.nics[0].firmware_version) == ("ibdev2netdev + rdma dev", "28.39.1002")
+
+
 def test_lines_behind_a_card_that_are_not_its_own_are_listed() -> None:
     machine = read(f"{network.ibstat(PORTS[:1])}Thermal: 41 C\nend\n")
     assert [one.text for one in machine.unread] == ["Thermal: 41 C", "end"]
