@@ -23,7 +23,9 @@ def port_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _words(nic: Nic, port: NicPort) -> Iterator[str]:
-    yield " ".join(word for word in (port.link_layer, port.state, port.phys_state) if word)
+    states = (port.state, port.phys_state) if port.state else (port.operstate,)
+    if words := " ".join(word for word in (port.link_layer, *states) if word):
+        yield words
     if port.rate_gbit_per_s is not None:
         lanes = f" on {port.lanes} lane{'s' if port.lanes > 1 else ''}" if port.lanes else ""
         yield f"{port.rate_gbit_per_s:g} Gbit/s{lanes}"

@@ -24,6 +24,10 @@ def test_a_port_shows_state_rate_and_what_the_card_is() -> None:
     )
     machine = Machine(source="ibstat", nics=(nic,))
     assert port_rows(machine) == [("mlx5_0", words)]
+    bare = NicPort(index=0, rdma_device="mlx5_0", interface="ib0", operstate="down")
+    assert port_rows(Machine(source="x", nics=(Nic(index=0, ports=(bare,)),))) == [
+        ("mlx5_0", "down, interface ib0")
+    ]
     assert " ".join(text_of(ports_view(machine, 60)).split()).startswith("mlx5_0 InfiniBand ACTIVE")
 
 
