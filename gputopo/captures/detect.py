@@ -42,7 +42,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
     from gputopo.captures.bandwidth import nccl_tests_json, nvbandwidth_json, programs
     from gputopo.captures.linux import host, kernel_log, proc_nvidia
-    from gputopo.captures.network import iperf3_json
+    from gputopo.captures.network import iperf3_json, perftest_json, rdma_ports
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
     from gputopo.captures.smi import dmon as smi_dmon
@@ -56,6 +56,7 @@ def formats() -> tuple[Format, ...]:
         nvbandwidth_json,
         nccl_tests_json,
         iperf3_json,
+        perftest_json,
         smi_xml,
         nccl_xml,
         hwloc_xml,
@@ -66,6 +67,7 @@ def formats() -> tuple[Format, ...]:
         smi_dmon,
         topo_p2p,
         nvlink_status,
+        rdma_ports,
         lspci,
         lspci_verbose,
         tensorflow_log,

@@ -45,10 +45,14 @@ _TIME = re.compile(
     r"(?: std(?:out|err) [FP])?(?:[ \t]|$)"
 )
 _NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|(?=\r?$))")  # by cat -n and editors
-# By mpirun --tag-output, pdsh, clush, srun -l, kubectl logs --prefix, docker compose, in mails and comments.
+# By mpirun --tag-output (with the host and process, or the whole name of the job) and horovodrun.
+RANK_MARK = r"\[[\w.@-]{1,100}(?:,\d{1,6})?\](?:\[[\w.:-]{1,100}\])?<std(?:out|err)>:"
+# By pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, in mails and comments.
 _ORIGIN = re.compile(
-    r"(?:\[\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>:|\[?[\w.-]{1,64}\]?:(?: |$)"
-    r"|\[[\w.-]+(?:/[\w.-]+){1,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?)"
+    rf"(?:{RANK_MARK}|\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
+    r"|\[[\w.-]+(?:/[\w.-]+){0,3}\](?: |$)|[\w.-]{1,64} +\|(?: |$)|(?:[>#%;]|//) ?"
+    r"|\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,45})?\)(?: |$)"
+    r"|[a-z0-9]{1,64}(?:-[a-z0-9]{1,64}){1,12} [a-z0-9-]{1,64}(?: |$))"
 )
 _ONE_RUN = re.compile(r"\bnThread \d+ nGpus \d+ |\balgbw +busbw\b")  # of nccl-tests, over all its ranks
 _HOST = re.compile(r"\[.*|[\w.-]+\d[\w.-]*:|\d+:")

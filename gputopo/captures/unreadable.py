@@ -11,6 +11,8 @@ USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats list
 _OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
 _NO_TOPOLOGY = "which has no links, slots and limits"
 _NOT_READ = "which gputopo does not read"
+_PORTS = "use ibstat > FILE, or ibv_devinfo, ibstatus or rdma link"
+_BETWEEN_HOSTS = "use ib_write_bw or iperf3 -J > FILE, or measure: gputopo bandwidth --network"
 _DRIVER_ERROR = re.compile(
     r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
     r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
@@ -52,6 +54,32 @@ _KNOWN = (
     Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
     Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
     Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
+    Output(
+        r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d",
+        f"of iperf 2, {_NOT_READ}",
+        "use iperf3 -J > FILE",
+    ),
+    Output(
+        r"^# OSU \S+ .{0,80}\bTest\b|^# OSU MPI",
+        "of an OSU benchmark, which does not show whether its ranks are on two hosts",
+        _BETWEEN_HOSTS,
+    ),
+    Output(
+        r"^(?:rc|uc|ud|tcp|udp|rds|sdp|ver)_\w{2,40}:$|\|\s*bandwidth \(MB/s\)\s*\|\s*message rate",
+        f"of qperf or ucx_perftest, {_NOT_READ}",
+        _BETWEEN_HOSTS,
+    ),
+    Output(r"^Troubleshooting Info$|^Operational Info$", "of mlxlink, which does not name its card", _PORTS),
+    Output(
+        r"^Settings for \S{1,32}:|^\s{0,4}(?:RX|TX): +bytes +packets|^\S{1,32}: flags=\d+<[A-Z,]*>",
+        "of ethtool, ip or ifconfig, which show an interface without its card",
+        f"{_PORTS}; gputopo inspect on that host reads all interfaces",
+    ),
+    Output(
+        r"^(?:CA|Switch): .{1,120}:$|^# Port (?:extended )?counters: Lid",
+        "of infiniband-diags, and of its programs gputopo reads ibstat and ibstatus only",
+        _PORTS,
+    ),
     Output(
         r"^[ \t]*<graphs\b",
         "NCCL's choice of rings and trees (NCCL_GRAPH_DUMP_FILE), and not the machine",

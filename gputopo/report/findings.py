@@ -19,6 +19,7 @@ from gputopo.report.machine.about import machine_view
 from gputopo.report.machine.facts import missing_view, not_read
 from gputopo.report.machine.health import health_view
 from gputopo.report.machine.matrix import matrix_view, peers_view
+from gputopo.report.machine.ports import ports_view
 from gputopo.report.machine.tree import tree_view
 from gputopo.values.machine import Contradiction, Machine, Unread
 from gputopo.values.subject import subjects_in_words
@@ -38,6 +39,8 @@ def inspection_view(inspection: Inspection, width: int) -> list[Line]:
         lines += section("Topology", [*matrix_view(machine, space), *([line()] if peers else []), *peers])
     if tree := tree_view(machine, space):
         lines += section("PCI tree", tree)
+    if ports := ports_view(machine, space):
+        lines += section("Network ports", ports)
     if health := health_view(machine, space):
         lines += section("Health", health)
     found = findings_view(inspection.findings, space, nothing=nothing_found(machine))

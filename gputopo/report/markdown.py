@@ -11,6 +11,7 @@ from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_wo
 from gputopo.report.machine.gpus import gpu_columns, gpu_notes, order_warning
 from gputopo.report.machine.health import health_rows
 from gputopo.report.machine.matrix import matrix_view, peer_rows
+from gputopo.report.machine.ports import port_rows
 from gputopo.report.machine.tree import tree_view
 from gputopo.values.machine import Machine
 from gputopo.values.subject import subjects_in_words
@@ -28,6 +29,8 @@ def markdown(inspection: Inspection) -> str:
         parts += [("GPUs", _gpus(machine)), ("Topology", _topology(machine))]
     if tree := tree_view(machine, _CODE_WIDTH):
         parts.append(("PCI tree", code(tree)))
+    if ports := port_rows(machine):
+        parts.append(("Network ports", table(("", ""), ports)))
     if health := _filled(health_rows(machine)):
         parts.append(("Health", table(("", ""), health)))
     parts.append(("Findings", findings_list(inspection.findings, nothing=nothing_found(machine))))

@@ -313,7 +313,8 @@ class Nic(Value, frozen=True):
     """A network card: one PCI function. `hops` maps `gpu:0` or `nic:1` to how far that device is.
 
     `ports`: None where the source does not show them. `psid`: the board's type, of which firmware is made
-    (`ibstat`, `mlxfwmanager`). Virtual functions, bonds and interfaces without a device are no cards.
+    (`ibv_devinfo`, `mlxfwmanager`); `hca_type`: its chip (`ibstat`). Virtual functions, bonds and interfaces
+    without a device are no cards.
     """
 
     index: int
@@ -322,6 +323,7 @@ class Nic(Value, frozen=True):
     numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
     firmware_version: Annotated[str | None, Fact(info=True)] = None
     psid: Annotated[str | None, Fact("PSID", info=True)] = None
+    hca_type: Annotated[str | None, Fact("HCA type", info=True)] = None
     ports: Annotated[tuple[NicPort, ...] | None, Fact("ports")] = None
     hops: dict[str, Hop] = msgspec.field(default_factory=dict)
 

@@ -42,7 +42,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts that work together, None for this one alone.
 
-    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, and the index of a Kubernetes Job.
+    Options go before TF_CONFIG, a Slurm step, MPI, RANK with WORLD_SIZE, SM_HOSTS, numbers of other starters,
+    and the index of a Kubernetes Job.
     A source of one host is ignored. Raises UsageError where two sources disagree in rank, size or the host of
     rank 0, and where several hosts, or several tasks on one, are not understood.
     """
@@ -69,7 +70,14 @@ def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
 
 def _claims(environ: Mapping[str, str]) -> list[Claim]:
     """Return the claims of starters, in order of precedence, but for those of one host."""
-    readers = (starters.tf_config, starters.slurm, starters.mpi, starters.torch)
+    readers = (
+        starters.tf_config,
+        starters.slurm,
+        starters.mpi,
+        starters.torch,
+        starters.sagemaker,
+        starters.counting,
+    )
     return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
 
 

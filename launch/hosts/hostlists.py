@@ -20,6 +20,8 @@ _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?")
 _BRACKETED_IPV6 = re.compile(rf"\[({_IPV6.pattern})\](?::(.*))?", re.DOTALL)
 _COMMA = re.compile(r",(?![^\[]*\])")  # one that is not inside brackets
+# `slots=8 max_slots=8` of Open MPI and DeepSpeed; a number of slots; `8 all.q@n1 UNDEFINED` of Grid Engine.
+_BEHIND_HOST = re.compile(r"[A-Za-z_][\w-]*=\S+(?: [A-Za-z_][\w-]*=\S+)*|[0-9]+(?: \S+@\S+ \S+)?")
 _EXAMPLE = "list the hosts in the order of their ranks: n[1-4], or a,b:2222,[fd00::3]:2222"
 
 
@@ -66,14 +68,21 @@ def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
 def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
     """Return the hosts of a file's text: a host, or folded hosts, a line; `#` begins a comment.
 
-    What follows a host on its line, such as `slots=4` of Open MPI, is not about its address. Lines that are
-    repeated, as PBS writes one for each slot, are one host. Raises UsageError.
+    What follows a host on its line, such as `slots=4` of Open MPI, is not about its address; names, numbers
+    of ranks and keywords are of a file that is something else. Lines that are repeated, as PBS writes one for
+    each slot, are one host. Raises UsageError.
     """
     found: dict[HostAddress, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if words:
-            found.update(dict.fromkeys(read_hosts(f"line {number} of {where}", words[0])))
+        bare = line.partition("#")[0]
+        host, *more = bare.split() or [""]
+        if more and _BEHIND_HOST.fullmatch(" ".join(more)) is None:
+            raise UsageError(
+                f"line {number} of {where} has more than a host: {shown(bare.strip())}",
+                "write one host a line, in the order of their ranks, or a,b,c; slots=8 may follow",
+            )
+        if host:
+            found.update(dict.fromkeys(read_hosts(f"line {number} of {where}", host)))
     if not found:
         raise UsageError(f"{where} names no host", "write one host a line, in the order of their ranks")
     return tuple(found)
@@ -121,7 +130,7 @@ def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:
     folded, colon, port = part.partition(":")
     number = _port(where, part, port if colon else None)
     for name in _unfolded(where, folded):
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(name) or name.isdecimal():
             raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
         yield HostAddress(name, number)
 
@@ -131,6 +140,8 @@ def _port(where: str, part: str, text: str | None) -> int | None:
         return None
     if text.isascii() and text.isdigit() and MIN_PORT <= int(text[:9]) <= MAX_PORT:
         return int(text)
+    if not text.isdecimal():
+        raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
     raise UsageError(
         f"{where} cannot have {shown(part)}: a port is from {MIN_PORT} to {MAX_PORT}",
         "a number of tasks behind the colon, as MPICH has it, is not read: leave it out",

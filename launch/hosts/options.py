@@ -16,7 +16,7 @@ Starter = Literal["auto", "ssh", "srun", "mpirun"]
 def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
     """Return the hosts of a file. Raises InputError, UsageError."""
     try:
-        hosts = Path(text).expanduser().read_text(encoding="utf-8")
+        hosts = Path(text).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, RuntimeError, ValueError) as error:  # no file, ~nobody, no UTF-8
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(

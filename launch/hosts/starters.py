@@ -1,4 +1,4 @@
-"""Rank, size and addresses by the variables of a starter: TFJob, Slurm, MPI, torchrun, Kubernetes. Pure.
+"""Rank, size and addresses by the variables of a starter: TFJob, Slurm, MPI, torchrun, Kubernetes, ... Pure.
 
 Each reader returns the claim of its starter, or None where that has started nothing here that has a rank.
 """
@@ -6,7 +6,7 @@ Each reader returns the claim of its starter, or None where that has started not
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -61,7 +61,7 @@ def tf_config(environ: Environ) -> Claim | None:
     ]
     kind, index = task.get("type"), task.get("index", 0)
     index = _count(index) if isinstance(index, str) else index
-    if kind == "evaluator" and ranks:
+    if kind == "evaluator":
         raise UsageError(
             "this is the evaluator of TF_CONFIG's cluster, which does not train",
             "evaluate its checkpoints: gputopo run --eval --checkpoints DIR --num-hosts 1",
@@ -171,6 +171,7 @@ def torch(environ: Environ) -> Claim | None:
             hosts=master(environ, "PET_MASTER"),
             job=_given(environ, "PET_RDZV_ID"),
         )
+    tasks = _number(environ, "LOCAL_SIZE") if tasks is None else tasks  # of DeepSpeed
     size, node = _number(environ, "WORLD_SIZE"), _number(environ, "NODE_RANK")
     rank = _number(environ, "RANK")
     if size is None or (rank is None and node is None):
@@ -188,6 +189,67 @@ def torch(environ: Environ) -> Claim | None:
         tasks_per_host=tasks,
         one_each="torchrun --nproc-per-node 1",
     )
+
+
+def sagemaker(environ: Environ) -> Claim | None:
+    """Return the claim of SM_HOSTS, which all hosts of a SageMaker job have in the same order."""
+    try:
+        hosts = json.loads(environ.get("SM_HOSTS", ""))
+    except (ValueError, RecursionError):
+        return None
+    own = environ.get("SM_CURRENT_HOST", "")
+    if not isinstance(hosts, list) or own not in hosts or not all(isinstance(one, str) for one in hosts):
+        return None
+    return Claim(
+        source="SM_HOSTS",
+        remove="unset SM_HOSTS",
+        rank=hosts.index(own),
+        size=len(hosts),
+        hosts=read_hosts("SM_HOSTS", ",".join(hosts)),
+        job=environ.get("TRAINING_JOB_NAME"),
+    )
+
+
+class _Counting(NamedTuple):
+    """The variables of a starter that gives numbers alone, and perhaps the host of rank 0."""
+
+    source: str
+    size: str
+    rank: str
+    local_size: str
+    leader: str
+    one_each: str
+
+
+_COUNTING = (
+    _Counting("LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "", "LWS_LEADER_ADDRESS", ""),
+    _Counting(
+        "Horovod", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "", "horovodrun -np 2 -H n1:1,n2:1"
+    ),
+    _Counting(
+        "MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "",
+        "mpirun_rsh -np 2 n1 n2",
+    ),
+)  # fmt: skip
+
+
+def counting(environ: Environ) -> Claim | None:
+    """Return the claim of LeaderWorkerSet, Horovod or MVAPICH."""
+    for one in _COUNTING:
+        size, rank = _number(environ, one.size), _number(environ, one.rank)
+        if size is None or rank is None:
+            continue
+        leader = address(environ.get(one.leader, "").strip())
+        return Claim(
+            source=one.source,
+            remove=f"unset {one.size}",
+            rank=rank,
+            size=size,
+            hosts=master(environ) if leader is None else (leader,),
+            tasks_per_host=_number(environ, one.local_size) or 1,
+            one_each=one.one_each,
+        )
+    return None
 
 
 def indexed_job(environ: Environ) -> Claim | None:
@@ -241,8 +303,17 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _tasks(kind: str, tasks: Any) -> list[str]:
-    """Return the addresses of the tasks of a kind, which a list has, or an object by index."""
+    """Return the addresses of the tasks of a kind, which a list has, or an object by index.
+
+    A dynamic cluster (enableDynamicWorker of a TFJob) shows each task only some others. Raises UsageError.
+    """
     if isinstance(tasks, dict) and all(_count(key) is not None for key in tasks):
+        numbers = sorted(map(int, tasks))
+        if numbers != list(range(len(numbers))):
+            raise UsageError(
+                f"TF_CONFIG has {kind} {', '.join(map(str, numbers))} and not all before: a dynamic cluster",
+                "start one whose tasks are all known, or unset TF_CONFIG and name the hosts by --hosts LIST",
+            )
         tasks = [tasks[key] for key in sorted(tasks, key=int)]
     if not isinstance(tasks or [], list) or not all(isinstance(one, str) for one in tasks or []):
         raise UsageError(f"TF_CONFIG has no list of addresses for {kind}", "correct it, or unset TF_CONFIG")

@@ -76,6 +76,7 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network
     about = {
         "firmware_version": _first(folder / "infiniband" / name / "fw_ver" for name in devices),
         "psid": _first(folder / "infiniband" / name / "board_id" for name in devices),
+        "hca_type": _first(folder / "infiniband" / name / "hca_type" for name in devices),
     }
     missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
     ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []

@@ -21,6 +21,17 @@ from gputopo.values.errors import InputError
             "-q",
         ),
         ('<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n', "rings and trees", "TOPO_DUMP"),
+        ("Server listening on TCP port 5001\n[  3]  0.0-10.0 sec  1.1 GBytes\n", "of iperf 2", "iperf3 -J"),
+        ("# OSU MPI-CUDA Bandwidth Test v5.8\n# Size  Bandwidth (MB/s)\n1 0.2\n", "OSU", "ib_write_bw"),
+        ("rc_rdma_write_bw:\n    bw  =  11.4 GB/sec\n", "of qperf", "ib_write_bw"),
+        ("Operational Info\n----\nState       : Active\nSpeed  : IB-NDR\n", "of mlxlink", "ibstat"),
+        ("Settings for eth0:\n\tSpeed: 25000Mb/s\n", "of ethtool", "ibstat"),
+        (
+            "2: eth0: <UP> mtu 9000\n    RX: bytes  packets  errors\n    12 1 0\n",
+            "ip or ifconfig",
+            "on that host reads all interfaces",
+        ),
+        ("# Port extended counters: Lid 12 port 1\nPortSelect:....1\n", "infiniband-diags", "ibstat"),
         ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "a log of NCCL", "NCCL_TOPO_DUMP_FILE"),
     ],
 )

@@ -90,6 +90,7 @@ class NicSpec:
     ports: tuple[PortSpec, ...] = (PortSpec(),)
     firmware: str = "12.28.2006"
     psid: str = "MT_2180110032"
+    hca_type: str = "MT4115"
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def write_function(
 def write_network(folder: Path, nic: NicSpec) -> None:
     """Write the RDMA device and the interfaces of a card below its PCI function."""
     if nic.infiniband:
-        write_files(folder / "infiniband" / nic.name, {"fw_ver": nic.firmware, "board_id": nic.psid})
+        about = {"fw_ver": nic.firmware, "board_id": nic.psid, "hca_type": nic.hca_type}
+        write_files(folder / "infiniband" / nic.name, about)
     for number, port in enumerate(nic.ports):
         if nic.infiniband and port.state is not None:
             counts = dict.fromkeys(("symbol_error", "link_downed", "port_rcv_errors", "port_rcv_data"), 0)

@@ -11,6 +11,7 @@ import re
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
 from gputopo.captures.bandwidth.matrix_rows import Read, understood_of
 from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
+from gputopo.captures.intake import RANK_MARK
 from gputopo.values.errors import InputError
 
 SOURCE = runs.SOURCE
@@ -23,12 +24,12 @@ _MARKS = re.compile(
     r"|^[^\w\n]{0,20}nThreads?:? \d+ nGpus:? \d+ minBytes"
     r"|\bCollective test (?:starting|concluded): |\bTest (?:NCCL|CUDA) failure \S+:\d+"
     rf"|^[^\w\n]{{0,20}}\d{{1,15}}{_GAP}\d{{1,15}}{_GAP}{_TYPES}{_GAP}(?:\w+{_GAP})?(?:-?\d+{_GAP})?"
-    rf"\d+(?:\.\d+)?{_GAP}\d+\.\d\d\b",
+    rf"\d+(?:\.\d+)?(?:e\+\d\d)?{_GAP}\d+\.\d\d\b",
     re.MULTILINE,
 )
 # mpirun --tag-output, srun --label, MPI launchers with the host's name, a date.
 _PREFIX = re.compile(
-    r"^(?:\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?|(?:[\w.-]{1,64} )?\d{1,5}:(?: |$)"
+    rf"^(?:{RANK_MARK} ?|(?:[\w.-]{{1,64}} )?\d{{1,5}}:(?: |$)"
     r"|\[\d{1,5}\](?= |#|$)|\d{4}-\d\d-\d\d[T ]\S{8,20} "
     r"|\[?[\w.-]{1,64}\]?: ?(?=#| {3,}\d))"
 )
@@ -46,7 +47,8 @@ _DEVICE = re.compile(
 )  # NCCL 1
 _COLUMNS = re.compile(r"^(size|bytes) +(?:count|N) +type\b(.*)$")
 _ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
-_BETWEEN = re.compile(r"[,;|\t]|\[\d{1,5}\]")  # cells; the rank that some launchers put before each write
+# Between cells; the mark of the rank that launchers put before each write.
+_BETWEEN = re.compile(rf"{RANK_MARK}|\[\d{{1,5}}\]|[,;|\t]")
 _OPERATOR = re.compile(r"[a-z][a-z0-9]{1,15}\Z")
 _NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?\Z", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,5}\Z", re.ASCII)
@@ -294,7 +296,7 @@ class _Reader:
             int(wrong) if counted and wrong is not None else None,
             errors == "N/A",
         )
-        return found if size == 0 or found.agrees(size) else None
+        return found if size == 0 or found.agrees(size, _rounding(words[0])) else None
 
     def _end(self, line: str) -> bool:
         """Take a line below the table, or of a failure."""
@@ -328,3 +330,10 @@ class _Reader:
 
 def _number(word: str) -> float | None:
     return float(word) if _NUMBER.match(word) else None
+
+
+def _rounding(word: str) -> float:
+    """Return by what share a number may be off as it is rounded: times from 10 s up are as `1.8e+07`."""
+    digits = word.partition("e")[0]
+    unit: float = 10.0 ** -len(digits.partition(".")[2])
+    return unit / 2 / float(digits)

@@ -68,10 +68,10 @@ class Timed:
     wrong: int | None = None
     unchecked: bool = False
 
-    def agrees(self, size: int) -> bool:
-        """Return whether time and rates agree with the number of bytes."""
+    def agrees(self, size: int, rounding: float = 0.0) -> bool:
+        """Return whether time and rates agree with the number of bytes. `rounding`: share of the time."""
         whole = size / self.us / 1e3
-        slack = _TOLERANCE * whole + _ROUNDING
+        slack = max(_TOLERANCE, rounding) * whole + _ROUNDING
         return (
             _LEAST_SHARE * whole - slack <= self.algorithm_gb_per_s <= whole + slack
             and self.bus_gb_per_s <= 2 * self.algorithm_gb_per_s + 2 * slack
@@ -295,6 +295,10 @@ def _guessed(run: Run, origin: str) -> str | None:
 
 def _fitting(run: Run, row: Row, above: float) -> list[str]:
     """Return the programs that fit a row whose ratio of bus to algorithm bandwidth is `above` 1."""
+    halves = [timed for one in run.rows for timed in one.timed]
+    counted = {timed.in_place for timed in halves if timed.wrong is not None}
+    # Since 2.14 results in place of these two are not checked.
+    unchecked = counted == {False} and all(timed.unchecked for timed in halves if timed.in_place)
     if row.reduction is not None and row.root is not None:
         return ["reduce"]
     if row.reduction is not None:
@@ -303,15 +307,13 @@ def _fitting(run: Run, row: Row, above: float) -> list[str]:
         if above < 0:
             return ["reduce_scatter"]
         ranks = len({rank.number for rank in run.ranks})
-        return ["sendrecv"] if ranks > 2 else ["all_reduce", "sendrecv"]
+        return ["sendrecv"] if ranks > 2 or unchecked else ["all_reduce", "sendrecv"]
     if row.root is not None:
         return ["gather", "scatter"] if above else ["broadcast"]
+    if unchecked:
+        return ["alltoall"]
     if not above:
         return ["all_gather", "hypercube"]
-    halves = [timed for one in run.rows for timed in one.timed]
-    counted = {timed.in_place for timed in halves if timed.wrong is not None}
-    if counted == {False} and all(timed.unchecked for timed in halves if timed.in_place):
-        return ["alltoall"]  # whose results in place are not checked, since 2.14
     return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
 
 

@@ -78,6 +78,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)  # low number first
     columns: set[int] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)  # of the processes of the multinode build
     complete: bool = True
 
 
@@ -85,7 +86,7 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
     """Add a matrix; return row and word of the cells that are no reading: all of a test that is not known."""
     if not is_known(matrix.test):
         nodes = matrix.test.startswith("multinode_")
-        reason = "its GPUs are on several hosts" if nodes else "this test is not one that gputopo reads"
+        reason = _of_processes(report.hosts) if nodes else "this test is not one that gputopo reads"
         report.not_measured.append(NotMeasured(what=f"{SOURCE} {matrix.test}", reason=reason))
         return [(row, " ".join(words)) for row, words in matrix.rows.items()]
     strange: list[tuple[int, str]] = []
@@ -110,6 +111,17 @@ def add(report: Report, matrix: Matrix) -> list[tuple[int, str]]:
             NotMeasured(what=what, reason=_NO_PEER if between else "the tool gives N/A")
         )
     return strange
+
+
+def _of_processes(hosts: set[str]) -> str:
+    """Return why a test across hosts is not measured: its GPUs are of no single machine."""
+    if len(hosts) > 1:
+        return f"its GPUs are on {len(hosts)} hosts"
+    return (
+        "its GPUs are on one host: run nvbandwidth without mpirun"
+        if hosts
+        else "its GPUs may be on several hosts"
+    )
 
 
 def waive(report: Report, test: str | None, message: str = "") -> None:

@@ -22,7 +22,9 @@ _DEVICE = re.compile(
     r"^Device (\d{1,4}): (.{1,120}?)(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\))?$",
     re.ASCII,
 )
-_PROCESS = re.compile(r"^Process +\d{1,5} \(.{1,255}\): device \d{1,4}: ", re.ASCII)  # of the multinode build
+_PROCESS = re.compile(
+    r"^Process +\d{1,5} \((.{1,255})\): device \d{1,4}: ", re.ASCII
+)  # of the multinode build
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][\w.-]{0,254}$")
 _RUNNING = re.compile(r"^Running ([a-z][a-z0-9_]{2,80})\.$")
 _WAIVED = re.compile(r"^(?:Waiving|Waived)\b:?\s*(?:([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b)?(.*)$")
@@ -188,8 +190,10 @@ class _Reader:
 
         Such lines are dropped, since they identify a person's machine.
         """
-        above = self.below_versions and self.test is None
-        return _PROCESS.match(line) is not None or (above and _HOST_NAME.match(line) is not None)
+        if process := _PROCESS.match(line):
+            self.report.hosts.add(process[1])
+            return True
+        return self.below_versions and self.test is None and _HOST_NAME.match(line) is not None
 
     def _row(self, number: int, line: str) -> bool:
         """Take the line of device numbers, or a row."""

@@ -23,7 +23,9 @@ FACTS = "measured copies, latencies, peer access, collective operations, bandwid
 # Each line by which a program is recognised has one of these words.
 _WORDS = re.compile(
     r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
-    r"|(?:bit|Byte)s?/sec|iperf|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
+    r"|(?:bit|Byte)s?/sec|iperf|Couldn't connect|Completion with error|CM event|socket connection"
+    r"|Port number \d"
+    r"|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
     r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
     r"|\b(?:u?int(?:8|32|64)|char|half|b?float(?:16)?|double|f8e\dm\d)\b",
     re.I,
@@ -66,7 +68,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
 def with_unread(machine: Machine, rest: str) -> Machine:
     """Add the lines that were not understood; the first 200 of them."""
     unread = [
-        Unread(source=machine.source, line=number, text=line.strip()[:200])
+        Unread(source=machine.source, line=number, text=" ".join(line.split())[:200])
         for number, line in enumerate(rest.splitlines(), 1)
         if plain(line) and not is_noise(line)
     ]

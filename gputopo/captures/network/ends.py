@@ -35,6 +35,19 @@ def ends(*, to_client: bool) -> tuple[str, str]:
     return (SERVER, CLIENT) if to_client else (CLIENT, SERVER)
 
 
+def sent_alone(program: str, gb_per_s: float, transport: str | None, report: Report) -> float | None:
+    """Return the rate of a test whose receiver reports none, GB/s, and add to its report that it does.
+
+    TCP resends until all has arrived, so that its rate is the sender's. Of UDP nothing is known: None.
+    """
+    if gb_per_s > 0 and transport != "UDP":
+        report.notes[f"{program}: the receiver reports no bytes; the rate is the sender's"] = None
+        return gb_per_s
+    why = "the receiver reports no bytes" if gb_per_s > 0 else "its rate is 0"
+    report.not_measured.append(NotMeasured(what=f"{program} {transport or ''}".rstrip(), reason=why))
+    return None
+
+
 def machine(source: str, report: Report, samples: Sequence[Sample] | None = None) -> Machine:
     """Return the machine, which has no GPU, of a report."""
     return Machine(

@@ -87,9 +87,10 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
     report = Report()
     asked = _object(head.get("test_start"))
     protocol = asked.get("protocol")
+    transport = protocol if protocol in _PROTOCOLS else None
     both = bool(asked.get("bidir"))
     for suffix in ("", "_bidir_reverse"):
-        rate = _rate(tail, suffix)
+        rate = _rate(tail, suffix, transport, report)
         if rate is None:
             continue
         source, destination = ends.ends(to_client=bool(asked.get("reverse")) != bool(suffix))
@@ -101,7 +102,7 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
                 with_reverse=both or "sum_received_bidir_reverse" in tail,
                 median_gb_per_s=rate,
                 tool=SOURCE,
-                transport=protocol if protocol in _PROTOCOLS else None,
+                transport=transport,
                 streams=_count(asked.get("num_streams")),
             )
         )
@@ -109,9 +110,11 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
         lost = _object(tail.get(f"sum{suffix}"))
         _note(report, lost, "lost_packets", "datagrams were lost")
     error = document.get("error")
-    if isinstance(error, str):
+    if isinstance(error, str) and error.startswith("interrupt - "):
+        report.complete = False
+    elif isinstance(error, str):
         report.fail(SOURCE, without_addresses(error.removeprefix("error - ")))
-    if not report.samples and not report.failures:
+    if not (report.samples or report.failures or report.not_measured):
         if not head:
             raise InputError(f"{origin} is JSON of iperf3 without a test", _HINT)
         report.not_measured.append(NotMeasured(what=SOURCE, reason="the JSON has no rate of the whole test"))
@@ -119,13 +122,28 @@ def _machine(document: dict[str, Any], *, origin: str) -> Machine:
     return ends.machine(SOURCE, report)
 
 
-def _rate(tail: dict[str, Any], suffix: str) -> float | None:
-    """Return the rate of all streams, GB/s: received, else sent; old versions have one of UDP."""
-    for name in ("sum_received", "sum_sent", "sum"):
-        bits = _object(tail.get(f"{name}{suffix}")).get("bits_per_second")
-        if isinstance(bits, int | float) and 0 < bits / 8e9 <= MAX_GB_PER_S:
-            return bits / 8e9
-    return None
+def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
+    """Return the rate of all streams at the receiver, GB/s.
+
+    Old versions have one of UDP, `sum`: what was sent, and the share of it that was lost.
+    """
+    received, sent, whole = (
+        _gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent", "sum")
+    )
+    rate = sent if sent is not None else whole
+    if received or rate is None:
+        return received or None
+    if received is not None or not rate:
+        return ends.sent_alone(SOURCE, rate, transport, report)
+    lost = _object(tail.get(f"sum{suffix}")).get("lost_percent")
+    if transport == "UDP" and isinstance(lost, int | float) and 0 <= lost <= 100:
+        return rate * (1 - lost / 100) or ends.sent_alone(SOURCE, rate, transport, report)
+    return rate
+
+
+def _gb_per_s(tail: dict[str, Any], name: str) -> float | None:
+    bits = _object(tail.get(name)).get("bits_per_second")
+    return bits / 8e9 if isinstance(bits, int | float) and 0 <= bits / 8e9 <= MAX_GB_PER_S else None
 
 
 def _note(report: Report, of: dict[str, Any], name: str, words: str) -> None:

@@ -1,7 +1,8 @@
 """The text of iperf3, of its client or its server: text in, Machine out.
 
 The lines of `sender` and `receiver` at the end count: the receiver's where it is there, and that of all
-streams (`[SUM]`) where there are several. Formats: its src/iperf_locale.c and src/units.c.
+streams (`[SUM]`) where there are several. Up to 3.6 the end of a UDP test names neither: it has the rate that
+was sent and how many datagrams were lost. Formats: its src/iperf_locale.c and src/units.c.
 """
 
 import re
@@ -20,18 +21,28 @@ SOURCE = "iperf3"
 
 _RATE = r"(\d{1,12}(?:\.\d{1,6})?) ([KMGT]?)(bit|Byte)s?/sec"
 _ROW = re.compile(
-    r"^\[ *(\d{1,6}|SUM)\](?:\[([TR]X)-([CS])\])? +\d{1,9}\.\d\d?- *\d{1,9}\.\d\d? +sec"
+    r"^\[ *(\d{1,6}|SUM)\](?:\[([TR]X)-([CS])\])? +\d{1,12}\.\d\d?- *\d{1,12}\.\d\d? +sec"
     rf" +\d{{1,12}}(?:\.\d{{1,6}})? [KMGT]?Bytes? +{_RATE}(.{{0,80}})$",
     re.ASCII,
 )
 _END = re.compile(r"\b(sender|receiver)$")
 _RETRANSMITS = re.compile(r"^ +(\d{1,15}) +sender$", re.ASCII)
-_LOST = re.compile(r" (\d{1,15})/(\d{1,15}) \(\S{1,12}%\) +receiver$", re.ASCII)
+_LOST = re.compile(r" (\d{1,15})/(\d{1,15}) \(\S{1,12}%\) *(?:receiver)?$", re.ASCII)
 _HEAD = re.compile(r"^\[ ID\](?:\[Role\])? Interval +Transfer +(?:Bitrate|Bandwidth)\b(.*)$")
 _CLIENT = re.compile(r"^Connecting to host \S{1,255}, port \d{1,5}")
 _SERVER = re.compile(r"^Accepted connection from \S{1,255}, port \d{1,5}$")
 _REVERSE = re.compile(r"^Reverse mode, remote host \S{1,255} is sending")
 _STARTING = re.compile(r"^Starting Test: protocol: (TCP|UDP|SCTP), (\d{1,5}) streams,")
+_SUMMARY = re.compile(r"^(?:(?:- ){3,}-?|Test Complete\. Summary Results:)$")  # then the head comes again
+# iperf 2, another program, prints rows alike and nothing that is a summary for certain.
+_IPERF_2 = re.compile(
+    r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d",
+    re.MULTILINE,
+)
+_OWN = re.compile(
+    r"^Connecting to host |^Accepted connection from | (?:sender|receiver)$|iperf3: ", re.MULTILINE
+)
+_INTERRUPTED = re.compile(r"^(?:\S{0,80}/)?iperf3: (?:interrupt - |the client has terminated).*$")
 _ERROR = re.compile(r"^(?:\S{0,80}/)?iperf3: (?:error - |the )(.{1,300})$|^error - (.{1,300})$")
 _PROSE = re.compile(
     r"^(?:- ){3,}-?$|^-{20,}$|^\[ *(?:\d{1,6}|SUM)\] (?:local \S+ port .*|\((?:sender|receiver) statistics .*"
@@ -39,7 +50,7 @@ _PROSE = re.compile(
     r"|^(?:iperf Done\.|iperf 3\..*|Server listening on .*|Test Complete\. Summary Results:|Time: .*"
     r"|CPU Utilization: .*|(?:snd|rcv)_tcp_congestion .*|Cookie: .*|TCP MSS: .*"
     r"|Control connection MSS .*|Connecting to .*|Target Bitrate: .*|Finished omit period.*|UDP .*"
-    r"|congestion .*|UUID: .*|Linux \S+ \d.*|iperf3: interrupt - .*|Setting UDP block size .*"
+    r"|congestion .*|UUID: .*|Linux \S+ \d.*|Setting UDP block size .*"
     r"|\(pacing .*|\[ *\d+\] WARNING: .*|warning: .*)$",
     re.IGNORECASE,
 )
@@ -71,11 +82,13 @@ class _Test:
     line: int = 0
     rates: dict[bool | None, dict[tuple[str, bool], float]] = field(default_factory=dict)
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield a sample for each direction."""
+    def samples(self, report: Report) -> Iterator[Sample]:
+        """Yield a sample for each direction; what is not one is added to the report."""
         for to_client, rates in self.rates.items():
             source, destination = ends.ends(to_client=self._to_client(rates, to_client))
-            value, streams = _of_all(rates)
+            value, streams = _of_all(rates, self.transport, report)
+            if value is None:
+                continue
             yield Sample(
                 kind="network",
                 source=source,
@@ -103,45 +116,60 @@ class _Reader:
         self.report = Report()
         self.tests = [_Test()]
         self.is_of_other_end = False  # below `Server output:` the lines of the server come once more
+        self.is_below_rule = self.is_summary = self.is_iperf_2 = False
 
     def add(self, number: int, line: str) -> bool:
         """Take one line; False where it is not understood."""
         line = _STAMP.sub("", line, count=1)
+        was_rule, self.is_below_rule = self.is_below_rule, _SUMMARY.match(line) is not None
         if _CLIENT.match(line):
-            self.tests.append(_Test())
-            self.is_of_other_end = False
+            self._begin(_Test())
         elif line == "Server output:":
             self.is_of_other_end = True
         elif self.is_of_other_end:
             self.is_of_other_end = line != "iperf Done."
+        elif _IPERF_2.match(line):
+            self.is_iperf_2 = True
+            return False
         elif row := _ROW.match(line):
-            return self._row(number, row)
+            return not self.is_iperf_2 and self._row(number, row)
         elif head := _HEAD.match(line):
+            self.is_summary = was_rule
             if "Datagrams" in head[1]:
                 self.tests[-1].transport = "UDP"
         elif _SERVER.match(line):
-            self.tests.append(_Test(is_server=True))
+            self._begin(_Test(is_server=True))
         elif _REVERSE.match(line):
             self.tests[-1].is_reverse = True
         elif starting := _STARTING.match(line):
             self.tests[-1].transport = starting[1]
+        elif _INTERRUPTED.match(line):
+            self.report.complete = False
         elif error := _ERROR.match(line):
             self.report.fail(SOURCE, without_addresses(error[1] or error[2]))
         else:
             return not line or _PROSE.match(line) is not None
         return True
 
+    def _begin(self, test: _Test) -> None:
+        self.tests.append(test)
+        self.is_of_other_end = self.is_summary = self.is_iperf_2 = False
+
     def _row(self, number: int, row: re.Match[str]) -> bool:
         who, sends, role, value, power, unit, rest = row.groups()
-        end = _END.search(rest)
-        if end is None:
-            self.tests[-1].intervals += 1
-            return True
         # Bits count in powers of 1000, bytes in powers of 1024 (units.c).
         factor = 1000.0 ** _POWERS[power] / 8 if unit == "bit" else 1024.0 ** _POWERS[power]
         rate: float = float(value) * factor / 1e9
+        if rate > MAX_GB_PER_S:
+            return False
+        end, lost = _END.search(rest), _LOST.search(rest.rstrip())
+        if end is None and not (self.is_summary and lost):
+            self.tests[-1].intervals += 1
+            return True
+        if end is None and lost and int(lost[2]):
+            rate *= max(0.0, 1 - int(lost[1]) / int(lost[2]))
         to_client = None if sends is None else (sends == "RX") == (role == "C")
-        key = (who, end[1] == "receiver")
+        key = (who, end is None or end[1] == "receiver")
         if key in self.tests[-1].rates.get(to_client, {}):  # the head of the next test is not there
             last = self.tests[-1]
             self.tests.append(_Test(last.is_server, last.is_reverse, transport=last.transport))
@@ -150,19 +178,25 @@ class _Reader:
         test.line = test.line or number
         if (sent_again := _RETRANSMITS.match(rest)) and int(sent_again[1]) and who != "SUM":
             self.report.notes[f"{SOURCE}: {sent_again[1]} segments of a stream were sent again"] = None
-        if (lost := _LOST.search(rest)) and int(lost[1]) and who != "SUM":
+        if lost and int(lost[1]) and who != "SUM" and key[1]:
             self.report.notes[f"{SOURCE}: {lost[1]} of {lost[2]} datagrams were lost"] = None
-        if 0 < rate <= MAX_GB_PER_S:
-            test.rates.setdefault(to_client, {})[key] = rate
-        return rate <= MAX_GB_PER_S
+        test.rates.setdefault(to_client, {})[key] = rate
+        return True
 
 
-def _of_all(rates: Rates) -> tuple[float, int]:
-    """Return the rate of all streams, GB/s, and how many there are."""
+def _of_all(rates: Rates, transport: str, report: Report) -> tuple[float | None, int]:
+    """Return the rate of all streams, GB/s, and how many there are. None: not known what arrived."""
     at_receiver = any(is_receiver for _, is_receiver in rates)
+    streams = max(1, len({who for who, _ in rates} - {"SUM"}))
+    if whole := _sum(rates, at_receiver=at_receiver):
+        return whole, streams
+    sent = _sum(rates, at_receiver=False)
+    return ends.sent_alone(SOURCE, sent, transport, report), streams
+
+
+def _sum(rates: Rates, *, at_receiver: bool) -> float:
     counted = {who: rate for (who, is_receiver), rate in rates.items() if is_receiver == at_receiver}
-    whole = counted["SUM"] if "SUM" in counted else sum(counted.values())
-    return whole, max(1, len({who for who, _ in rates} - {"SUM"}))
+    return counted["SUM"] if "SUM" in counted else sum(counted.values())
 
 
 def without_addresses(words: str) -> str:
@@ -173,7 +207,9 @@ def without_addresses(words: str) -> str:
 
 def recognise(text: str) -> bool:
     """Return whether the text has a line that only this program prints."""
-    return _MARKS.search(text) is not None
+    return _MARKS.search(text) is not None and (
+        _IPERF_2.search(text) is None or _OWN.search(text) is not None
+    )
 
 
 def read(text: str, *, origin: str) -> Read:
@@ -183,11 +219,12 @@ def read(text: str, *, origin: str) -> Read:
     understood = understood_of(text, reader.add)
     report, lines = reader.report, []
     for test in reader.tests:
-        own = list(test.samples())
+        own = list(test.samples(report))
         report.samples += own
         lines += [test.line] * len(own)
-        if not own and test.intervals:
-            what = f"{SOURCE}: {test.intervals} intervals without the rate of the whole test"
+        if not test.rates and test.intervals:
+            intervals = f"{test.intervals} interval{'s' if test.intervals > 1 else ''}"
+            what = f"{SOURCE}: {intervals} without the rate of the whole test"
             reason = "the output ends before its summary"
             report.not_measured.append(NotMeasured(what=what, reason=reason))
             report.complete = False

@@ -333,7 +333,7 @@ def _alike(machine: Machine) -> list[list[_Port]]:
     groups: dict[tuple[str | None, ...], list[_Port]] = {}
     for nic in machine.nics:
         node = nodes.get(nic.pci_address or "")
-        type_ = nic.psid or (node and node.vendor_id and f"{node.vendor_id}:{node.device_id}")
+        type_ = nic.psid or (node and node.vendor_id and f"{node.vendor_id}:{node.device_id}") or nic.hca_type
         for port in nic.ports or ():
             kind = (type_ or f"card {nic.index}", port.link_layer)
             groups.setdefault(kind, []).append(_Port(nic, port, kind))

@@ -85,6 +85,8 @@ def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
         )
     if not bandwidth.complete:
         yield "Complete", _ENDED_EARLY if bandwidth.source == "live" else "no: the capture ends early"
+    if missed := sum(one.not_understood for one in machine.lines):
+        yield "Lines", f"{missed} not understood: gputopo inspect --from lists them"
     versions = [("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version)]
     known = [f"{what} {plain(version)}" for what, version in versions if version]
     if known:

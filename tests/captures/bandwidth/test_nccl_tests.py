@@ -144,11 +144,23 @@ def test_marks_before_the_lines_are_no_part_of_them(mark: str) -> None:
     check(written, "".join(mark + line for line in text.splitlines(keepends=True)))
 
 
-def test_a_launcher_may_mark_each_write_within_a_row() -> None:
+@pytest.mark.parametrize("mark", ["[0]", "[1,0]<stdout>:"])
+def test_a_launcher_may_mark_each_write_within_a_row(mark: str) -> None:
     written, text = all_reduce()
-    marked = [re.sub(r"(?<=-1)  |(?<=  0)  (?=.)", "[0]  ", line) for line in text.splitlines()]
-    assert any("-1[0]" in line and "0[0]" in line for line in marked)
-    check(written, "".join(f"[0]{line}\n" for line in marked))
+    marked = [re.sub(r"(?<=-1)  |(?<=  0)  (?=.)", f"{mark}  ", line) for line in text.splitlines()]
+    assert any(f"-1{mark}" in line and f"0{mark}" in line for line in marked)
+    check(written, "".join(f"{mark}{line}\n" for line in marked))
+
+
+def test_times_of_ten_seconds_and_more_are_printed_with_two_digits() -> None:
+    row = "17179869184  4294967296  float  sum  -1  1.6e+07  1.05  1.57  0  1.8e+07  0.98  1.47  0"
+    _, bandwidth = read(row)
+    assert [(one.kind, one.median_gb_per_s) for one in bandwidth.samples] == [
+        ("allreduce", 1.05),
+        ("allreduce", 0.98),
+    ]
+    with pytest.raises(InputError, match="no result"):  # 9 % off is no rounding
+        read(row.replace("1.05  1.57", "1.15  1.72"))
 
 
 def test_a_list_of_ranks_that_is_cut_names_no_gpu() -> None:
@@ -244,6 +256,8 @@ def test_an_unknown_operation_is_not_measured() -> None:
         ("none  3", 1, "0", "broadcast"),
         ("none  -1", 0.875, "0", "allgather"),
         ("none  -1", 0.875, "N/A", "alltoall"),
+        ("none  -1", 1, "N/A", "alltoall"),  # of so many ranks that (n - 1) / n is printed as 1
+        ("sum  -1", 1, "N/A", "sendrecv"),
     ],
 )
 def test_rows_alone_show_their_operation(columns: str, ratio: float, in_place: str, kind: str) -> None:

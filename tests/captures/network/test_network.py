@@ -73,6 +73,50 @@ def test_each_form_of_perftest_is_read_back(form: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("form", [name for name in FORMS if name not in ("quality of service", "two ports")])
+def test_the_json_of_perftest_is_read_back_in_either_unit(form: str) -> None:
+    @settings(max_examples=10)
+    @given(seeds)
+    def run(seed: int) -> None:
+        check(*network.perftest_json(Random(seed), FORMS[form]), "perftest")
+
+    run()
+
+
+def test_a_rate_of_perftest_without_a_message_rate_has_no_unit() -> None:
+    document = json.loads(network.perftest_json(Random(1), Perftest())[0])
+    for rate in (0, 1e-6, None):
+        document["results"]["MsgRate"] = rate
+        _, bandwidth = read(json.dumps(document))
+        assert bandwidth.samples == ()
+        assert "no unit" in bandwidth.not_measured[0].reason
+
+
+def test_objects_of_perftest_in_one_file_are_runs() -> None:
+    parts = [network.perftest_json(Random(seed), Perftest()) for seed in (1, 2)]
+    _, bandwidth = read("\n".join(text for text, _ in parts))
+    assert rates(bandwidth.samples) == pytest.approx([rates(samples)[0] for _, samples in parts])
+    with pytest.raises(InputError, match="not complete JSON"):
+        read(parts[0][0][:-3])
+
+
+def test_both_directions_alone_below_their_sum_are_not_taken_for_sums() -> None:
+    text, samples = network.perftest(Random(1), Perftest(bidirectional=True), [65536])
+    head, row = text.splitlines()[-3], " 65536      5000       99.00            98.00\t\t     0.187000"
+    each = "\n".join(f" {which} results: \n{head}\n{row}" for which in ("Local", "Remote"))
+    assert "BW average" in head
+    machine, bandwidth = read(f"{text}{each}\n")
+    assert rates(bandwidth.samples) == rates(samples)
+    assert len(machine.unread) == 2
+
+
+def test_the_memory_of_a_gpu_is_noted() -> None:
+    text, samples = network.perftest(Random(1), Perftest(), [65536])
+    cuda = "initializing CUDA\nPicking device No. 0\ncuMemAlloc() of a 131072 bytes GPU buffer\n"
+    bandwidth = check(cuda + text, samples, "perftest")
+    assert any("memory of a GPU" in note for note in bandwidth.notes)
+
+
 @settings(max_examples=60)
 @given(seeds)
 def test_each_way_to_start_iperf3_is_read_back(seed: int) -> None:
@@ -140,7 +184,86 @@ def test_rates_of_a_single_direction_count_bytes_and_not_bits() -> None:
     assert rates(read(line)[1].samples) == [pytest.approx(9.37 * 2**30 / 1e9)]
 
 
-@pytest.mark.parametrize("mark", ["", "n1: ", "[1,0]<stdout>:", "0: "])
+_UDP = "  0.00-2.00   sec  1.16 GBytes  5.00 Gbits/sec  0.012 ms"
+_SUMMARY = (
+    "- - - - - - -\n[ ID] Interval           Transfer     Bandwidth       Jitter    Lost/Total Datagrams\n"
+)
+
+
+def test_the_end_of_udp_before_3_7_names_neither_end_and_counts_what_was_sent() -> None:
+    head = "[ ID] Interval           Transfer     Bandwidth       Total Datagrams\n"
+    text = f"{head}[  4]   0.00-1.00   sec  596 MBytes  5.00 Gbits/sec  76300\n{_SUMMARY}"
+    machine, bandwidth = read(f"{text}[  4] {_UDP}  76350/152700 (50%)  \n[  4] Sent 152700 datagrams\n")
+    assert [one.transport for one in bandwidth.samples] == ["UDP"]
+    assert rates(bandwidth.samples) == [pytest.approx(2.5 / 8)]
+    assert bandwidth.notes == ("iperf3: 76350 of 152700 datagrams were lost",)
+    assert machine.unread == ()
+    end = {"sum": {"bits_per_second": 5e9, "lost_packets": 76350, "lost_percent": 50}}
+    start = {"version": "iperf 3.7", "test_start": {"protocol": "UDP", "num_streams": 1}}
+    assert rates(read(json.dumps({"start": start, "end": end}))[1].samples) == [pytest.approx(2.5 / 8)]
+
+
+@pytest.mark.parametrize("udp", [True, False])
+def test_a_receiver_without_bytes_leaves_udp_unmeasured_and_tcp_to_its_sender(udp: bool) -> None:
+    columns = "Lost/Total Datagrams" if udp else "Retr"
+    sent, none = ("  0.000 ms  0/9 (0%)", "  0.000 ms  0/0 (0%)") if udp else ("    0        ", "")
+    text = (
+        f"[ ID] Interval           Transfer     Bitrate         {columns}\n"
+        f"[  5]   0.00-1.00   sec   119 MBytes  1.00 Gbits/sec{sent}  sender\n"
+        f"[  5]   0.00-1.04   sec  0.00 Bytes  0.00 bits/sec{none}  receiver\n"
+    )
+    protocol = "UDP" if udp else "TCP"
+    start = {"version": "iperf 3.14", "test_start": {"protocol": protocol, "num_streams": 1}}
+    end = {
+        "sum_sent": {"bits_per_second": 1e9},
+        "sum_received": {"bits_per_second": 0},
+        "sum": {"bits_per_second": 1e9, "lost_percent": 100},
+    }
+    for one in (text, json.dumps({"start": start, "end": end})):
+        _, bandwidth = read(one)
+        assert rates(bandwidth.samples) == ([] if udp else [0.125])
+        words = bandwidth.not_measured[0].reason if udp else bandwidth.notes[0]
+        assert "the receiver reports no bytes" in words
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["iperf3: interrupt - the client has terminated", "iperf3: the client has terminated"],
+)
+def test_an_interrupt_is_no_failure_of_the_network(end: str) -> None:
+    text, samples = network.iperf3(Random(1), Iperf3())
+    machine, bandwidth = read(f"{text}{end}\n")
+    assert (rates(bandwidth.samples), bandwidth.complete, bandwidth.failures) == (rates(samples), False, ())
+    assert machine.unread == ()
+    start = {"version": "iperf 3.9", "connected": []}
+    _, bandwidth = read(json.dumps({"start": start, "end": {}, "error": end.removeprefix("iperf3: ")}))
+    assert not bandwidth.samples
+    assert bandwidth.complete is bool(bandwidth.failures)  # in JSON only the first is an interrupt's
+
+
+def test_rows_of_iperf_2_are_not_those_of_iperf3() -> None:
+    iperf_2 = (
+        "Client connecting to 10.0.0.2, TCP port 5001\n"
+        "[ ID] Interval       Transfer     Bandwidth\n"
+        "[  1] 0.00-10.01 sec  10.9 GBytes  9.38 Gbits/sec\n"
+    )
+    with pytest.raises(InputError, match="of iperf 2, which gputopo does not read"):
+        read(iperf_2)
+    text, samples = network.iperf3(Random(1), Iperf3())
+    machine, bandwidth = read(iperf_2 + text)
+    assert rates(bandwidth.samples) == rates(samples)
+    assert bandwidth.not_measured == ()
+    assert [one.line for one in machine.unread] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "", "n1: ", "[1,0]<stdout>:", "0: ", "[n1] ", "[1,0][n1:123]<stdout>: ", "[job-n1-17@1,0]<stdout>: ",
+        "[0]<stdout>:", "[default0]:", "bench-abc12 iperf ", "[pod/bench-abc12/iperf] ",
+        "(Worker pid=17, ip=10.0.0.1) ",
+    ],
+)  # fmt: skip
 def test_the_mark_of_a_launcher_is_taken_off(mark: str) -> None:
     for text, samples in (
         network.perftest(Random(2), Perftest(), [65536, 1048576]),
@@ -201,6 +324,10 @@ def test_an_output_that_ends_before_its_summary_is_not_complete() -> None:
         "iperf3: error - unable to connect to server: Connection refused",
         json.dumps({"start": {"version": "iperf 3.9"}, "error": "error - unable to connect to server"}),
         f"{'-' * 80}\n RDMA_Write BW Test\n{'-' * 80}\nCouldn't connect to 10.0.0.2:18515\n",
+        "Couldn't connect to 10.0.0.2:18515\n",
+        " Completion with error at client\n",
+        " Port number 1 state is Down\n",
+        "Unexpected CM event bl blka 6\n",
     ],
 )
 def test_a_connection_that_was_refused_is_a_finding(text: str) -> None:

@@ -86,6 +86,27 @@ def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str,
     return "\n".join([*head, *rows, _RULE, ""]), tuple(samples)
 
 
+def perftest_json(random: Random, form: Perftest) -> tuple[str, tuple[Sample, ...]]:
+    """Return what `--out_json` writes of one size, and what is in it. It names no unit of its rates."""
+    size = 2 ** random.randint(1, 16)  # the message rate has six decimals
+    _, samples = perftest(random, form, [size])
+    (one,) = samples
+    about = {
+        "test": form.title.replace(" ", "_"),
+        "Device": "mlx5_0",
+        "Number_of_qps": form.streams,
+        "Link_type": "IB",
+    }
+    results: dict[str, Any] = {"MsgSize": size, "n_iterations": 5000}
+    if form.unit is None:
+        results |= {"t_avg" if form.duration else "t_typical": one.median_us}
+    else:
+        gb_per_s = one.median_gb_per_s or 0.0
+        rate = round(gb_per_s / _GB_PER_S[form.unit], 2)
+        results |= {"BW_peak": rate, "BW_average": rate, "MsgRate": round(gb_per_s * 1e3 / size, 6)}
+    return json.dumps({"test_info": about, "results": results}, indent=1), samples
+
+
 _GB_PER_S = {"Gb": 1 / 8, "MiB": 2**20 / 1e9, "MB": 2**20 / 1e9}
 
 
@@ -270,4 +291,76 @@ def any_iperf3(random: Random) -> Iperf3:
         unit=random.choice(list(_UNITS)),
         intervals=random.randint(0, 3),
         title=random.choice(("Bitrate", "Bandwidth")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """A port of an RDMA card, as sysfs names its states. `rate`: Gbit/s, None without a link."""
+
+    device: str
+    rate: float | None
+    lanes: int = 4
+    state: str = "ACTIVE"
+    phys_state: str = "LinkUp"
+    link_layer: str = "InfiniBand"
+
+
+def ibstat(ports: Sequence[RdmaPort]) -> str:
+    """Return what `ibstat` prints: the lowest rate for a port without a link."""
+    words = {"ACTIVE": "Active", "DOWN": "Down", "INIT": "Initializing"}
+    return "".join(
+        f"CA '{one.device}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tFirmware version: 28.39.1002\n"
+        f"\tHardware version: 0\n\tNode GUID: 0xa088c20300e3c2a{n}\n\tSystem image GUID: 0xa088c20300e3c2a0\n"
+        f"\tPort 1:\n\t\tState: {words[one.state]}\n\t\tPhysical state: {one.phys_state}\n"
+        f"\t\tRate: {one.rate or 10:g}\n\t\tBase lid: {n}\n\t\tLMC: 0\n\t\tSM lid: 1\n"
+        f"\t\tCapability mask: 0xa751e848\n\t\tPort GUID: 0xa088c20300e3c2b{n}\n"
+        f"\t\tLink layer: {one.link_layer}\n"
+        for n, one in enumerate(ports)
+    )
+
+
+def ibstatus(ports: Sequence[RdmaPort]) -> str:
+    """Return what `ibstatus` prints."""
+    states = {"DOWN": 1, "INIT": 2, "ACTIVE": 4}
+    phys_states = {"Polling": 2, "Disabled": 3, "LinkUp": 5}
+    return "".join(
+        f"Infiniband device '{one.device}' port 1 status:\n\tdefault gid:\t fe80:0000:0000:0000:a088::1\n"
+        f"\tbase lid:\t 0x{n}\n\tsm lid:\t\t 0x1\n\tstate:\t\t {states[one.state]}: {one.state}\n"
+        f"\tphys state:\t {phys_states[one.phys_state]}: {one.phys_state}\n"
+        f"\trate:\t\t {one.rate or 40:g} Gb/sec ({one.lanes}X QDR)\n\tlink_layer:\t {one.link_layer}\n\n"
+        for n, one in enumerate(ports)
+    )
+
+
+def ibv_devinfo(ports: Sequence[RdmaPort]) -> str:
+    """Return what `ibv_devinfo -v` prints of the cards and their ports, with some of its other lines."""
+    phys_states = {"Polling": "POLLING (2)", "Disabled": "DISABLED (3)", "LinkUp": "LINK_UP (5)"}
+    return "".join(
+        f"hca_id:\t{one.device}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.39.1002\n"
+        f"\tnode_guid:\t\t\ta088:c203:00e3:c2a{n}\n\tvendor_id:\t\t\t0x02c9\n\tboard_id:\t\t\tMT_0000000838\n"
+        f"\tdevice_cap_flags:\t\t0xed721c36\n\t\t\t\t\tBAD_PKEY_CNTR\n\t\tport:\t1\n"
+        f"\t\t\tstate:\t\t\tPORT_{one.state} ({n})\n\t\t\tactive_mtu:\t\t1024 (3)\n"
+        f"\t\t\tlink_layer:\t\t{one.link_layer}\n\t\t\tactive_width:\t\t{one.lanes}X (2)\n"
+        f"\t\t\tactive_speed:\t\t{(one.rate or 40) / one.lanes:.1f} Gbps (128)\n"
+        f"\t\t\tphys_state:\t\t{phys_states[one.phys_state]}\n"
+        f"\t\t\tGID[  0]:\t\tfe80:0000:0000:0000:a088:c2ff:fee3:c2a6, RoCE v1\n\n"
+        for n, one in enumerate(ports)
+    )
+
+
+def rdma_link(ports: Sequence[RdmaPort]) -> str:
+    """Return what `rdma link` of iproute2 prints."""
+    phys_states = {"Polling": "POLLING", "Disabled": "DISABLED", "LinkUp": "LINK_UP"}
+    return "".join(
+        f"link {one.device}/1 "
+        + (
+            "subnet_prefix fe80:0000:0000:0000 lid 2 sm_lid 1 lmc 0 "
+            if one.link_layer == "InfiniBand"
+            else ""
+        )
+        + f"state {one.state} physical_state {phys_states[one.phys_state]} "
+        + (f"netdev ens{n}np0 " if one.link_layer == "Ethernet" else "")
+        + "\n"
+        for n, one in enumerate(ports)
     )

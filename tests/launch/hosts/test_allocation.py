@@ -14,15 +14,18 @@ from tests.launch.hosts.environs import (
     GRES,
     INDEXED_JOB,
     JOBSET,
+    LEADER_WORKER_SET,
     SLURM_24,
     SLURM_JOB,
     TRAIN_JOB,
     Environ,
+    horovod,
     intel_mpi,
     mpich,
     open_mpi_4,
     open_mpi_5,
     ray_train,
+    sagemaker,
     slurm_step,
     tf_config,
     tf_job,
@@ -99,6 +102,9 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             None,
         ),
         (ray_train(1), 1, ["10.0.0.1:43211", "10.0.0.2:41877"], "TF_CONFIG", None),
+        (sagemaker("algo-2"), 1, ["algo-1", "algo-2"], "SM_HOSTS", "job-7"),
+        (LEADER_WORKER_SET, 1, ["lws-0.lws.ml", "?", "?"], "LeaderWorkerSet", None),
+        ({**horovod(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "Horovod", None),
     ],
 )
 def test_each_starter_gives_rank_and_addresses(
@@ -138,6 +144,10 @@ def test_each_starter_gives_rank_and_addresses(
         tf_job("chief", 0, chief=1),
         tf_config({"chief": ["localhost:0"]}, "chief"),
         {**TRAIN_JOB, "PET_NNODES": "1", "PET_NODE_RANK": "0", "JOB_COMPLETION_INDEX": "0"},
+        sagemaker("algo-1", ("algo-1",)),
+        {"SM_HOSTS": "[", "SM_CURRENT_HOST": "algo-1"},
+        {"SM_HOSTS": '["algo-1", 2]', "SM_CURRENT_HOST": "algo-1"},
+        horovod(0, 1),
         INDEXED_JOB,
         {**JOBSET, "HOSTNAME": "mnist-workers-0-0", "JOB_COMPLETION_INDEX": "0"},
     ],
@@ -284,7 +294,22 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, tf_job("ps", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
         (SILENT, tf_job("worker", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
         (SILENT, tf_job("evaluator", 0), "this is the evaluator", "--eval --checkpoints DIR"),
+        (SILENT, tf_config({"evaluator": ["e:2222"]}, "evaluator"), "this is the evaluator", "--eval"),
         (SILENT, tf_job("worker", 2), "task '2' of 'worker'", "correct its task"),
+        (
+            SILENT,
+            {"TF_CONFIG": '{"cluster": {"worker": {"1": "b:1"}}, "task": {"type": "worker", "index": 1}}'},
+            "worker 1 and not all before",
+            "--hosts LIST",
+        ),
+        (SILENT, horovod(5, 8, local=4), "Horovod has 4 tasks on one host", "horovodrun"),
+        (SILENT, horovod(1), "the host of rank 0 is not given", "--hosts LIST"),
+        (
+            SILENT,
+            {**torchrun(1), "LOCAL_WORLD_SIZE": "", "LOCAL_SIZE": "8"},
+            "8 tasks on one host",
+            "torchrun",
+        ),
         (SILENT, {"TF_CONFIG": "{'cluster'"}, "TF_CONFIG is no JSON", "unset TF_CONFIG"),
         (SILENT, {"TF_CONFIG": "[1]"}, "TF_CONFIG is no JSON object", "unset TF_CONFIG"),
         (SILENT, {"TF_CONFIG": '{"cluster": [1]}'}, "no cluster and task", "unset TF_CONFIG"),
@@ -347,6 +372,9 @@ _VARIABLES = sorted(
         *torchrun(),
         *TRAIN_JOB,
         *JOBSET,
+        *LEADER_WORKER_SET,
+        *sagemaker(),
+        *horovod(),
         "TF_CONFIG",
         "NODE_RANK",
     }
@@ -369,7 +397,20 @@ _texts = st.one_of(
 
 
 _started = st.sampled_from(
-    [{}, slurm_step(), open_mpi_4(), open_mpi_5(), intel_mpi(), torchrun(), TRAIN_JOB, JOBSET, tf_job()]
+    [
+        {},
+        slurm_step(),
+        open_mpi_4(),
+        open_mpi_5(),
+        intel_mpi(),
+        torchrun(),
+        TRAIN_JOB,
+        JOBSET,
+        tf_job(),
+        LEADER_WORKER_SET,
+        sagemaker(),
+        horovod(),
+    ]
 )
 
 

@@ -55,9 +55,11 @@ def test_an_ipv6_address_and_its_port_are_told_apart() -> None:
         ("-oProxyCommand=x", "cannot name a host", "n[1-4]"),
         ("user@n1", "cannot name a host", "n[1-4]"),
         ("n1:4", "a port is from 1024 to 65535", "leave it out"),
-        ("n1:", "a port is from 1024 to 65535", "leave it out"),
+        ("n1:", "cannot name a host 'n1:'", "n[1-4]"),
+        ("grpc://10.0.0.1:2222", "cannot name a host", "n[1-4]"),
+        ("n1,8", "cannot name a host '8'", "n[1-4]"),
         ("n1:99999", "a port is from 1024 to 65535", "leave it out"),
-        ("[fd00::1]:x", "a port is from 1024 to 65535", "leave it out"),
+        ("[fd00::1]:x", "cannot name a host '[fd00::1]:x'", "n[1-4]"),
         ("n[0-99999999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
         ("n[1-999][1-999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
     ],
@@ -78,6 +80,9 @@ def test_a_list_that_cannot_be_is_refused_by_the_name_of_its_option(text: str, w
         ("n1\nn1\nn2\nn2\n", "n1 n2"),  # PBS_NODEFILE: a line a slot
         ("rack[1-2]node[01-02] slots=2\n", "rack1node01 rack1node02 rack2node01 rack2node02"),
         ("a:4000\r\n[fd00::1]:4000\r\n", "a:4000 [fd00::1]:4000"),
+        ("n1 port=222 slots=8\nn2\tport=222 slots=8\n", "n1 n2"),
+        ("n1 8\nn2 8\n", "n1 n2"),
+        ("n1 8 all.q@n1 UNDEFINED\nn2 8 all.q@n2 UNDEFINED\n", "n1 n2"),  # PE_HOSTFILE of Grid Engine
     ],
 )
 def test_a_hostfile_is_read_line_by_line(text: str, hosts: str) -> None:
@@ -89,6 +94,27 @@ def test_a_hostfile_names_the_line_that_cannot_be_read() -> None:
         read_hostfile("--hostfile F", "# MPICH\nn1\nn2:4\n")
     with pytest.raises(UsageError, match="--hostfile F names no host"):
         read_hostfile("--hostfile F", "# none\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1 n2 n3",
+        "n1 8 n2 8",  # LSB_MCPU_HOSTS
+        "rank 0=n1 slot=0",  # a rankfile of Open MPI
+        "127.0.0.1 localhost",
+        "Host n1",
+        "0 n1",
+        "- n1",
+        "n1 -p 22",
+        "n1 slots = 8",
+    ],
+)
+def test_a_line_with_more_than_a_host_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match="line 2 of --hostfile F has more than a host") as refused:
+        read_hostfile("--hostfile F", f"n0\n  {line}  # x\n")
+    assert line in refused.value.what
+    assert "one host a line" in refused.value.hint
 
 
 _label = st.from_regex(r"[a-z]([a-z0-9-]{0,4}[a-z0-9])?", fullmatch=True)

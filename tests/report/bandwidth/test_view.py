@@ -7,6 +7,7 @@ from gputopo.findings import Finding
 from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.machine import LineCounts
 from gputopo.values.subject import Subject
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
 
@@ -210,6 +211,15 @@ def test_an_interrupted_session_reports_it() -> None:
 def test_a_capture_that_ends_early_reports_it() -> None:
     text = shown(msgspec.structs.replace(only(), complete=False))
     assert "no: the capture ends early" in part(text, "Bandwidth")
+
+
+def test_lines_that_were_not_understood_are_counted() -> None:
+    for missed, words in ((0, ""), (3, "3 not understood: gputopo inspect --from lists them")):
+        lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
+        machine = msgspec.structs.replace(machine_with(2), lines=lines)
+        text = text_of(bandwidth_view(machine, only(), (), 80))
+        assert ("Lines" in text) is bool(words)
+        assert words in text
 
 
 def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -> None:
