@@ -24,7 +24,7 @@ from gputopo.launch.supervise.process import oom
 from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import Device, GpuSample, RankFailed, Sample
+from gputopo.values.run.events import EXCHANGE, Device, GpuSample, RankFailed, Sample
 
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
@@ -51,6 +51,11 @@ _SIGNAL_HINTS = {
     "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another version of either",
     "SIGABRT": "TensorFlow or the driver gave up: see worker.log for the check that failed",
 }
+
+_TRIED_COLLECTIVES = (
+    "it tried collectives between the hosts: start with --all-reduce copy, or hierarchical with several GPUs "
+    "a host, which leaves them out; worker.log has the crash"
+)
 
 
 def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
@@ -79,12 +84,13 @@ def of_exit(
     oom_kills: int = 0,
     peak_bytes: int = 0,
     memory_bytes: int | None = None,
+    phase: str | None = None,
 ) -> RankFailed:
     """The failure of a worker that ended without reporting one.
 
     `returncode` as in subprocess: -n for signal n. `oom_kills`: how often the kernel killed for lack
     of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (None: of
-    this machine).
+    this machine). `phase`: which it had begun, if any.
     """
     limit = _limit(last_lines) if returncode not in (0, -signal.SIGKILL) else None
     if limit is not None:
@@ -99,7 +105,8 @@ def of_exit(
     if returncode < 0:
         memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
         starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory)
-        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved)
+        hint = _TRIED_COLLECTIVES if phase == EXCHANGE else None
+        return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved, hint=hint)
     if returncode == 0:
         return broken("the worker ended without a counted step", time_s=time_s, last_lines=last_lines)
     if any(_OUT_OF_MEMORY.search(line) for line in last_lines):
@@ -230,7 +237,13 @@ def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory
 
 
 def _killed(
-    signum: int, spec: RunSpec, *, time_s: float, last_lines: Sequence[str], starved: str | None
+    signum: int,
+    spec: RunSpec,
+    *,
+    time_s: float,
+    last_lines: Sequence[str],
+    starved: str | None,
+    hint: str | None,
 ) -> RankFailed:
     name = signal_name(signum)
     cause = f"the worker was ended by {name}"
@@ -238,7 +251,8 @@ def _killed(
         cause += f": {starved}"
     elif signum == signal.SIGKILL:
         cause += " from outside; the kernel counted no out-of-memory kill"
-    hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
+    if hint is None or name not in _SIGNAL_HINTS:
+        hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
     return RankFailed(
         time_s=time_s,
         kind=OUT_OF_MEMORY if starved else "killed",

@@ -57,8 +57,11 @@ def of_seconds(seconds: float) -> Patience:
 class Watchdog:
     """Follows a worker's events. Times are seconds of a monotonic clock.
 
-    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict.
+    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict. `phase`: which it has
+    begun, None after any other event.
     """
+
+    phase: str | None = None
 
     def __init__(self, patience: Patience, now_s: float, who: str = "the worker") -> None:
         self._patience = patience
@@ -73,6 +76,7 @@ class Watchdog:
     def record_event(self, event: Event, now_s: float) -> None:
         """Note an event that came now."""
         self._last_event_s = now_s
+        self.phase = event.phase if isinstance(event, PhaseBegun) else None
         if isinstance(event, Step):
             self._seconds.append(event.seconds)
         self._next_sign_s = max(SIGN_S, SIGN_STEPS * self._median_s() if self._seconds else 0.0)

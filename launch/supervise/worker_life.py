@@ -344,6 +344,7 @@ class WorkerLife:
                     last_lines=self._output.last_lines,
                     oom_kills=self._oom_kills_since(),
                     peak_bytes=self._child.peak_bytes,
+                    phase=self._watchdog.phase,
                 )
             )
 

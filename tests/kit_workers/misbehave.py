@@ -87,6 +87,19 @@ def killed() -> None:
 
 
 @behaviour
+def crashes_in_the_exchange() -> None:
+    send("phase", phase="exchange")
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+@behaviour
+def crashes_after_the_exchange() -> None:
+    send("phase", phase="exchange")
+    step(1)
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+@behaviour
 def reports_out_of_memory() -> None:
     step(1)
     os.write(2, b"W bfc_allocator: ran out\n")

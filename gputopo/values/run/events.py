@@ -266,7 +266,7 @@ class ReplicasCompared(_Event, frozen=True, tag="replicas"):
     largest_difference: float
 
 
-SERVING, REGROUPING = "serving", "regrouping"  # phases of PhaseBegun
+SERVING, REGROUPING, EXCHANGE = "serving", "regrouping", "exchange"  # phases of PhaseBegun
 
 
 class PhaseBegun(_Event, frozen=True, tag="phase"):

@@ -19,7 +19,7 @@ from gputopo.launch.train.reductions.methods import reducer_of
 from gputopo.launch.train.reductions.reducer import self_test
 from gputopo.launch.train.reductions.timing import Bench
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.events import Event, PhaseBegun
+from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
 
 Emit = Callable[[Event], None]
 
@@ -27,7 +27,6 @@ COPIES = "copies"
 ROUNDS = 5
 LIMIT_S = 5.0  # no further round after it, so that a slow network costs two exchanges of each
 TIE = 0.05  # of the time of copies: the other must be faster by more
-PHASE = "exchange"  # the event before the timing
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
             yield Chosen(spec)
         return
     assert other.all_reduce is not None
-    emit(PhaseBegun(time_s=time.time(), phase=PHASE))
+    emit(PhaseBegun(time_s=time.time(), phase=EXCHANGE))
     with joined(other):
         ways = {COPIES: spec, other.all_reduce: other}
         seconds, failed = _timed(ways)

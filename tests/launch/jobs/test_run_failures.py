@@ -57,6 +57,11 @@ def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) 
     assert (result.status, result.exit_code, result.steps) == ("failed", 137, 1)
 
 
+def test_a_crash_while_collectives_between_hosts_are_tried_says_how_to_leave_them_out(run: Run) -> None:
+    assert "--all-reduce copy" in failure(run("crashes_in_the_exchange")).remedy
+    assert "--all-reduce" not in failure(run("crashes_after_the_exchange")).remedy
+
+
 def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(run: Run) -> None:
     counts = iter([5, 6, 6, 6])  # the trial with half the batch is killed as well, but not for memory
     failed = failure(run("killed", count_oom_kills=lambda: next(counts)))
