@@ -57,8 +57,8 @@ def of_seconds(seconds: float) -> Patience:
 class Watchdog:
     """Follows a worker's events. Times are seconds of a monotonic clock.
 
-    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict. `phase`: which it has
-    begun, None after any other event.
+    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict. `phase`: which it
+    has begun, None after any other event.
     """
 
     phase: str | None = None
