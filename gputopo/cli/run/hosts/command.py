@@ -33,7 +33,7 @@ def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
     if (starting := hosts_to_start(options)) is not None:
         _require_several(asked)
         typed = {**asked.placement.typed, **asked.training.typed, **asked.hosts.typed, **asked.showing.typed}
-        typed["model"] = asked.model
+        typed |= {} if asked.model is None else {"model": asked.model}
         may_lose = asked.options.min_hosts is not None
         return start_hosts(command, starting, options, typed, program=asked.program, may_lose=may_lose)
     if (found := find(options, os.environ)) is not None:

@@ -112,6 +112,21 @@ def test_each_host_runs_the_program_on_its_share_and_knows_the_others(hosts: Sta
     assert [row["device"]["host"] for row in run.result(1)["devices"]] == [None] * 3
 
 
+def test_a_program_is_started_on_all_hosts_from_one(tmp_path: Path) -> None:
+    hosts = f"localhost:{free_port()},127.0.0.1"
+    program = ("sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    driver = subprocess.run(
+        (sys.executable, "-m", "gputopo", "run", "--cpu", "--hosts", hosts, "--", *program),
+        env={**os.environ, "GPUTOPO_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (driver.returncode, driver.stdout) == (0, "rank 0 of 2\n"), driver.stderr
+    assert "127.0.0.1: rank 1 of 2\n" in driver.stderr
+
+
 def _gpus(printed: str, rank: int) -> list[int]:
     """Return the GPUs of a rank, of those that its launcher names."""
     line = next(line for line in printed.splitlines() if " runs on " in line)
