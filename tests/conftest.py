@@ -43,10 +43,18 @@ TOGETHER = ("tests/launch/train/inputs/", "tests/launch/data/")
 
 def pytest_configure(config: pytest.Config) -> None:
     _let_programs_hear_signals()
+    if not hasattr(config, "workerinput") and _has_room():
+        _write_into_memory(config)
     _have_a_home(config)
-    if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room():
-        config.option.basetemp = tempfile.mkdtemp(prefix="gputopo-tests-", dir=_MEMORY)
-        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+
+
+def _write_into_memory(config: pytest.Config) -> None:
+    """Have all temporary files of these tests, their workers and the programs under test in memory."""
+    folder = tempfile.mkdtemp(prefix="gputopo-tests-", dir=_MEMORY)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if config.option.basetemp is None:
+        config.option.basetemp = os.path.join(folder, "pytest")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def _have_a_home(config: pytest.Config) -> None:
