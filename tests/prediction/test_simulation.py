@@ -59,7 +59,7 @@ def _differences(paths: Paths, placing: Placing, model: Model, overlap: float, s
     # Bytes are scaled so that the slowest link is about as busy as the GPUs.
     slowest = max(flows.seconds.values()) / GB
     factor = scale / (slowest * sum(block.bytes for block in model.blocks))
-    blocks = [block._replace(bytes=round(block.bytes * factor)) for block in model.blocks]
+    blocks = tuple(block._replace(bytes=round(block.bytes * factor)) for block in model.blocks)
     line = line_of(blocks, 1.0, overlap)
     closed = line.end(slowest)
     ends = map(max, zip(*ends_of(flows_of(paths, gpus, placing, blocks, overlap)), strict=True))
