@@ -31,7 +31,7 @@ def _question(
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_the_search_finds_what_looking_at_every_candidate_finds(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:
@@ -79,7 +79,7 @@ def measured(draw: st.DrawFn) -> Paths:
 
 
 @given(measured(), models(), programs(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_the_search_is_exact_where_all_gpus_differ(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:
@@ -184,7 +184,7 @@ def test_faster_links_and_faster_gpus_never_make_a_step_slower(
 
 
 @given(machines(), models(), programs(), st.floats(1.0, 4.0), st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_one_faster_link_never_makes_a_step_slower(
     paths: Paths, model: Model, program: Program, factor: float, data: st.DataObject
 ) -> None:
@@ -230,7 +230,7 @@ def test_links_that_become_faster_than_the_pair_behind_them_never_make_a_step_sl
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_reductions_in_the_order_of_towers_are_found_as_by_looking_at_every_candidate(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:

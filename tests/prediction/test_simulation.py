@@ -69,7 +69,7 @@ def _differences(paths: Paths, placing: Placing, model: Model, overlap: float, s
 
 
 @given(trees(0.0), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_on_equal_trees_it_is_what_fair_sharing_gives(
     paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
 ) -> None:
@@ -79,7 +79,7 @@ def test_on_equal_trees_it_is_what_fair_sharing_gives(
 
 
 @given(trees(0.5), st.sampled_from(PLACINGS), models(), st.floats(0.0, 1.0), st.floats(0.1, 10.0))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_where_links_differ_it_misses_less_than_a_hundredth(
     paths: Paths, placing: Placing, model: Model, overlap: float, scale: float
 ) -> None:
