@@ -47,9 +47,9 @@ def explain(topic: str) -> str | None:
     """Return the page, sections or table rows that explain a topic, as Markdown; None for an unknown one."""
     if topic in PAGES:
         return read(topic)
-    both = (topic, f"--{topic}")
+    both = [(name, text) for name in (topic, f"--{topic}") for text in map(read, PAGES) if name in text]
     for found in (_sections, _rows):
-        if texts := [text for name in both for page in PAGES for text in found(read(page), name)]:
+        if texts := [explained for name, text in both for explained in found(text, name)]:
             return "\n".join(texts)
     return None
 

@@ -64,7 +64,8 @@ class Stages(NamedTuple):
     back: tuple[Stage, ...]
 
 
-def parts_of(reduction: Reduction, sizes: Sequence[int], towers: int, *, cuts: bool) -> Parts:
+@cache
+def parts_of(reduction: Reduction, sizes: tuple[int, ...], towers: int, *, cuts: bool) -> Parts:
     """Return the parts of a reduction over some towers.
 
     `sizes`: numbers of each variable. `cuts`: whether large variables are cut where they are spread by size.
@@ -81,7 +82,8 @@ def parts_of(reduction: Reduction, sizes: Sequence[int], towers: int, *, cuts: b
     return Parts(len(sizes))
 
 
-def spread_parts(sizes: Sequence[int], towers: int, *, cuts: bool) -> Parts:
+@cache
+def spread_parts(sizes: tuple[int, ...], towers: int, *, cuts: bool) -> Parts:
     """Return the parts of variables that are spread by size."""
     return _parts(sizes, spread(sizes, towers, cuts=cuts))
 

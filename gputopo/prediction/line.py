@@ -8,6 +8,7 @@ maximum of straight lines, of which only the upper hull counts: a few for any mo
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class Line(NamedTuple):
         )
 
 
-def line_of(blocks: Sequence[Block], backward_s: float, overlap: float) -> Line:
+@lru_cache(maxsize=256)  # of a few models; a fit asks for one overlap after another
+def line_of(blocks: tuple[Block, ...], backward_s: float, overlap: float) -> Line:
     """Return the line of a model whose backward takes `backward_s`.
 
     `blocks`: in the order of forward. `overlap`: share of backward over which gradients leave as they are

@@ -75,6 +75,7 @@ class Summary:
     def _begin(self, started: RunStarted | None) -> None:
         """Begin with these devices: what was measured of others before is not theirs."""
         self._started = started
+        self._checked: AnomalyCheck | None = None  # while nothing came that it depends on
         self._placement: PlacementChecked | None = None
         self._warmup: WarmupDone | None = None
         self._samples: Thinned[Sample] = Thinned(KEPT_SAMPLES)
@@ -88,6 +89,8 @@ class Summary:
     def add(self, event: Event) -> None:
         """Add the next event."""
         self._last_time_s = event.time_s
+        if not isinstance(event, Anomaly | RankFailed | RunFinished):
+            self._checked = None
         if isinstance(event, RunStarted):
             self._begin(event)
         elif isinstance(event, Restarted) and event.fewer is not None and self._started is not None:
@@ -123,7 +126,12 @@ class Summary:
                 self._finished = event
 
     def check(self) -> AnomalyCheck:
-        """Compare the devices by the steps so far."""
+        """Compare the devices by the steps so far: once, however often it is asked at the end of a run."""
+        if self._checked is None:
+            self._checked = self._check()
+        return self._checked
+
+    def _check(self) -> AnomalyCheck:
         if self._is_input_alone():
             return AnomalyCheck(not_made="the input was measured alone, without work for a device")
         mode = self._started.spec.get("variable_update") if self._started else None

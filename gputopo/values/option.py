@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -205,6 +206,7 @@ class Declared:
         return f"{self.option.flag} {self.placeholder}".rstrip() + f": {self.option.help}"
 
 
+@cache
 def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tuple[Declared, ...]:
     """Return the options that a spec declares with its fields, those of its parts included."""
     import msgspec

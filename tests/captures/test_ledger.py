@@ -96,7 +96,7 @@ def test_every_line_is_counted_once(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted({*DIALECTS} - {*WHOLE_DOCUMENTS}))
 @given(st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6)
 def test_a_line_of_nothing_known_is_listed_wherever_it_stands(name: str, data: st.DataObject) -> None:
     lines = DIALECTS[name].splitlines()
     places = range(len(lines) + 1) if DIALECTS[name] not in (HWLOC, NCCL) else (0, len(lines))

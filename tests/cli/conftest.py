@@ -1,16 +1,18 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from gputopo.cli import run_command
+from gputopo.probes.sampling import run_watch
+from gputopo.probes.sampling.run_watch import RunWatch
 from tests.cli.trained import WITH_WORKERS
 from tests.kit.faults import selected
-from tests.kit.machines import ReadingHere
+from tests.kit.machines import ReadingHere, WatchHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
@@ -41,6 +43,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of this process ask NVML in it; those of other processes ask it in a child, as they do."""
     monkeypatch.setattr("gputopo.probes.collect.Reading", ReadingHere)
+    monkeypatch.setattr(run_watch, "RunWatch", partial(RunWatch, open_gpus=WatchHere))
 
 
 @pytest.fixture

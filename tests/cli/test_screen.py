@@ -25,11 +25,17 @@ for step in range(1, 4):
 """
 
 
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each device run alone once, where rounds are not what it is about."""
+    monkeypatch.setattr(order, "WHOLE", (order.WHOLE[0], order.WHOLE[-1]))
+
+
 def stored(folder: Path) -> Screen:
     return schema.decode((folder / "screen.json").read_bytes(), Screen, origin="screen.json")
 
 
-def test_each_gpu_runs_alone_in_alternating_order_and_then_all_at_once(
+def test_each_gpu_runs_alone_in_alternating_order_then_all_at_once_and_plan_predicts_from_it(
     call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], own_home: Path
 ) -> None:
     on_scenario("four")
@@ -37,29 +43,21 @@ def test_each_gpu_runs_alone_in_alternating_order_and_then_all_at_once(
     done = call("screen", "--model", "alexnet", "--json")
     assert done.code == 0, done.err
     found = schema.decode(done.out, Screen, origin="stdout")
-    order = [run.devices[0].number for run in found.runs if run.kind == "alone"]
-    assert order == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+    alone = [run.devices[0].number for run in found.runs if run.kind == "alone"]
+    assert alone == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
     assert [(run.kind, len(run.devices)) for run in found.runs[12:]] == [("independent", 4), ("together", 4)]
     assert [row.word for row in found.devices] == ["even"] * 4
     (file,) = (own_home / "runs").glob("*/screen.json")
     assert stored(file.parent) == found
     assert found.complete
     assert all((file.parent / run.folder / "result.json").is_file() for run in found.runs)
-
-
-def test_plan_predicts_from_the_runs_of_a_screen(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
-) -> None:
-    on_scenario("four")
-    worker("works")
-    assert call("screen", "--model", "alexnet").code == 0
     plan = schema.decode(call("plan", "--model", "alexnet", "--json").out, Plan, origin="stdout")
     assert plan.prediction is not None
     assert "measured here" in call("plan", "--model", "alexnet").out
 
 
 def test_pairs_run_in_the_mode_of_two(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None]
+    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], one_round: None
 ) -> None:
     on_scenario("four")
     worker("works")
@@ -70,7 +68,11 @@ def test_pairs_run_in_the_mode_of_two(
 
 
 def test_gpus_of_several_models_are_compared_by_what_each_should_do(
-    call: Call, on_scenario: Callable[[str], None], worker: Callable[[str], None], tmp_path: Path
+    call: Call,
+    on_scenario: Callable[[str], None],
+    worker: Callable[[str], None],
+    one_round: None,
+    tmp_path: Path,
 ) -> None:
     on_scenario("7gforce")
     worker("works")
@@ -97,21 +99,16 @@ def test_a_second_screen_is_compared_with_the_first(
     assert [row.since is not None and row.slower for row in found.devices] == [False, False]
 
 
-@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on", "warning"), 1)])
 def test_a_slow_gpu_is_named_and_fails_on_request(
-    call: Call,
-    on_scenario: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    code: int,
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-I", "-c", SLOW_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
     monkeypatch.setattr(screen, "worker_command", pretends)
-    done = call("screen", "--model", "alexnet", "--gpus", "0,1", *options)
-    assert done.code == code, done.err
+    done = call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "warning")
+    assert done.code == 1, done.err
     assert "! slow 20 %" in done.out
     assert "GPU 1 is 20 % slower than GPU 0" in done.out
 
@@ -124,27 +121,23 @@ if any(device["gpu"] == 1 for device in json.load(open(sys.argv[1]))["devices"])
 """ + SLOW_ONE.partition("sys\n")[2]
 
 
-@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on", "error"), 1)])
 def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_without_it(
-    call: Call,
-    on_scenario: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    options: tuple[str, ...],
-    code: int,
+    call: Call, on_scenario: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def pretends(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-I", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
     monkeypatch.setattr(screen, "worker_command", pretends)
-    done = call("screen", "--model", "alexnet", "--gpus", "0-2", "--output", tmp_path / "out", *options)
-    assert done.code == code, done.err
+    done = call("screen", "--model", "alexnet", "--gpus", "0-2", "--output", tmp_path / "out")
+    assert done.code == 0, done.err
     found = stored(tmp_path / "out")
     assert "GPU 1 could not be run alone: " in " ".join(done.out.split())
     assert [row.word for row in found.devices] == ["even", "cannot tell", "even"]
     several = [run for run in found.runs if run.kind != "alone"]
     assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
+    monkeypatch.setattr(order, "WHOLE", order.WHOLE[:1])
+    assert call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "error").code == 1
 
 
 def test_a_killed_screen_leaves_the_runs_until_then(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -115,7 +115,6 @@ def sets_of(uplinks: Uplinks) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from(["h2d", "d2h"]))
-@settings(max_examples=25)
 def test_pairs_and_the_whole_give_the_groups_of_every_layout_in_noise(
     name: str, seed: int, kind: Kind
 ) -> None:
@@ -128,7 +127,6 @@ def test_pairs_and_the_whole_give_the_groups_of_every_layout_in_noise(
 
 @pytest.mark.parametrize("name", ["two by four", "eight on two wide switches", "chipset", "nothing shared"])
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25)
 def test_leaving_one_out_at_a_time_is_enough_without_pairs(name: str, seed: int) -> None:
     count, uplinks = LAYOUTS[name]
     samples = session(count, uplinks, [*left_out(count), *whole(count)], noise=0.015, seed=seed)

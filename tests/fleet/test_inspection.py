@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -75,7 +75,6 @@ def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
     assert of(found, "fleet.differs") == of(found, "fleet.split") == []
 
 
-@settings(max_examples=12, deadline=None)
 @given(st.integers(2, 64), st.lists(st.sampled_from(ON_FOUR), max_size=2), st.randoms(use_true_random=False))
 def test_hosts_with_faults_of_their_own_are_named_in_any_fleet(
     count: int, faults: list[str], random: Any

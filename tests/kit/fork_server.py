@@ -6,6 +6,7 @@ come four files: one for the program's process id and, when it has ended, its ex
 standard streams. It ends when there is nothing more to read.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -14,6 +15,7 @@ import os
 import runpy
 import socket
 import sys
+import threading
 from typing import Any
 
 MESSAGE_BYTES = 2**20
@@ -46,8 +48,13 @@ def main() -> None:
                 os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
             os._exit(0)
         os.close(answer)
-        _run(json.loads(message), streams)
-        return
+        try:
+            _run(json.loads(message), streams)
+        except SystemExit as end:
+            if isinstance(end.code, str):  # to be printed
+                raise
+            _end(end.code or 0)
+        _end(0)
     for child in waiting:
         os.waitpid(child, 0)
 
@@ -66,6 +73,15 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
     else:
         sys.argv = ["-c", *arguments]
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _end(code: int) -> None:
+    """End as an interpreter does, but do not free the modules, which takes longer than most programs."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(ValueError):  # it is closed
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _open_streams() -> None:

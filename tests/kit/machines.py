@@ -1,5 +1,8 @@
 """From a scenario to the Machine that gputopo reads, with the NVML double and the generated tree."""
 
+import os
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +14,9 @@ from gputopo.probes.collect import read_with
 from gputopo.probes.gpus.asking import ask_all
 from gputopo.probes.gpus.reading import Reading
 from gputopo.probes.gpus.received import NvmlAnswers, Received
+from gputopo.probes.sampling.gpu_watch import GpuWatch, GpuWatchChild
 from gputopo.values.machine import Machine
+from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, Scenario
 from tests.kit.sysfs import write_tree
@@ -42,6 +47,28 @@ class ReadingHere(Reading):
         """Ask all at once, and return the answers."""
         ask_all(self._received, self._received.put, lambda: None)
         return self._received.answers()
+
+
+class WatchHere(GpuWatchChild):
+    """A watch of a run's GPUs without a child process, for what `ReadingHere` is."""
+
+    def __init__(
+        self,
+        gpus: Sequence[int],
+        others: Sequence[int] = (),
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stop = None
+        self._watch = GpuWatch(gpus, others=others, now=now, clock=clock, run_pid=os.getpid())
+
+    def observe(self) -> MachineSample:
+        """Return a sample, as the child's parent does."""
+        return self._watch.observe()
+
+    def close(self) -> None:
+        """Close NVML."""
+        self._watch.close()
 
 
 @cache

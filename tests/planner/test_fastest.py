@@ -65,7 +65,7 @@ OPTIONS = st.sampled_from(
 
 
 @given(machines(), OPTIONS, st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_no_set_that_is_named_is_faster_than_the_choice(
     machine: Machine, options: dict[str, Any], data: st.DataObject
 ) -> None:
@@ -88,7 +88,7 @@ def test_no_set_that_is_named_is_faster_than_the_choice(
 
 
 @given(machines(), st.data())
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_other_numbers_for_the_same_gpus_change_no_speed(machine: Machine, data: st.DataObject) -> None:
     count = len(machine.gpus)
     size = data.draw(st.integers(1, count))
@@ -103,7 +103,7 @@ def test_other_numbers_for_the_same_gpus_change_no_speed(machine: Machine, data:
 
 
 @given(machines(), st.sampled_from(("alexnet", "resnet50")))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_all_candidates_of_named_gpus_are_every_placement_and_reduction(machine: Machine, model: str) -> None:
     """Each with its parts, which add up to the step; another training comes last."""
     gpus = tuple(gpu.index for gpu in machine.gpus)
@@ -160,7 +160,7 @@ def test_named_gpus_keep_their_order() -> None:
 
 
 @given(machines(), st.data())
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_as_many_sets_are_equal_as_the_reason_states(machine: Machine, data: st.DataObject) -> None:
     """Or more where it states how many there are at least; a list of one candidate shows less."""
     asked = request(num_gpus=data.draw(st.integers(2, max(2, len(machine.gpus) - 1))), model="resnet50")
@@ -235,7 +235,7 @@ def test_each_option_that_leaves_fewer_candidates_has_its_price(options: dict[st
 
 
 @given(machines(), st.sampled_from(("alexnet", "resnet50", "trivial")))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_a_tie_is_a_small_margin_and_names_what_settles_it(machine: Machine, model: str) -> None:
     found = plan(machine, request(num_gpus=2, model=model))
     assert found.prediction is not None

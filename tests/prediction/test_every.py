@@ -21,7 +21,7 @@ OTHERS = (Placing("replicated", None, "ring"), Placing("replicated", None, "psgp
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_each_candidate_of_the_search_is_listed_in_its_order(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:

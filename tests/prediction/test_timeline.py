@@ -12,7 +12,7 @@ from tests.prediction.invented import machines, models, placings, programs
 
 
 @given(machines(), models(), programs(), st.floats(1e-3, 2.0), st.data())
-@settings(max_examples=150)
+@settings(max_examples=40)
 def test_its_parts_are_those_of_the_prediction(
     paths: Paths, model: Model, program: Program, compute_s: float, data: st.DataObject
 ) -> None:
@@ -41,7 +41,7 @@ def test_its_parts_are_those_of_the_prediction(
 
 
 @given(machines(), models(), programs(), st.data())
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_no_gradient_is_through_before_it_is_ready_or_before_those_ahead(
     paths: Paths, model: Model, program: Program, data: st.DataObject
 ) -> None:

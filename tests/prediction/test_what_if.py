@@ -221,7 +221,7 @@ def test_what_if_of_nothing_changes_nothing(name: str) -> None:
 lanes = st.sampled_from([1, 4, 8, 16])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(lanes, min_size=2, max_size=4), st.booleans(), st.integers(0, 3), lanes)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int

@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.fleet.inspection import Fleet, FleetKind, inspect_fleet
@@ -11,7 +11,6 @@ from tests.invented_machines import machines
 from tests.kit.machines import machine_of
 
 
-@settings(max_examples=25)
 @given(st.lists(machines(), min_size=1, max_size=4), st.integers(40, 120))
 def test_any_hosts_can_be_compared_and_the_result_be_shown(hosts: list[Machine], width: int) -> None:
     found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(hosts)})

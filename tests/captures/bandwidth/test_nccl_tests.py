@@ -47,7 +47,7 @@ def check(written: Written, text: str) -> Bandwidth:
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("era", TEXT_ERAS)
 def test_each_version_is_read_back(era: str, program: str) -> None:
-    @settings(max_examples=3)
+    @settings(max_examples=2)
     @given(seeds)
     def run(seed: int) -> None:
         written = nccl_tests.measure(Random(seed), ERAS[era], program)
@@ -57,7 +57,6 @@ def test_each_version_is_read_back(era: str, program: str) -> None:
 
 
 @given(seeds)
-@settings(max_examples=10)
 def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
     written = nccl_tests.measure(Random(seed), ERAS["2025"], "all_reduce", hosts=3)
     bandwidth = check(written, nccl_tests.text(written, ERAS["2025"]))
@@ -68,7 +67,7 @@ def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
 @pytest.mark.parametrize("hosts", [1, 3])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_json_is_read_back(program: str, hosts: int) -> None:
-    @settings(max_examples=3)
+    @settings(max_examples=2)
     @given(seeds)
     def run(seed: int) -> None:
         written = nccl_tests.measure(Random(seed), ERAS["json"], program, hosts=hosts)
@@ -108,7 +107,7 @@ def test_the_first_version_of_the_json_is_read() -> None:
 @given(
     seeds, st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=4)
 )
-@settings(max_examples=80)
+@settings(max_examples=30)
 def test_anything_may_stand_in_a_json(seed: int, value: object) -> None:
     document = a_json()
     random = Random(seed)
@@ -328,7 +327,7 @@ def test_rows_that_contradict_themselves_are_not_understood() -> None:
 
 
 @given(seeds, st.integers(0, 4000), st.integers(0, 60), st.text(max_size=5))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_damage_raises_nothing_else(seed: int, at: int, length: int, instead: str) -> None:
     written, text = all_reduce(seed % 7, Random(seed).choice(TEXT_ERAS))
     damaged = text[:at] + instead + text[at + length :]

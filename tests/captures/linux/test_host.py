@@ -123,7 +123,7 @@ def test_nodes_of_two_sources_are_compared(name: str) -> None:
 
 
 @given(st.data(), st.sampled_from([LSCPU_2_34, LSCPU_2_37, NUMACTL]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 def test_a_line_anywhere_is_listed(data: st.DataObject, text: str) -> None:
     lines = text.splitlines()
     place = data.draw(st.integers(0, len(lines)))

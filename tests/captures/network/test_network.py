@@ -63,7 +63,7 @@ def rates(samples: tuple[Sample, ...]) -> list[float]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_of_perftest_is_read_back(form: str) -> None:
-    @settings(max_examples=5)
+    @settings(max_examples=3)
     @given(seeds)
     def run(seed: int) -> None:
         random = Random(seed)
@@ -75,7 +75,7 @@ def test_each_form_of_perftest_is_read_back(form: str) -> None:
 
 @pytest.mark.parametrize("form", [name for name in FORMS if name not in ("quality of service", "two ports")])
 def test_the_json_of_perftest_is_read_back_in_either_unit(form: str) -> None:
-    @settings(max_examples=10)
+    @settings(max_examples=3)
     @given(seeds)
     def run(seed: int) -> None:
         check(*network.perftest_json(Random(seed), FORMS[form]), "perftest")
@@ -117,14 +117,13 @@ def test_the_memory_of_a_gpu_is_noted() -> None:
     assert any("memory of a GPU" in note for note in bandwidth.notes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(seeds)
 def test_each_way_to_start_iperf3_is_read_back(seed: int) -> None:
     random = Random(seed)
     check(*network.iperf3(random, network.any_iperf3(random)), "iperf3")
 
 
-@settings(max_examples=20)
 @given(seeds)
 def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     random = Random(seed)
@@ -338,7 +337,7 @@ def test_a_connection_that_was_refused_is_a_finding(text: str) -> None:
     assert "10.0.0.2" not in finding.says
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(seeds)
 def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
     random = Random(seed)

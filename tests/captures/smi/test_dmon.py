@@ -1,7 +1,7 @@
 """`nvidia-smi dmon`: each line a row of a series of samples."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect
@@ -77,7 +77,6 @@ def test_columns_without_a_row_are_refused() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
 def test_a_line_anywhere_is_listed(data: st.DataObject) -> None:
     lines = (HEAD + IDLE + OTHER + BUSY + OTHER).splitlines()
     place = data.draw(st.integers(0, len(lines)))

@@ -118,7 +118,7 @@ READINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(READINGS, min_size=1, max_size=12))
 def test_a_log_has_the_faults_of_each_of_its_rows(readings: list[dict[str, Any]]) -> None:
     whole = ids(read(log(*readings)))
@@ -126,7 +126,7 @@ def test_a_log_has_the_faults_of_each_of_its_rows(readings: list[dict[str, Any]]
         assert ids(read(log(reading))) <= whole
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(READINGS, min_size=2, max_size=12))
 def test_a_log_is_read_as_its_rows_one_by_one(readings: list[dict[str, Any]]) -> None:
     machine = read(log(*readings))

@@ -45,7 +45,7 @@ def test_the_matrix_of_a_real_machine_is_read(era: str, name: str) -> None:
 
 @pytest.mark.parametrize("era", topo.ERAS)
 def test_the_matrix_of_any_machine_is_read(era: str) -> None:
-    @settings(max_examples=5)  # of each era
+    @settings(max_examples=3)  # of each era
     @given(st.integers(1, 16), st.integers(0, 6), st.lists(st.integers(0, 22), min_size=7, max_size=7))
     def each(gpus: int, nics: int, cells: list[int]) -> None:
         links = []

@@ -20,7 +20,7 @@ def find(found: Machine) -> list[Finding]:
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(seeds, st.integers(3, 64))
 def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
     found = rates(Random(seed), hosts)
@@ -29,7 +29,7 @@ def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
         assert find(machine(found, allowed=10.0)) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30)
 @given(seeds, st.data())
 def test_slow_hosts_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
     faults = data.draw(st.integers(1, 2))
@@ -51,7 +51,7 @@ def test_slow_hosts_are_named_and_no_other(seed: int, data: st.DataObject) -> No
         assert {one.evidence["host"] for one in named} == set(odd)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30)
 @given(seeds, st.integers(4, 12), st.integers(1, 2))
 def test_single_slow_pairs_are_named_as_pairs(seed: int, hosts: int, faults: int) -> None:
     random = Random(seed)
@@ -69,7 +69,7 @@ def test_single_slow_pairs_are_named_as_pairs(seed: int, hosts: int, faults: int
     assert {(a, b) for a, b, _ in finding.evidence["pairs"]} == slow
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(seeds, st.integers(5, 12))
 def test_a_slow_host_and_a_slow_pair_are_told_apart(seed: int, hosts: int) -> None:
     random = Random(seed)
@@ -91,7 +91,6 @@ def test_of_two_hosts_neither_is_blamed() -> None:
     assert find(machine(even)) == []
 
 
-@settings(max_examples=20, deadline=None)
 @given(seeds, st.integers(3, 16))
 def test_all_below_their_cards_is_one_finding_about_all(seed: int, hosts: int) -> None:
     (finding,) = find(machine(rates(Random(seed), hosts), allowed=20.0))

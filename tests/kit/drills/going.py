@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.supervise.record import Record
-from gputopo.probes.sampling.gpu_watch import GpuWatch
 from gputopo.probes.sampling.host_load import HostReader
 from gputopo.probes.sampling.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
 from gputopo.report.layout import text_of
@@ -18,7 +17,6 @@ from gputopo.report.runs.report import run_report
 from gputopo.values.run.events import (
     Event,
     HostLoad,
-    MachineSample,
     RankFailed,
     RunStarted,
     Sample,
@@ -31,6 +29,7 @@ from gputopo.values.run.events import (
 from gputopo.values.run.result import Result
 from tests.invented_runs import BEGAN_S
 from tests.kit.drills.box import CORES, Box, Card, Host
+from tests.kit.machines import WatchHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import GpuSpec, LinkSpec, ProcessSpec
@@ -39,21 +38,6 @@ CORE_MHZ, MEMORY_MHZ = 1800, 4000
 _OTHER_PIDS = (1, 2, 3)  # processes that are there, and are not this one's children
 _GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0}
 _MIB = 1 << 20
-
-
-class _InProcess:
-    """A watch of GPUs in this process, in the place of the child that asks NVML."""
-
-    stop = None
-
-    def __init__(self, watch: GpuWatch) -> None:
-        self._watch = watch
-
-    def observe(self) -> MachineSample:
-        return self._watch.observe()
-
-    def close(self) -> None:
-        self._watch.close()
 
 
 class _HostReader(HostReader):
@@ -98,8 +82,7 @@ class Watched:
         self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
 
         def opened(asked: Sequence[int], others: Sequence[int]) -> Any:
-            watch = GpuWatch(asked, now=lambda: self.wall_s, clock=lambda: self.at, run_pid=os.getpid())
-            return _InProcess(watch)
+            return WatchHere(asked, now=lambda: self.wall_s, clock=lambda: self.at)
 
         self._open = partial(RunWatch, gpus, host=self._host, open_gpus=opened)
 

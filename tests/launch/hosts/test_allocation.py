@@ -414,7 +414,7 @@ _started = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(_started, st.dictionaries(st.sampled_from(_VARIABLES), _texts, max_size=4))
 def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Environ, other: Environ) -> None:
     lines: tuple[str, ...] = ()

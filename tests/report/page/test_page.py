@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
@@ -45,7 +45,6 @@ def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
     return parser.found
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=40) | st.just(HOSTILE))
 def test_a_text_adds_no_tag_and_no_attribute_wherever_it_stands(text: str) -> None:
     def shape(html: str) -> list[tuple[str, list[str]]]:
