@@ -10,11 +10,13 @@ A report that cannot be written is dropped: it never hurts the training.
 """
 
 import contextlib
+import importlib
 import os
 import signal
+import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import msgspec
 
@@ -30,22 +32,27 @@ LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # Longest report that a pipe takes whole, beside those of other processes (POSIX: PIPE_BUF is 512 at least).
 MAX_REPORT_BYTES = 512
 
-_Seconds = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+MAX_SECONDS = 1e9  # of a report: 32 years
+MAX_EXAMPLES = 2**53  # of a report: beyond, JSON's numbers are not exact
+
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 
-class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="step"):
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="report", tag="step"):
     """One step of one process: its length and the examples of it.
 
     `step`: from 1, in its `with`. `device`: index among the planned GPUs, if the process has one of its own.
-    `busy_s`: the part in which that device worked, without waiting for others.
+    `busy_s`: the part in which that device worked, without waiting for others. `steps`: of several steps up
+    to `step`, which are one report, their number; the other figures are their sums.
     """
 
     pid: int
     step: Annotated[int, msgspec.Meta(ge=1)]
     seconds: _Seconds
-    examples: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]
     device: int | None = None
     busy_s: _Seconds | None = None
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXAMPLES)] = 1
 
 
 class StepsEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="ended"):
@@ -155,12 +162,15 @@ class Steps:
 def keras_steps(examples: int, *, device: int | None = None) -> "Callback":
     """Return a Keras callback that reports the steps of `fit`, each of so many `examples`: the batch.
 
+    Under `MultiWorkerMirroredStrategy`, where that is the batch of all workers, each reports its part.
     Evaluation between epochs belongs to no step. Its attribute `steps` is the `Steps`. Raises ImportError
     without Keras.
     """
-    from keras.callbacks import Callback
+    # `tf.keras` under TF_USE_LEGACY_KERAS, which asks more of its callbacks than Keras 3.
+    legacy = "tf_keras" in sys.modules
+    base: Any = importlib.import_module("tf_keras" if legacy else "keras").callbacks.Callback
 
-    class KerasSteps(Callback):  # type: ignore[misc]
+    class KerasSteps(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.steps = Steps(examples, device=device)
@@ -178,10 +188,12 @@ def keras_steps(examples: int, *, device: int | None = None) -> "Callback":
             self.steps.begin()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            # A call of compiled code may take several steps.
-            self.steps.done(examples * (getattr(self.model, "steps_per_execution", 1) or 1))
+            # A call of compiled code may take several steps: a number, in legacy Keras a variable.
+            of_step = _of_this_worker(examples, getattr(self.model, "distribute_strategy", None))
+            of_call = getattr(self.model, "steps_per_execution", None) or 1
+            self.steps.done(of_step * int(of_call.numpy() if hasattr(of_call, "numpy") else of_call))
 
-    return KerasSteps()
+    return cast("Callback", KerasSteps())
 
 
 def read_report(line: bytes) -> Report | None:
@@ -207,6 +219,22 @@ def _stacks_at_a_signal() -> int | None:
     file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
     return file
+
+
+def _of_this_worker(examples: int, strategy: Any) -> int:
+    """Return this worker's part of the examples of a step; the parts of all workers add up."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return examples
+    resolver = strategy.cluster_resolver
+    tasks = resolver.cluster_spec().as_dict()
+    kinds = [kind for kind in ("chief", "worker") if kind in tasks]
+    if resolver.task_type not in kinds:  # there is no cluster
+        return examples
+    before = sum(len(tasks[kind]) for kind in kinds[: kinds.index(resolver.task_type)])
+    place: int = before + resolver.task_id
+    workers = sum(len(tasks[kind]) for kind in kinds)
+    return examples * (place + 1) // workers - examples * place // workers
 
 
 def _local_rank() -> int | None:

@@ -38,6 +38,14 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema",
         """The GPUs of the plan on this host, by their indices in the machine."""
         return [one.gpu for one in self.devices if one.gpu is not None and one.rank == 0]
 
+    @property
+    def towers(self) -> dict[int, list[int]]:
+        """The towers of each host with devices, by its rank: in the order in which its program sees them."""
+        found: dict[int, list[int]] = {}
+        for one in self.devices:
+            found.setdefault(one.rank, []).append(one.tower)
+        return found
+
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
     """What a host of rank 1 or above gets of a program's run: its own spec and plan, name and variables."""

@@ -5,9 +5,11 @@ import os
 import queue
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from gputopo.values.run.events import Event, Noticed, Sample
+
+T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -30,18 +32,18 @@ class EventSource(Protocol):
         """Take those that are there, oldest first."""
 
 
-class EventQueue:
+class EventQueue(Generic[T]):
     """Events of other threads for the launcher's; `ready` is a pipe that is readable when there are some."""
 
     def __init__(self) -> None:
         self.ready, self._notify = os.pipe()
         os.set_blocking(self.ready, False)
         os.set_blocking(self._notify, False)
-        self._waiting: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._is_closed = False
         self._pipe = threading.Lock()  # a closed file's number may become another's
 
-    def put(self, *events: Event) -> None:
+    def put(self, *events: T) -> None:
         """Add events. Any thread may; after `close` they are dropped."""
         if not events:
             return
@@ -51,7 +53,7 @@ class EventQueue:
             if not self._is_closed:
                 os.write(self._notify, b"e")
 
-    def take(self) -> Iterator[Event]:
+    def take(self) -> Iterator[T]:
         """Take the events from the queue, oldest first."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.ready, 4096)
@@ -68,7 +70,7 @@ class EventQueue:
 
 
 @contextlib.contextmanager
-def sampled(sampler: Sampler | None) -> Iterator[EventQueue | None]:
+def sampled(sampler: Sampler | None) -> Iterator[EventQueue[Sample | Noticed] | None]:
     """Sample in a thread until the end of the context. Without a sampler: None.
 
     A driver call that hangs is not waited for at the end.
@@ -76,7 +78,8 @@ def sampled(sampler: Sampler | None) -> Iterator[EventQueue | None]:
     if sampler is None:
         yield None
         return
-    samples, over = EventQueue(), threading.Event()
+    samples: EventQueue[Sample | Noticed] = EventQueue()
+    over = threading.Event()
     thread = threading.Thread(target=_sample, args=(sampler, samples, over), name="samples", daemon=True)
     thread.start()
     try:
@@ -86,7 +89,7 @@ def sampled(sampler: Sampler | None) -> Iterator[EventQueue | None]:
         samples.close()
 
 
-def _sample(sampler: Sampler, samples: EventQueue, over: threading.Event) -> None:
+def _sample(sampler: Sampler, samples: EventQueue[Sample | Noticed], over: threading.Event) -> None:
     while not over.is_set():
         samples.put(*sampler.look())
         over.wait(sampler.every_s)

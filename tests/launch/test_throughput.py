@@ -120,6 +120,34 @@ print(callback.steps)
 """
 
 
+SHARES = """
+import tensorflow as tf
+from gputopo.launch.throughput import _of_this_worker
+
+class Worker(tf.distribute.MultiWorkerMirroredStrategy):
+    def __init__(self, jobs, kind, index):
+        resolvers = tf.distribute.cluster_resolver
+        cluster = tf.train.ClusterSpec(jobs)
+        self.resolver = resolvers.SimpleClusterResolver(cluster, task_type=kind, task_id=index)
+
+    @property
+    def cluster_resolver(self):
+        return self.resolver
+
+jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+tasks = (("chief", 0), ("worker", 0), ("worker", 1))
+print([_of_this_worker(64, Worker(jobs, kind, index)) for kind, index in tasks])
+print(_of_this_worker(64, Worker({}, "", 0)), _of_this_worker(64, tf.distribute.get_strategy()))
+"""
+
+
+@pytest.mark.tensorflow
+def test_the_workers_of_a_strategy_report_parts_of_the_batch_that_add_up() -> None:
+    done = run_program("-c", SHARES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[21, 21, 22]\n64 64\n"
+
+
 @pytest.mark.tensorflow
 def test_the_callback_of_keras_reports_each_step_of_fit(reported: Reported) -> None:
     for at_once, steps in ((1, 8), (2, 4)):

@@ -34,7 +34,7 @@ from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, Rank
 from gputopo.values.run.hardware import OUTSIDE
 
 if TYPE_CHECKING:
-    from gputopo.launch.jobs.hosts.program import Company
+    from gputopo.launch.recorded.recording import Company
     from gputopo.launch.spec.target import Target
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
@@ -146,8 +146,13 @@ def run_recorded(
                 patience = PROGRAM_PATIENCE if given == AUTO else of_seconds(given)
                 who = PurePath(program[0]).name + (f" on {spec.servers[0].host}" if spec.servers else "")
                 stall = StallWatch(patience, who, stop, ours, stacks=stacks, now_s=time.monotonic())
-            sources = () if company is None else company.sources
-            with recording(record, watch, pipe, devices=len(spec.gpus), stall=stall, others=sources) as state:
+            with recording(record, watch, pipe, spec, stall=stall, company=company) as state:
+
+                def on_end(ending: Ending) -> None:
+                    if company is not None:
+                        state.catch_up()  # steps are reported before the end
+                        company.ended(ending)
+
                 ending = run_program(
                     program,
                     {**environment, **named},
@@ -155,7 +160,7 @@ def run_recorded(
                     leave_children=options.leave_children,
                     ours=ours,
                     stop=stop,
-                    on_end=(lambda ending: None) if company is None else company.ended,
+                    on_end=on_end,
                 )
                 failure = None if company is None else company.wait()
         if state.stuck:

@@ -16,12 +16,10 @@ def program_lines(result: Result) -> Iterator[str]:
     speed = result.throughput
     if speed is not None:
         first = units.counted(result.warmup_steps, "step")
-        servers = result.spec.get("servers") or ()
-        where = f", of the program on {servers[0]['host']} alone" if servers else ""
         yield (
             f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
             f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
-            f"after {first} of warm-up{where}"
+            f"after {first} of warm-up"
         )
     if any(row.images_per_sec is not None for row in result.devices):
         yield from (text for text, _ in verdict_lines(result))

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -31,7 +31,7 @@ from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import shown
-from gputopo.values.run.events import RankFailed, RunFinished, encode_line
+from gputopo.values.run.events import RankFailed, RunFinished
 
 MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one alone is larger. Ours.
 wall_s = time.time
@@ -100,7 +100,7 @@ class Guest:
         One request: events that rank 0 did not take are reported again with the next. Raises
         FirstHostGoneError after `silent_s` seconds without an answer.
         """
-        self._waiting.extend(encode_line(one) for one in events)
+        self._waiting.extend(msgspec.json.encode(one) + b"\n" for one in events)
         lines = self._next_lines()
         target = f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}&serves={self.serves}"
         try:
@@ -212,16 +212,18 @@ class Guest:
 class Telling:
     """Reports events from a thread of its own, and that this host is there; a context manager.
 
-    `ready`: a file descriptor that is readable once `end` is set: the run is over, or rank 0 is gone; and
-    once `start` is: this host's server is to be started anew by that. When the context is left, what was put
-    before has been sent, if rank 0 answers.
+    `also`: returns what else is to be reported, before what was put; it is asked each time. `ready`: a file
+    descriptor that is readable once `end` is set: the run is over, or rank 0 is gone; and once `start` is:
+    this host's server is to be started anew by that. When the context is left, what was put before has been
+    sent, if rank 0 answers.
     """
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: Guest, also: Callable[[], Iterable[GuestEvent]] = tuple) -> None:
         self.end: End | None = None
         self.start: Start | None = None
         self.ready = os.eventfd(0)
         self._guest = guest
+        self._also = also
         self._changed = threading.Condition()
         self._new: list[GuestEvent] = []
         self._is_urgent = False
@@ -274,7 +276,7 @@ class Telling:
                 events, self._new, self._is_urgent = self._new, [], False
                 is_left = self._is_left
             try:
-                self.end = self._guest.tell(events)
+                self.end = self._guest.tell([*self._also(), *events])
             except FirstHostGoneError as gone:
                 self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
             newer = self._guest.newer

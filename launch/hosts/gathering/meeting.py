@@ -30,10 +30,11 @@ from gputopo.launch.hosts.gathering.messages import (
 from gputopo.launch.hosts.gathering.patience import JOIN_S, PATIENCE, Patience
 from gputopo.launch.hosts.gathering.roll import Roll, Seat, is_host_name
 from gputopo.launch.hosts.gathering.serving import Answer, Server
+from gputopo.launch.recorded.reported import StepsReported
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.run.events import Noticed
+from gputopo.values.run.events import Event, Noticed
 
 _EVENTS = re.compile(r"/ranks/(\d{1,9})/events")
 _RESULT = re.compile(r"/ranks/(\d{1,9})/result")
@@ -55,7 +56,7 @@ class Meeting:
     Raises UsageError for a name or port that cannot be listened on, HardwareError for a port that is in use.
 
     `events`: what the other hosts report, with their rank and times of rank 0's clock. A host that falls
-    silent is a RankFailed of its rank, once.
+    silent is a RankFailed of its rank, once. `steps`: what their programs report, apart from that.
 
     Left before `end` was called, by an exception or not, it tells the other hosts that.
     """
@@ -75,13 +76,14 @@ class Meeting:
         self.decided_s = patience.silent_s + patience.every_s  # after which a host that is gone is lost
         self._roll = Roll(names, job=job, asked=asked or {}, patience=patience)
         places = places_to_listen(self._name, allow_public=allow_public)
-        self.events = EventQueue()
-        self._desk = _Desk(self._roll, self.events, patience)
+        self.events: EventQueue[Event] = EventQueue()
+        self.steps: EventQueue[StepsReported] = EventQueue()
+        self._desk = _Desk(self._roll, self.events, self.steps, patience)
         self._changed = self._desk.changed
         try:
             self._server = self._listening(places, port)
         except BaseException:
-            self.events.close()
+            self._close()
             raise
         self.port = self._server.server_port
         self._thread = threading.Thread(
@@ -121,7 +123,11 @@ class Meeting:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
-            self.events.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.events.close()
+        self.steps.close()
 
     def wait(self, timeout_s: float = JOIN_S) -> dict[int, Joining]:
         """Wait until all other hosts have joined; return what they brought, by rank.
@@ -210,11 +216,13 @@ class Meeting:
 class _Desk:
     """Answers the requests of the other hosts, in the server's threads. `changed` guards all of it."""
 
-    def __init__(self, roll: Roll, events: EventQueue, patience: Patience) -> None:
+    def __init__(
+        self, roll: Roll, events: EventQueue[Event], steps: EventQueue[StepsReported], patience: Patience
+    ) -> None:
         self.changed = threading.Condition()
         self.end: End | None = None
         self._roll = roll
-        self._events = events
+        self._events, self._steps = events, steps
         self._patience = patience
         self._has_failed = False
 
@@ -287,12 +295,15 @@ class _Desk:
                 return Answer(HTTPStatus.FORBIDDEN, schema.encode(_STRANGER))
             seat.silence.heard(time.monotonic())
             seat.serves = serves
-            self._events.put(*self._roll.take(rank, first, events, later_s=later_s))
+            taken = self._roll.take(rank, first, events, later_s=later_s)
+            # Steps first: an end of the program among the events is after them.
+            self._steps.put(*(one for one in taken if isinstance(one, StepsReported)))
+            self._events.put(*(one for one in taken if not isinstance(one, StepsReported)))
             self.changed.notify_all()
             end = seat.end or self.end
             sent = None if end is None else partial(self._note_told, seat)
-            taken = Taken(events=seat.taken, end=end, start=None if end else seat.newer)
-            return Answer(HTTPStatus.OK, schema.encode(taken), sent)
+            answer = Taken(events=seat.taken, end=end, start=None if end else seat.newer)
+            return Answer(HTTPStatus.OK, schema.encode(answer), sent)
 
     def _keep(self, rank: int, token: str, body: bytes) -> Answer:
         with self.changed:

@@ -17,16 +17,17 @@ from typing import Any
 
 import msgspec
 
+from gputopo.launch.recorded.reported import StepsReported
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
 
 JOIN_PATH = "/join"
 MAX_BODY_BYTES = 4 * 1024 * 1024  # the machine of a host with 16 GPUs and all samples is below 1 MiB
 
-GuestEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished
+GuestEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
 """What a host reports of itself; the events of training are those of rank 0's worker.
 
-RunFinished: a program of the user that each host has has ended there.
+RunFinished: a program of the user that each host has has ended there. StepsReported: what that reports.
 """
 
 

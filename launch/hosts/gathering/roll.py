@@ -1,6 +1,7 @@
 """Which hosts have come, which were refused, and which have fallen silent. Pure: times are given."""
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import gputopo
 from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Joining, Refused, Reply, Start
 from gputopo.launch.hosts.gathering.patience import Patience, Silence
+from gputopo.launch.recorded.reported import StepsReported
 from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import listed, shown
@@ -16,6 +18,9 @@ from gputopo.values.run.events import RankFailed, Sample, Silent
 
 MAX_STRANGERS = 8  # refused ones outside of the training that are remembered for the message. Ours.
 _NAME = re.compile(r"[\w.:%-]{1,255}")  # a host name or an address: what a terminal can show
+# Of the latest reports of a host the one that was quickest on its way compares its clock with rank 0's; in so
+# many, one a second, clocks drift apart by less than 10 ms. Ours.
+CLOCK_REPORTS = 60
 _LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host. Ours.
 
 
@@ -26,7 +31,8 @@ class Seat:
     """A host that has joined. `told`: that it has been sent what is the last for it.
 
     `result`: what it has reported at its end, where it was asked for a result. `serves`: number of the Start
-    by which its server runs. `end`: the run goes on without it.
+    by which its server runs. `end`: the run goes on without it. `later_s`: by how much rank 0's clock seemed
+    to be ahead of the host's, in its latest reports.
     """
 
     def __init__(self, joining: Joining, token: str, silence: Silence) -> None:
@@ -35,6 +41,7 @@ class Seat:
         self.silence = silence
         self.reply: Reply | None = None
         self.taken = 0
+        self.later_s: deque[float] = deque(maxlen=CLOCK_REPORTS)
         self.failure: str | None = None
         self.result: bytes | None = None
         self.serves = 0
@@ -151,21 +158,22 @@ class Roll:
     ) -> list[GuestEvent]:
         """Return the events that have not come before, with their rank, and times of rank 0's clock.
 
-        Samples and signs of life have that of the host among those that train.
+        Samples, signs of life and reported steps have that of the host among those that train.
 
         `first`: number of the first event, counted from 0; a request whose answer was lost comes again.
-        `later_s`: by how much rank 0's clock is ahead of the host's. Raises ValueError where events between
-        are missing.
+        `later_s`: by how much rank 0's clock is ahead of the host's, and what this report took on its way.
+        Raises ValueError where events between are missing.
         """
         seat = self._seats[rank]
         if first > seat.taken:
             raise ValueError(f"event {first} comes after {seat.taken} events")
+        seat.later_s.append(later_s)
         fresh = events[seat.taken - first :]
         seat.taken += len(fresh)
         for event in fresh:
             if isinstance(event, RankFailed):
                 seat.failure = seat.failure or event.cause
-        return [self._adapted(rank, one, later_s) for one in fresh]
+        return [self._adapted(rank, one, min(seat.later_s)) for one in fresh]
 
     def lost(self) -> dict[int, str]:
         """Return the hosts that were started and have failed, by their ranks among those that train: why."""
@@ -285,12 +293,17 @@ class Roll:
         return None
 
     def _adapted(self, rank: int, event: GuestEvent, later_s: float) -> GuestEvent:
+        start = self._seats[rank].start
+        place = rank if start is None else _place(rank, start)
+        if isinstance(event, StepsReported):
+            return StepsReported(
+                rank=place, reports=tuple((time_s + later_s, report) for time_s, report in event.reports)
+            )
         changed: dict[str, Any] = {"rank": rank, "time_s": event.time_s + later_s}
         if isinstance(event, RankFailed):
             changed["cause"] = f"host {self.words(rank)}: {event.cause}"
-        start = self._seats[rank].start
-        if isinstance(event, Sample | Silent) and start is not None:
-            changed["rank"] = _place(rank, start)
+        if isinstance(event, Sample | Silent):
+            changed["rank"] = place
         if isinstance(event, Sample) and event.host is not None:
             changed["host"] = msgspec.structs.replace(event.host, time_s=event.host.time_s + later_s)
         return msgspec.structs.replace(event, **changed)

@@ -1,7 +1,8 @@
 """The programs of several hosts as one run: rank 0 decides when it is over and why.
 
-Each host runs its own program (`gputopo.launch.jobs.program`), and reports to rank 0 that it has ended, or
-failed, as soon as it has. Rank 0 waits until all have ended; the first failure, by its time, ends the others.
+Each host runs its own program (`gputopo.launch.jobs.program`). Its launcher reports to rank 0 each second
+what the program has reported of its steps, and at once that it has ended, or failed. Rank 0 waits until all
+have ended; the first failure, by its time, ends the others.
 """
 
 import os
@@ -9,10 +10,9 @@ import select
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import PurePath
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -23,32 +23,16 @@ from gputopo.launch.hosts.gathering.patience import SILENT_S
 from gputopo.launch.jobs.hosts.serving import of_host
 from gputopo.launch.jobs.program import Ending, Stop
 from gputopo.launch.recorded.record import STOPPED, failure_of
+from gputopo.launch.recorded.reported import Batch, StepsReported
 from gputopo.launch.supervise.failure import UNREACHABLE, signal_name
 from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
+from gputopo.launch.throughput import Report
 from gputopo.values.run.events import Event, Noticed, RankFailed, RunFinished, Sample
 
 # For an earlier failure of another host, which reports it at once and is heard of each second. Ours.
 SETTLE_S = 1.5
 _LOOK_S = 0.25  # between two looks at what is awaited then. Ours.
-
-
-class Company(AbstractContextManager["Company"], Protocol):
-    """The other hosts of a program's run, as the launcher of one host has them; a context manager.
-
-    `sources`: of their events, which this host records.
-    """
-
-    sources: Sequence[EventSource]
-
-    def event(self, event: Event) -> None:
-        """Take note of an event of this host's record."""
-
-    def ended(self, ending: Ending) -> None:
-        """Take note that this host's program has ended."""
-
-    def wait(self) -> RankFailed | None:
-        """Wait until the run is over; return why it failed, if it did. Main thread only."""
 
 
 class Endings:
@@ -85,9 +69,10 @@ class Leading:
     def __init__(self, meeting: Meeting, ranks: Iterable[int], name: str, command: str, stop: Stop) -> None:
         self._meeting, self._name, self._command, self._stop = meeting, name, command, stop
         self._endings = Endings(ranks)
-        self._recorded = EventQueue()
+        self._recorded: EventQueue[Event] = EventQueue()
         self.sources: Sequence[EventSource] = (self._recorded,)
-        self._changed = EventQueue()  # what this host's own threads note
+        self.steps: EventQueue[StepsReported] | None = meeting.steps
+        self._changed: EventQueue[Event] = EventQueue()  # what this host's own threads note
         self._over = os.eventfd(0)
         self._failed_s: float | None = None  # when the first failure was learned: of a monotonic clock
         self._was_left = False
@@ -113,6 +98,9 @@ class Leading:
         """A program that hangs is a failure of this host."""
         if isinstance(event, RankFailed) and event.rank == 0:
             self._changed.put(event)
+
+    def reported(self, time_s: float, report: Report) -> None:
+        """What the program on rank 0 reports is recorded here, and of no concern to the others."""
 
     def ended(self, ending: Ending) -> None:
         """Take note of the end: what it was stopped for is known already."""
@@ -177,10 +165,12 @@ class Following:
     """
 
     sources: Sequence[EventSource] = ()
+    steps: EventQueue[StepsReported] | None = None
 
     def __init__(self, guest: Guest, host: str, command: str, stop: Stop) -> None:
         self._host, self._command, self._stop = host, command, stop
-        self._telling = Telling(guest)
+        self._reports = Batch()
+        self._telling = Telling(guest, self._reports.take)
         self._has_failed = False
         self._left = os.eventfd(0)
         self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)
@@ -209,6 +199,10 @@ class Following:
             self._telling.put(of_host(event, self._host))
         elif isinstance(event, RankFailed) and self.end is None:
             self._fail(event)
+
+    def reported(self, time_s: float, report: Report) -> None:
+        """Report it to rank 0, too, with what else has come in a second."""
+        self._reports.add(time_s, report)
 
     def ended(self, ending: Ending) -> None:
         """Report the end, at once where it is a failure."""

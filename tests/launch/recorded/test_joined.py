@@ -3,29 +3,31 @@
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.recorded.joined import GONE_STEPS, MAX_AHEAD, Joined
+from gputopo.launch.recorded.reported import bounded
 from gputopo.launch.throughput import Report, StepDone, StepsEnded
 from gputopo.values.run.events import Noticed, Step, WarmupDone
 
 
-def step(pid: int, number: int, seconds: float = 0.5, *, examples: int = 10, **more: float) -> StepDone:
-    device = int(more.pop("device", -1))
-    return StepDone(
-        pid=pid,
-        step=number,
-        seconds=seconds,
-        examples=examples,
-        device=None if device < 0 else device,
-        **more,
-    )
+def step(
+    pid: int,
+    number: int,
+    seconds: float = 0.5,
+    *,
+    examples: int = 10,
+    device: int | None = None,
+    busy_s: float | None = None,
+) -> StepDone:
+    return StepDone(pid=pid, step=number, seconds=seconds, examples=examples, device=device, busy_s=busy_s)
 
 
 def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone | Noticed]:
-    made = Joined(devices)
+    made = Joined({0: range(devices)})
     found: list[Step | WarmupDone | Noticed] = []
     for time_s, report in enumerate(reports):
         found += made.add(report, float(time_s))
@@ -93,6 +95,60 @@ def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
 def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
     (notice,) = (one for one in joined([step(1, n) for n in (1, 2, 5, 6)]) if isinstance(one, Noticed))
     assert notice.says.startswith("2 steps were reported faster than they could be recorded")
+
+
+def test_a_process_that_comes_again_after_it_was_gone_has_lost_nothing() -> None:
+    alone = (step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))
+    events = joined([step(1, 1), step(2, 1), step(1, 2), step(2, 2), *alone, step(2, 3), step(2, 4)])
+    assert not any(isinstance(one, Noticed) for one in events)
+
+
+def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
+    made = Joined({0: ()})
+    found: list[Step | WarmupDone | Noticed] = []
+    for number in range(1, 2 * GONE_STEPS):
+        found += made.add(step(1, number, 1e-4), 5.0 + number * 1e-4)
+        if number in (1, 2):
+            found += made.add(step(2, number, 1e-4), 5.0 + number * 1e-4)
+    assert [number for number, *_ in steps_of(found)] == [0, 1]
+
+
+RANKS = [
+    step(pid, number, 9.0 if number == 1 else 0.4 + 0.1 * pid, device=pid, busy_s=0.1 * (pid + 1))
+    for number in range(1, 6)
+    for pid in range(4)
+]
+
+
+def test_processes_of_two_hosts_read_as_those_of_one() -> None:
+    two = Joined({0: (0, 1), 1: (2, 3)}, ("n1", "n2"))
+    one: list[Step | WarmupDone | Noticed] = []
+    for time_s, report in enumerate(RANKS):
+        host, place = divmod(report.pid, 2)  # where processes have one number on both hosts
+        there = msgspec.structs.replace(report, pid=place, device=place)
+        one += two.add(there, float(time_s), host)
+    assert [*one, *two.finish(99.0)] == joined(RANKS, devices=4)
+
+
+def test_a_host_that_reports_no_step_is_named_where_another_one_does() -> None:
+    run = Joined({}, ("n1", "n2", "n3"))
+    assert not list(Joined({}, ("n1", "n2")).finish(0.0))
+    list(run.add(step(1, 1), 0.0, 1))
+    (notice,) = (one for one in run.finish(0.0) if isinstance(one, Noticed))
+    assert notice.says == "No step was reported on n1 and n3: images/sec is that of the other hosts."
+
+
+def test_a_report_of_several_steps_counts_as_they_do() -> None:
+    ranks = [step(pid, number, device=pid, busy_s=0.1) for number in range(1, 10) for pid in (0, 1)]
+    each = [*ranks[:2], *(one for one in ranks[2:] if one.pid == 0)]
+    of_the_other = [one for one in ranks[2:] if one.pid == 1]
+    both = joined([*each, *(report for _, report in bounded([(0.0, one) for one in of_the_other], 2))])
+    last = [one for one in both if isinstance(one, Step) and len(one.marks) == 2]
+    assert sum(images for _, images, _ in steps_of(both)) == 10 * (1 + 2 * 8)
+    assert len(last) == 2
+    assert [mark.compute_s for one in last for mark in one.marks] == pytest.approx([0.1] * 4)
+    assert [one.images / one.seconds for one in last] == pytest.approx([40.0] * 2)
+    assert not any(isinstance(one, Noticed) for one in both)
 
 
 def test_a_loop_that_begins_anew_has_a_warm_up_of_its_own() -> None:

@@ -94,7 +94,7 @@ def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: py
 
 
 def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past() -> None:
-    rng, joined = random.Random(5), Joined(2)
+    rng, joined = random.Random(5), Joined({0: (0, 1)})
     record = ProgramRecord(None, lambda event: None, lambda line: None)
     record.begin(spec(0, 1))
     for number in range(1, 401):
@@ -144,7 +144,7 @@ def steps_recorded(
     record = ProgramRecord(None, events.append, lambda line: None)
     record.begin(spec(0))
     with closing(StepPipe(folder)) as pipe:
-        with recording(record, sampler, pipe, devices=1) as state, pytest.MonkeyPatch.context() as patch:
+        with recording(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
             patch.setenv(STEPS_FILE, str(pipe.name))
             with Steps(examples=4) as loop:
                 for _ in range(steps):
@@ -189,7 +189,7 @@ def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.Monkey
             return (Noticed(time_s=0.0, says="noticed"),)
 
     record = ProgramRecord(None, on_event, lambda line: None)
-    with recording(record, Notices(), None, devices=0) as state:
+    with recording(record, Notices(), None, spec()) as state:
         entered.wait()
     assert state.stuck
     hangs.set()

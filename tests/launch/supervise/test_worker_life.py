@@ -55,8 +55,8 @@ def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(tm
     events: list[Event] = []
     failed = RankFailed(time_s=1.0, rank=2, kind="killed", cause="its server died", remedy="", exit_code=137)
     with (
-        contextlib.closing(EventQueue()) as others,
-        contextlib.closing(EventQueue()) as silent,
+        contextlib.closing(EventQueue[Event]()) as others,
+        contextlib.closing(EventQueue[Event]()) as silent,
         contextlib.closing(Record(None, events.append)) as record,
         workers(os.environ) as running,
     ):

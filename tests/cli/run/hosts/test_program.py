@@ -175,6 +175,27 @@ def test_one_host_that_is_enough_runs_it_alone(hosts: Started) -> None:
     assert "TF_CONFIG" not in json.loads(out)
 
 
+REPORTS = """
+import os, time
+from gputopo.launch.throughput import Steps
+rank = int(os.environ["RANK"])
+with Steps(examples=16, device=1) as steps:
+    for _ in range(41):
+        time.sleep(0.01)
+        steps.done(busy_s=0.005 + 0.001 * rank)
+"""
+
+
+def test_the_steps_of_all_hosts_are_in_the_one_result(hosts: Started) -> None:
+    run = hosts("--gpus", "1-2", program=(sys.executable, "-c", REPORTS))
+    ended = run.ended()
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    result = run.result()
+    assert (result["images"], run.result(1)["images"]) == (2 * 40 * 16, 40 * 16)
+    busy = {row["device"]["host"]: row["compute_ms"] for row in result["devices"] if row["compute_ms"]}
+    assert busy == {"localhost (rank 0)": pytest.approx(5.0), "localhost (rank 1)": pytest.approx(6.0)}
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started, rank: int) -> None:
     script = f"echo begun; test $RANK = {rank} && exit 7; exec sleep 600"

@@ -26,7 +26,7 @@ def join(of: Meeting, rank: int) -> Later[Reply]:
     return Later(lambda: guest(of, rank).join(joining(rank)))
 
 
-def taken(events: EventQueue, number: int) -> list[Any]:
+def taken(events: EventQueue[Any], number: int) -> list[Any]:
     """Return the next events, in their order."""
     found: list[Any] = []
     while len(found) < number:

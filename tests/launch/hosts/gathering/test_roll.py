@@ -3,9 +3,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.hosts.gathering.messages import Refused, Start, Unused
+from gputopo.launch.hosts.gathering.messages import GuestEvent, Refused, Start, Unused
 from gputopo.launch.hosts.gathering.patience import Patience
-from gputopo.launch.hosts.gathering.roll import Roll
+from gputopo.launch.hosts.gathering.roll import CLOCK_REPORTS, Roll
+from gputopo.launch.recorded.reported import StepsReported
+from gputopo.launch.throughput import StepDone, StepsEnded
 from gputopo.values.run.events import HostLoad, Noticed, RankFailed, Sample
 from tests.launch.hosts.meetings import joining
 
@@ -153,7 +155,8 @@ def test_events_that_come_again_are_taken_once() -> None:
     events = [Noticed(time_s=float(number), says=str(number)) for number in range(5)]
     taken = [one.take(1, 0, events[:2], later_s=0.0), one.take(1, 0, events[:3], later_s=0.0)]
     taken += [one.take(1, 1, events[1:3], later_s=0.0), one.take(1, 3, events[3:], later_s=0.0)]
-    assert [[each.time_s for each in some] for some in taken] == [[0, 1], [2], [], [3, 4]]
+    came = [[each.time_s for each in some if isinstance(each, Noticed)] for some in taken]
+    assert came == [[0, 1], [2], [], [3, 4]]
 
 
 def test_events_after_a_gap_are_not_taken() -> None:
@@ -171,12 +174,31 @@ def test_times_of_a_host_are_turned_into_those_of_rank_0() -> None:
     assert taken == Sample(time_s=30.0, rank=1, gpus=(), host=HostLoad(time_s=29.0, seconds=2.0))
 
 
-def test_a_sample_has_the_rank_of_its_host_among_those_that_train() -> None:
+def test_a_report_that_took_long_on_its_way_does_not_set_the_clock_until_all_do() -> None:
+    one = roll("n1")
+    one.join(joining(1), "a", 0.0)
+    delays = [-19.998, -19.0, *[-15.0] * CLOCK_REPORTS]
+    taken = [
+        one.take(1, number, [Noticed(time_s=50.0, says="")], later_s=later_s)
+        for number, later_s in enumerate(delays)
+    ]
+    times = [each.time_s for some in taken for each in some if isinstance(each, Noticed)]
+    assert (times[:3], times[-1]) == ([50 - 19.998] * 3, 35.0)
+
+
+def test_samples_and_steps_have_the_rank_of_their_host_among_those_that_train() -> None:
     one = roll("n1", "n2")
     one.join(joining(2), "a", 0.0)
     one.seats[2].reply = msgspec.structs.replace(START, place=1)
-    taken = one.take(2, 0, [Sample(time_s=0.0, gpus=()), Noticed(time_s=0.0, says="")], later_s=0.0)
-    assert [event.rank for event in taken] == [1, 2]
+    step = StepDone(pid=7, step=1, seconds=0.5, examples=8)
+    events: list[GuestEvent] = [
+        Sample(time_s=0.0, gpus=()),
+        Noticed(time_s=0.0, says=""),
+        StepsReported(reports=((3.0, step), (4.0, StepsEnded(pid=7)))),
+    ]
+    taken = one.take(2, 0, events, later_s=2.0)
+    assert [event.rank for event in taken] == [1, 2, 1]
+    assert taken[2] == StepsReported(rank=1, reports=((5.0, step), (6.0, StepsEnded(pid=7))))
 
 
 def test_text_of_another_host_cannot_act_on_a_terminal() -> None:

@@ -14,6 +14,7 @@ from gputopo.launch.hosts.gathering.patience import SILENT_S
 from gputopo.launch.jobs.hosts.program import Endings, Following, Leading
 from gputopo.launch.jobs.program import Ending, Stop
 from gputopo.launch.supervise.failure import UNREACHABLE
+from gputopo.launch.throughput import StepDone
 from gputopo.values.run.events import Event, GpuSample, RankFailed, RunFinished, Sample
 from tests.launch.hosts.meetings import START, Later, guest, joining, meeting
 
@@ -142,6 +143,20 @@ def test_samples_of_other_hosts_are_recorded_and_ends_are_not(run: Run) -> None:
     assert [type(event) for event in events] == [Sample]
     assert events[0].rank == 1
     assert not any(isinstance(event, RunFinished) for event in events)
+
+
+def test_steps_of_other_hosts_come_to_rank_0_with_their_place_and_before_the_end(run: Run) -> None:
+    step = StepDone(pid=5, step=2, seconds=0.5, examples=8)
+    now_s = time.time()
+    run.following.reported(now_s, step)
+    run.following.ended(Ending(0))
+    run.leading.ended(Ending(0))
+    run.leading.wait()
+    assert run.leading.steps is not None
+    (came,) = run.leading.steps.take()
+    ((time_s, report),) = came.reports
+    assert (came.rank, report) == (1, step)
+    assert time_s == pytest.approx(now_s, abs=1.0)
 
 
 def _until(holds: Callable[[], bool]) -> None:
