@@ -4,10 +4,10 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 import gputopo
-from gputopo.cli.printing import note
+from gputopo.cli.printing import note, show_error
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.gathering.guest import Guest
@@ -101,9 +101,34 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     guest = Guest(allocation.rank, leader.name, leader.port or PORT)
     reply = guest.join(bringing, hosts.join_timeout)
     if isinstance(reply, Refused):
-        kind = HardwareError if reply.exit_code == ExitCode.HARDWARE else UsageError
-        raise kind(reply.what, reply.hint)
+        raise reply.error
     return guest, reply
+
+
+def excuse(allocation: Allocation, error: GputopoError) -> int:
+    """Print why this host, of rank 1 or above, cannot join, report it to rank 0, and return the exit code.
+
+    Rank 0 itself has nobody to report it to: there the error is raised.
+    """
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.messages import Unable
+
+    if allocation.rank == 0:
+        raise error
+    show_error(error.what, error.hint)
+    leader = allocation.leader
+    assert leader.name is not None, "rank 0 has a name"
+    unable = Unable(
+        rank=allocation.rank,
+        name=name_of(allocation),
+        version=gputopo.__version__,
+        job=allocation.job,
+        what=error.what,
+        hint=error.hint,
+        exit_code=int(error.exit_code),
+    )
+    Guest(allocation.rank, leader.name, leader.port or PORT).excuse(unable)
+    return int(error.exit_code)
 
 
 def card_of(address: str) -> dict[str, Any]:

@@ -186,6 +186,18 @@ def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
         assert "gputopo is 99.0 on localhost (rank 1), " in host.seen
 
 
+@pytest.mark.parametrize("beside", [(), ("--", "true")])
+def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(
+    hosts: Hosts, beside: tuple[str, ...]
+) -> None:
+    both = hosts.start(0, *beside, machine="four"), hosts.start(1, *beside, machine="four+driver_mismatch")
+    for host in both:
+        assert host.ended()[0] == 3, host.seen
+        assert "--cpu uses CPU devices" in host.seen
+    what = both[1].seen.splitlines()[0].removeprefix("gputopo: ")
+    assert f"gputopo: host localhost (rank 1): {what}\n" in both[0].seen
+
+
 def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "checkpoint-00000005.npz").write_bytes(b"of something else")
