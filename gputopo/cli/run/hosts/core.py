@@ -255,7 +255,7 @@ def _served(
     gpus = indices if spec.backend == "gpu" else []
     folder = _folder(options, bringing.rank)
     file = folder / "spec.json"
-    schema.write(file, spec := own_spec(spec, place))
+    schema.write(file, own_spec(spec, place))
     near = (
         host_place(machine, tuple(gpus), usable_cpus()) if gpus and not options.no_affinity else HostPlace()
     )

@@ -117,12 +117,32 @@ def test_a_worker_of_the_strategy_that_is_killed_is_named_and_ends_the_training(
     for line in first.stderr:
         if "steps" in line:
             break
-    (worker,) = [one for one in psutil.Process(second.pid).children() if "worker" in " ".join(one.cmdline())]
+    (worker,) = [
+        one for one in psutil.Process(second.pid).children() if "train.server" in " ".join(one.cmdline())
+    ]
     worker.kill()
     rest = first.communicate(timeout=60)[1]
     second.communicate(timeout=60)
     assert [first.returncode, second.returncode] == [137, 137]
     assert "host localhost (rank 1): the worker was ended by SIGKILL" in rest
+
+
+def test_a_sigterm_to_all_processes_of_the_strategy_lets_rank_0_save_its_last_step(tmp_path: Path) -> None:
+    trains = ("--strategy", "multi_worker_mirrored", "--num-batches", "1000000")
+    hosts = Hosts(tmp_path, *trains, "--checkpoints", str(tmp_path / "saved"))
+    first, second = hosts.launchers
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "steps" in line:
+            break
+    launchers = [psutil.Process(one.pid) for one in (second, first)]
+    for process in [one for of in launchers for one in (*of.children(recursive=True), of)]:
+        process.terminate()
+    rest = first.communicate(timeout=60)[1]
+    second.communicate(timeout=60)
+    assert [first.returncode, second.returncode] == [143, 143]
+    assert "The last state is lost" not in rest
+    assert len(list((tmp_path / "saved").glob("checkpoint-*.npz"))) == 1, rest
 
 
 def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> None:
