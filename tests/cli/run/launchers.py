@@ -2,7 +2,7 @@
 
 WHAT: JSON with the behaviour of `worker` (see `misbehave`), `silent_s`: after which a host is
 gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`: a scenario of
-the kit, whose GPUs this host has.
+the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another one has.
 """
 
 import json
@@ -19,6 +19,7 @@ from gputopo.cli import run_command
 from gputopo.cli.run import training
 from gputopo.launch.hosts.gathering import guest, meeting
 from gputopo.launch.hosts.gathering.patience import PATIENCE
+from gputopo.launch.jobs import claims
 from gputopo.launch.jobs.hosts import serving
 from gputopo.launch.supervise import watchdog
 from tests.kit.faults import selected
@@ -49,7 +50,7 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
 
     vars(training)["worker_command"], vars(serving)["server_command"] = worker, server
     hosts = f"localhost:{port},localhost"
-    words = ["run", "--num-gpus", "2", "--hosts", hosts, "--node-rank", rank]
+    words = ["run", "--hosts", hosts, "--node-rank", rank]
     words += [] if "--" in options else ["--model", "trivial"]
     with ExitStack() as doubles:
         if "disk_bytes" in given:
@@ -59,8 +60,10 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
             folder = doubles.enter_context(TemporaryDirectory())
             os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
             doubles.enter_context(installed(FakeNvml(scenario)))
+            if given.get("is_quick"):
+                vars(claims)["claimed_by_others"] = lambda machine, folder: {}
         else:
-            words += ["--cpu"]
+            words += ["--cpu", "--num-gpus", "2"]
         return run_command([*words, *options])
 
 
