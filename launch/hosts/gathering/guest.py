@@ -102,8 +102,8 @@ class Guest:
             if not isinstance(reply, Waiting):
                 return reply
 
-    def excuse(self, unable: Unable, timeout_s: float = EXCUSE_S) -> None:
-        """Report that this host cannot join, and let rank 0 end first (see `outlast`).
+    def excuse(self, unable: Unable, timeout_s: float = EXCUSE_S) -> bool:
+        """Report that this host cannot join, and let rank 0 end first (see `outlast`); whether it was there.
 
         Tries for `timeout_s` seconds to reach rank 0, which may start later; in vain where it has no address.
         """
@@ -114,10 +114,11 @@ class Guest:
                 self._post(JOIN_PATH, body)
             except _NO_ANSWER as error:
                 if _is_unresolved(error) or time.monotonic() >= deadline_s:
-                    return
+                    return False
                 time.sleep(self.patience.retry_s)
                 continue
-            return self.outlast()
+            self.outlast()
+            return True
 
     def tell(self, events: Iterable[GuestEvent] = ()) -> End | None:
         """Report events, and that this host is there; return the end of the run once it is over.

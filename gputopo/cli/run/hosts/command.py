@@ -34,7 +34,8 @@ def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
     if (starting := hosts_to_start(options)) is not None:
         _require_several(asked)
         typed = {**asked.placement.typed, **asked.training.typed, **asked.hosts.typed, **asked.showing.typed}
-        typed["model"] = asked.model
+        if asked.model is not None:
+            typed["model"] = asked.model
         may_lose = asked.options.min_hosts is not None
         return start_hosts(command, starting, options, typed, program=asked.program, may_lose=may_lose)
     if (found := find(options, os.environ)) is not None:
