@@ -37,7 +37,7 @@ def run_command(arguments: Sequence[str]) -> int:
         printing.emit("")
         return code
     except GputopoError as error:
-        printing.to_stderr(f"gputopo: {_one_line(error.what)}\n  {_one_line(error.hint)}\n")
+        printing.show_error(error.what, error.hint)
         return int(error.exit_code)
     except KeyboardInterrupt:
         printing.to_stderr("gputopo: interrupted\n")
@@ -66,7 +66,7 @@ def _is_limit(error: Exception) -> bool:
 
 
 def _report_limit(error: Exception) -> int:
-    what = _one_line(str(error)) or type(error).__name__
+    what = printing.one_line(str(error)) or type(error).__name__
     printing.to_stderr(
         f"gputopo: this system gives gputopo too little: {what[:200]}\n"
         "  see the limits on address space (ulimit -v) and on processes (ulimit -u), and the free memory\n"
@@ -82,9 +82,10 @@ def _report_bug(error: Exception) -> int:
         printing.to_stderr(traceback.format_exc())
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{os.path.basename(last.filename)}:{last.lineno}"
-    printing.to_stderr(
-        f"gputopo: a bug of gputopo: {_one_line(f'{type(error).__name__}: {error}')[:200]} ({where})\n"
-        f"  Report it with the input and the output of the same command with {TRACEBACK}=1\n"
+    what = printing.one_line(f"{type(error).__name__}: {error}")[:200]
+    printing.show_error(
+        f"a bug of gputopo: {what} ({where})",
+        f"Report it with the input and the output of the same command with {TRACEBACK}=1",
     )
     return int(ExitCode.BUG)
 
@@ -106,11 +107,6 @@ def _prepare_streams() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
-
-
-def _one_line(text: str) -> str:
-    """Return text without line breaks and control characters, so that an error stays two lines."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
 __all__ = ["ExitCode", "main", "run_command"]

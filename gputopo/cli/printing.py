@@ -70,6 +70,16 @@ def note(message: str) -> None:
     to_stderr(f"gputopo: {plain(message)}\n")
 
 
+def show_error(what: str, hint: str) -> None:
+    """Write an error to stderr in two lines, whatever its words contain."""
+    to_stderr(f"gputopo: {one_line(what)}\n  {one_line(hint)}\n")
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks and control characters."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+
+
 @contextlib.contextmanager
 def tolerating_stderr_errors() -> Iterator[None]:
     """Redirect stderr to /dev/null where writing to it fails (a full disk, a lost terminal).

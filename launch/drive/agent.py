@@ -46,6 +46,11 @@ def begun(environ: Mapping[str, str]) -> None:
         os.write(int(environ[BEGUN]), b"1")
 
 
+def is_driven(environ: Mapping[str, str]) -> bool:
+    """Whether a driver has started this process: what rank 0 prints is seen where its own output is."""
+    return BEGUN in environ
+
+
 def report(rank: int, ended: int | None = None, *, has_begun: bool = False) -> str:
     """Return the line for the driver: the agent of a rank has started, or its process ended by that code."""
     words = "started" if ended is None else f"ended {ended} {int(has_begun)}"

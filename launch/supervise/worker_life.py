@@ -4,7 +4,7 @@ A signal to the launcher, a full disk or a broken protocol ends the worker's gro
 SIGKILL after a grace period or at a second Ctrl-C. A worker that saves something of its steps (checkpoints,
 scalars, a trace) and has begun with them is first asked, by SIGINT, to end after its step: it may as long as
 it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
-The server of another host serves on meanwhile: a batch system ends all hosts at once.
+The server or worker of another host goes on meanwhile: a batch system ends all hosts at once.
 """
 
 import contextlib

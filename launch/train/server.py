@@ -1,12 +1,14 @@
 """The child of a host that another host's process trains on: `... server SPEC_FILE RANK EVENTS_FD`.
 
-A TensorFlow server with the host's devices of the spec. It serves until its parent sends SIGTERM; where it
-cannot, it writes a RankFailed to the pipe that the parent gave it.
+A TensorFlow server with the host's devices of the spec, or the host's worker, where each has one
+(`RunSpec.rank`). It serves until its parent sends SIGTERM; where it cannot, it writes a RankFailed to the
+pipe that the parent gave it.
 
 It serves on at SIGINT, which asks a worker to finish its step, and at a SIGTERM of others: batch systems send
 it to every process of a job, and then rank 0 takes a last step, and saves.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -23,12 +25,17 @@ from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, en
 
 def main(arguments: list[str]) -> int:
     """Serve the devices of a rank and return the exit code."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in the threads of TensorFlow, too
-    ending = threading.Thread(target=_end_for_the_parent, name="ending", daemon=True)
-    ending.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in the threads of TensorFlow and numpy, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec_file, rank, events_fd = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
+    trains = spec.rank is not None
+    ending = threading.Thread(target=_end_for_the_parent, args=(trains,), name="ending", daemon=True)
+    ending.start()
+    if trains:
+        from gputopo.launch.train import worker
+
+        return worker.main([arguments[0], arguments[2]])
 
     def emit(event: Event) -> None:
         os.write(events_fd, encode_line(event))
@@ -62,10 +69,15 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-def _end_for_the_parent() -> None:
-    """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server."""
+def _end_for_the_parent(trains: bool) -> None:
+    """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server.
+
+    `trains`: its stacks go to the log first, as those of rank 0's worker do.
+    """
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
+    if trains:
+        faulthandler.dump_traceback()
     os._exit(ExitCode.OK)
 
 

@@ -5,6 +5,7 @@ otherwise after a RankFailed with the reason. Its standard output and error belo
 
 SIGINT ends it after the current step, with a checkpoint. SIGTERM ends it at once, unless it saves something
 of its steps and has begun with them: batch systems send it to every process of a job, not to the parent only.
+That of a host of rank 1 or above goes on at both until its parent ends it: see `server`.
 """
 
 import faulthandler
@@ -28,21 +29,32 @@ from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreach
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.events import Event, MemoryPeak, PlacementChecked, RankFailed, encode_line
+from gputopo.values.run.events import (
+    SERVING,
+    Event,
+    MemoryPeak,
+    PhaseBegun,
+    PlacementChecked,
+    RankFailed,
+    encode_line,
+)
 
 _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 
 
 def main(arguments: list[str]) -> int:
     """Train by the spec in the named file and return the exit code."""
-    _end_by_sigterm()
     came: list[int] = []
-    _note(signal.SIGINT, came)
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
+    if not spec.rank:
+        _end_by_sigterm()
+        _note(signal.SIGINT, came)
 
     def emit(event: Event) -> None:
-        if spec.rank and not isinstance(event, RankFailed):
+        if spec.rank and isinstance(event, PlacementChecked):
+            event = PhaseBegun(time_s=event.time_s, rank=spec.rank, phase=SERVING)
+        elif spec.rank and not isinstance(event, RankFailed):
             return  # rank 0 reports what all hosts do
         data = encode_line(event)
         while data:
@@ -110,7 +122,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
             from gputopo.launch.compare import multi_worker
 
             options["strategy"] = multi_worker.started(spec)
-            _end_by_sigterm()
+            _end_by_sigterm()  # of rank 0: that of the others is blocked
         with joined_fastest(spec, emit) as chosen:
             spec = chosen.spec
             _task_of(spec)(

@@ -45,12 +45,15 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
 
     A host that does not come is one without a reading. Raises GputopoError.
     """
-    from gputopo.cli.hosts.meeting import join, joining, meeting_of
+    from gputopo.cli.hosts.meeting import excuse, join, joining, meeting_of
     from gputopo.launch.hosts.gathering.messages import End, Unused
     from gputopo.topology.identities import without_identities
     from gputopo.topology.peer_access import with_reasons
 
-    machine = without_identities(with_reasons(machine_from(())))
+    try:
+        machine = without_identities(with_reasons(machine_from(())))
+    except GputopoError as error:
+        return excuse(allocation, error)
     own = joining(allocation, machine, _ASKED)
     if allocation.rank:
         join(allocation, hosts, own)
@@ -59,7 +62,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
     with meeting_of(allocation, hosts, _ASKED) as meeting:
         absent: GputopoError | None = None
         try:
-            there = meeting.wait(hosts.join_timeout)
+            there = meeting.wait(hosts.join_timeout, needs_all=False)
         except HardwareError as error:
             there, absent = meeting.present(), error
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in there})

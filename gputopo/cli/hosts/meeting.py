@@ -1,13 +1,17 @@
 """What commands that run on several hosts at once share: where they meet, and what each brings there."""
 
+import os
 import platform
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 import gputopo
-from gputopo.cli.printing import note
+from gputopo.cli.printing import note, show_error
+from gputopo.launch.drive.agent import is_driven
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.gathering.guest import Guest
@@ -91,7 +95,11 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
 
 
 def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[Guest, Reply]":
-    """Join rank 0, and return the connection and its reply. Raises UsageError, HardwareError if refused."""
+    """Join rank 0, and return the connection and its reply. Raises HardwareError where it cannot be reached.
+
+    Where rank 0 refuses this host, or ends by an error, the command ends with that, after rank 0 has ended. A
+    driver shows the reason once: as rank 0 prints it.
+    """
     from gputopo.launch.hosts.gathering.guest import Guest
     from gputopo.launch.hosts.gathering.messages import Refused
 
@@ -101,9 +109,42 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     guest = Guest(allocation.rank, leader.name, leader.port or PORT)
     reply = guest.join(bringing, hosts.join_timeout)
     if isinstance(reply, Refused):
-        kind = HardwareError if reply.exit_code == ExitCode.HARDWARE else UsageError
-        raise kind(reply.what, reply.hint)
+        if not is_driven(os.environ):
+            show_error(reply.what, reply.hint)
+        guest.outlast()
+        raise typer.Exit(reply.exit_code)
     return guest, reply
+
+
+def excuse(allocation: Allocation, error: GputopoError) -> int:
+    """Print why this host, of rank 1 or above, cannot join, report it to rank 0, and return the exit code.
+
+    Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
+    prints it, where that is there.
+    """
+    from gputopo.launch.hosts.gathering.guest import Guest
+    from gputopo.launch.hosts.gathering.messages import Unable
+
+    if allocation.rank == 0:
+        raise error
+    driven = is_driven(os.environ)
+    if not driven:
+        show_error(error.what, error.hint)
+    leader = allocation.leader
+    assert leader.name is not None, "rank 0 has a name"
+    unable = Unable(
+        rank=allocation.rank,
+        name=name_of(allocation),
+        version=gputopo.__version__,
+        job=allocation.job,
+        what=error.what,
+        hint=error.hint,
+        exit_code=int(error.exit_code),
+    )
+    reported = Guest(allocation.rank, leader.name, leader.port or PORT).excuse(unable)
+    if driven and not reported:
+        show_error(error.what, error.hint)
+    return int(error.exit_code)
 
 
 def card_of(address: str) -> dict[str, Any]:

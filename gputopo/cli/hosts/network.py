@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
-from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.printing import note, show_error
 from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, seconds_of
 from gputopo.copies.network.tools import PROBE, USES, ToolChoice
 from gputopo.launch.hosts.allocation import Allocation, find
@@ -85,7 +85,7 @@ def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     if end.cause is None:
         note(f"the measurement is over, exit code {end.exit_code}: its result is on rank 0")
     else:
-        to_stderr(f"gputopo: {end.cause}\n  {end.hint}\n")
+        show_error(end.cause, end.hint)
     return end.exit_code
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gputopo
-from gputopo.cli.hosts.meeting import PORT, address_of, card_of, join, joining, meeting_of
+from gputopo.cli.hosts.meeting import PORT, address_of, card_of, excuse, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
@@ -76,10 +76,13 @@ def plan_of_hosts(
     from gputopo.launch.spec.target import why_cpu
 
     asked = {"command": "plan", **asked}
-    brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
+    try:
+        brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
+        address = address_of(allocation, hosts) if allocation.rank else ""
+    except GputopoError as error:
+        return excuse(allocation, error)
     if allocation.rank:
-        network = address_of(allocation, hosts)
-        own = joining(allocation, brought, asked, address=network, resources=resources_of(brought, network))
+        own = joining(allocation, brought, asked, address=address, resources=resources_of(brought, address))
         join(allocation, hosts, own)
         note("rank 0 has what was read of this host")
         return ExitCode.OK
@@ -87,8 +90,8 @@ def plan_of_hosts(
         joined = meeting.wait(hosts.join_timeout)
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in joined})
         meeting.end(End(exit_code=ExitCode.OK))
-    address = address_of_leader(list(joined.values()))
-    own = joining(allocation, brought, asked, resources=resources_of(brought, address))
+    network = address_of_leader(list(joined.values()))
+    own = joining(allocation, brought, asked, resources=resources_of(brought, network))
     show(planned([own, *(joined[rank] for rank in sorted(joined))], request).plan)
     return ExitCode.OK
 

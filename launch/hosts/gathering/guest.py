@@ -22,11 +22,19 @@ from gputopo.launch.hosts.gathering.messages import (
     Reply,
     Start,
     Taken,
+    Unable,
     Waiting,
     events_path,
     result_path,
 )
-from gputopo.launch.hosts.gathering.patience import JOIN_S, LAST_S, PATIENCE, Patience, Silence
+from gputopo.launch.hosts.gathering.patience import (
+    EXCUSE_S,
+    JOIN_S,
+    LAST_S,
+    PATIENCE,
+    Patience,
+    Silence,
+)
 from gputopo.launch.hosts.gathering.serving import authorization
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
@@ -93,6 +101,24 @@ class Guest:
                 raise self._not_ours(f"{status} {_phrase(status)}") from error
             if not isinstance(reply, Waiting):
                 return reply
+
+    def excuse(self, unable: Unable, timeout_s: float = EXCUSE_S) -> bool:
+        """Report that this host cannot join, and let rank 0 end first (see `outlast`); whether it was there.
+
+        Tries for `timeout_s` seconds to reach rank 0, which may start later; in vain where it has no address.
+        """
+        body = schema.encode(unable)
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._post(JOIN_PATH, body)
+            except _NO_ANSWER as error:
+                if _is_unresolved(error) or time.monotonic() >= deadline_s:
+                    return False
+                time.sleep(self.patience.retry_s)
+                continue
+            self.outlast()
+            return True
 
     def tell(self, events: Iterable[GuestEvent] = ()) -> End | None:
         """Report events, and that this host is there; return the end of the run once it is over.

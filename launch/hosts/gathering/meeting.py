@@ -25,6 +25,7 @@ from gputopo.launch.hosts.gathering.messages import (
     Reply,
     Start,
     Taken,
+    Unable,
     Waiting,
 )
 from gputopo.launch.hosts.gathering.patience import JOIN_S, PATIENCE, Patience
@@ -43,7 +44,7 @@ _STRANGER = Refused(
     what="rank 0 does not know this host", hint="start all hosts again", exit_code=ExitCode.USAGE
 )
 # Made here, in one thread: msgspec crashes where two threads are the first to decode a type (0.22).
-_joining_decoder = msgspec.json.Decoder(Joining)
+_joining_decoder: msgspec.json.Decoder[Joining | Unable] = msgspec.json.Decoder(Joining | Unable)
 _event_decoder = msgspec.json.Decoder(GuestEvent)
 
 
@@ -129,14 +130,21 @@ class Meeting:
         self.events.close()
         self.steps.close()
 
-    def wait(self, timeout_s: float = JOIN_S) -> dict[int, Joining]:
+    def wait(self, timeout_s: float = JOIN_S, *, needs_all: bool = True) -> dict[int, Joining]:
         """Wait until all other hosts have joined; return what they brought, by rank.
 
         Raises HardwareError, which names the hosts that are missing and those that were refused, after
-        `timeout_s` seconds, or at once when there is nobody left to wait for.
+        `timeout_s` seconds, or at once when there is nobody left to wait for. `needs_all`: where a host
+        reports why it cannot join, that is raised at once, with its kind and hint.
         """
+
+        def is_over() -> bool:
+            return self._roll.is_decided() or (needs_all and self._roll.unable is not None)
+
         with self._changed:
-            self._changed.wait_for(self._roll.is_decided, timeout_s)
+            self._changed.wait_for(is_over, timeout_s)
+            if needs_all and self._roll.unable is not None:
+                raise self._roll.unable.error
             if not self._roll.missing():
                 return {rank: seat.joining for rank, seat in sorted(self._roll.seats.items())}
             if self._roll.is_decided():
@@ -269,6 +277,10 @@ class _Desk:
         with self.changed:
             if joining is None:
                 refused: Refused | None = self._roll.refuse_other_version(head.rank, head.name, head.version)
+            elif isinstance(joining, Unable):
+                self._roll.cannot_join(joining)
+                self.changed.notify_all()
+                return Answer(HTTPStatus.OK)
             else:
                 refused = self._roll.join(joining, token, time.monotonic())
             self.changed.notify_all()

@@ -3,6 +3,7 @@
 | request of a host           | body               | answer                                               |
 |-----------------------------|--------------------|------------------------------------------------------|
 | `POST /join`                | `Joining`          | a `Reply`, or `Waiting`: ask again                   |
+| `POST /join`                | `Unable`           | anything: rank 0 has read it                         |
 | `POST /ranks/<rank>/events` | events, one a line | `Taken`, with `End` once the run is over, for it too |
 | `POST /ranks/<rank>/result` | what was asked for | `Taken`                                              |
 
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.recorded.reported import StepsReported
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
 
@@ -55,6 +57,18 @@ class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
     resources: dict[str, Any] = {}
 
 
+class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
+    """A host that cannot join: what is wrong and what to do, as in GputopoError; else as Joining."""
+
+    rank: int
+    name: str
+    version: str
+    what: str
+    hint: str
+    exit_code: int
+    job: str | None = None
+
+
 class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
     """Rank 0 has not decided yet: the other hosts are not there, or are being planned."""
 
@@ -84,6 +98,12 @@ class Refused(_Message, frozen=True, tag="gputopo.refused/1"):
     what: str
     hint: str
     exit_code: int
+
+    @property
+    def error(self) -> GputopoError:
+        """The same as an error."""
+        kind = HardwareError if self.exit_code == ExitCode.HARDWARE else UsageError
+        return kind(self.what, self.hint)
 
 
 Reply = Start | Unused | Refused

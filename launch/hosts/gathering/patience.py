@@ -16,6 +16,7 @@ CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that. Ou
 END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it. Ours.
 # For which a host that ends by an error lets rank 0 end first, which has 5 s to end its worker. Ours.
 LAST_S = 15.0
+EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there yet. Ours.
 LOOK_S = 0.25  # between two looks at the hosts' silence. Ours.
 
 

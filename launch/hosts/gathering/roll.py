@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Joining, Refused, Reply, Start
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Joining, Refused, Reply, Start, Unable
 from gputopo.launch.hosts.gathering.patience import Patience, Silence
 from gputopo.launch.recorded.reported import StepsReported
 from gputopo.launch.supervise.failure import UNREACHABLE
@@ -63,7 +63,8 @@ class Seat:
 class Roll:
     """The hosts of ranks 1 to `size` - 1. `names`: of all ranks, None where a name is not known.
 
-    `asked`: the options of rank 0, as typed. Clocks are rank 0's, monotonic.
+    `asked`: the options of rank 0, as typed. Clocks are rank 0's, monotonic. `unable`: why the first host
+    that cannot join cannot, None where there is none.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Roll:
         self._seats: dict[int, Seat] = {}
         self._refused: dict[int, str] = {}
         self._strangers: list[str] = []
+        self.unable: Refused | None = None
 
     @property
     def seats(self) -> Mapping[int, Seat]:
@@ -105,6 +107,13 @@ class Roll:
         seat.silence.heard(now_s)
         return None
 
+    def cannot_join(self, unable: Unable) -> None:
+        """Note why a host of this run cannot join, unless its rank is taken by one that has joined."""
+        if self._outside(unable) is None and unable.rank not in self._seats:
+            what = f"host {self.words(unable.rank, unable.name)}: {unable.what}"
+            self._refused[unable.rank] = what
+            self.unable = self.unable or Refused(what=what, hint=unable.hint, exit_code=unable.exit_code)
+
     def refuse_other_version(self, rank: int, name: str, version: str) -> Refused:
         """Refuse a host of another version of gputopo, whose other words may mean something else."""
         what = f"gputopo is {_plain(version)} on {self.words(rank, name)}, {gputopo.__version__} on rank 0"
@@ -126,7 +135,7 @@ class Roll:
         )
 
     def is_decided(self) -> bool:
-        """Whether nobody is to be waited for: every rank has come or was refused."""
+        """Whether nobody is to be waited for: every rank has come, was refused, or cannot join."""
         return all(rank in self._refused or self._has_failed(rank) for rank in self.missing())
 
     def look(self, now_s: float, time_s: float) -> list[RankFailed]:
@@ -243,7 +252,7 @@ class Roll:
     def _has_failed(self, rank: int) -> bool:
         return rank in self._seats and self._seats[rank].failure is not None
 
-    def _outside(self, joining: Joining) -> Refused | None:
+    def _outside(self, joining: Joining | Unable) -> Refused | None:
         size, where = len(self._names), self.words(joining.rank, joining.name)
         if joining.job != self._job:
             return Refused(

@@ -27,7 +27,7 @@ from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import ExitCode
 
 _WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun. Ours.
 _LATE_BY_S = 1.0  # after which a slot is over, or disturbs others. Ours.
@@ -69,8 +69,7 @@ def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s
     """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
     reply = guest.join(joining, join_timeout_s)
     if isinstance(reply, Refused):
-        kind = HardwareError if reply.exit_code == ExitCode.HARDWARE else UsageError
-        raise kind(reply.what, reply.hint)
+        raise reply.error
     if isinstance(reply, Unused):
         return End(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Start
-from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
@@ -32,7 +31,7 @@ _SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=ma
 
 
 def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
-    """Return the command of a host's TensorFlow server. -P: see `run.worker_command`."""
+    """Return the command of a host's TensorFlow server or worker. -P: see `run.worker_command`."""
     server = "gputopo.launch.train.server"
     return (sys.executable, "-P", "-m", server, str(spec_path), str(rank), str(events_fd))
 
@@ -70,9 +69,9 @@ def serve(
 ) -> End:
     """Run this host's server or worker until rank 0 says that the run is over, and return what it said.
 
-    Where rank 0 goes on with fewer hosts, the server ends and another one starts. `file`: with the spec. What
-    the servers print goes to `log`; samples, and why one ended if it did, to rank 0. Where this host failed
-    or was stopped, that is returned.
+    Where rank 0 goes on with fewer hosts, the server ends and another one starts. `spec`: that of rank 0;
+    `file`: with this host's own. What the servers print goes to `log`; samples, and why one ended if it did,
+    to rank 0. Where this host failed or was stopped, that is returned.
     """
     number = 0
 
@@ -97,9 +96,7 @@ def serve(
             record = Record(None, tell)
             sources: list[EventSource] = [_ServersEnd(telling, number)]
             sources += [] if samples is None else [samples]
-            server = partial(server_command, file, rank)
-            command = server if spec.rank is None else partial(worker_command, file)
-            running.run(spec, command, record, log, sources)
+            running.run(spec, partial(server_command, file, rank), record, log, sources)
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
     return telling.end or End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)

@@ -1,23 +1,30 @@
 """A launcher of one of two hosts whose worker and server pretend: `launchers.py RANK PORT WHAT OPTIONS...`.
 
 WHAT: JSON with the behaviour of `worker` (see `misbehave`), `silent_s`: after which a host is
-gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full.
+gone, `version`: of gputopo on this host, `disk_bytes`: of a disk that is soon full, `machine`: a scenario of
+the kit, whose GPUs this host has; `is_quick`: it looks who has claimed them before another one has.
 """
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import gputopo
 from gputopo.cli import run_command
 from gputopo.cli.run import training
 from gputopo.launch.hosts.gathering import guest, meeting
 from gputopo.launch.hosts.gathering.patience import PATIENCE
+from gputopo.launch.jobs import claims
 from gputopo.launch.jobs.hosts import serving
 from gputopo.launch.supervise import watchdog
+from tests.kit.faults import selected
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.sysfs import write_tree
 from tests.kit_workers import misbehave
 from tests.launch.train.small_disk import small_disk
 
@@ -43,10 +50,20 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
 
     vars(training)["worker_command"], vars(serving)["server_command"] = worker, server
     hosts = f"localhost:{port},localhost"
-    words = ["run", "--model", "trivial", "--cpu", "--num-gpus", "2", "--hosts", hosts, "--node-rank", rank]
-    with ExitStack() as disk:
+    words = ["run", "--hosts", hosts, "--node-rank", rank]
+    words += [] if "--" in options else ["--model", "trivial"]
+    with ExitStack() as doubles:
         if "disk_bytes" in given:
-            disk.enter_context(small_disk(given["disk_bytes"]))
+            doubles.enter_context(small_disk(given["disk_bytes"]))
+        if "machine" in given:
+            scenario = selected(given["machine"])
+            folder = doubles.enter_context(TemporaryDirectory())
+            os.environ["GPUTOPO_ROOT"] = str(write_tree(scenario, Path(folder)))
+            doubles.enter_context(installed(FakeNvml(scenario)))
+            if given.get("is_quick"):
+                vars(claims)["claimed_by_others"] = lambda machine, folder: {}
+        else:
+            words += ["--cpu", "--num-gpus", "2"]
         return run_command([*words, *options])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
 from gputopo.cli.hosts.exporting import exports_hosts
+from gputopo.cli.hosts.meeting import PORT, excuse
 from gputopo.cli.plan.before import with_costs
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
@@ -38,7 +39,6 @@ def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
         return start_hosts(command, starting, options, typed, program=asked.program, may_lose=may_lose)
     if (found := find(options, os.environ)) is not None:
         _require_several(asked)
-        asked.check_output()
         return _run_program(asked, found) if asked.program else _train(asked, found)
     of_hosts = {*asked.hosts.typed, *({"min_hosts"} & {*asked.showing.typed})}
     for name in sorted(of_hosts - {"num_hosts"}):
@@ -49,8 +49,12 @@ def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
 def _train(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.run.hosts.core import Job, train_on_hosts
 
-    machine = planned_machine(())
     request = asked.request
+    try:
+        asked.check_output()
+        machine = planned_machine(())
+    except GputopoError as error:
+        return excuse(allocation, error)
     if machine.gpus and not asked.options.cpu:
         with contextlib.suppress(GputopoError):
             request = with_costs(request)
@@ -60,16 +64,18 @@ def _train(asked: Asked, allocation: Allocation) -> int:
 
 def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.run.hosts.program import run_program_on_hosts
+    from gputopo.launch.hosts import cluster
+    from gputopo.launch.jobs.program import check_program
 
-    return run_program_on_hosts(
-        allocation,
-        asked.host_options,
-        asked.program,
-        asked.request,
-        asked.typed,
-        planned_machine(()),
-        asked.options,
-    )
+    hosts, program, options = asked.host_options, asked.program, asked.options
+    allocation = cluster.meeting_beside(allocation, os.environ, PORT)
+    try:
+        asked.check_output()
+        check_program(program, os.environ)
+        machine = planned_machine(())
+    except GputopoError as error:
+        return excuse(allocation, error)
+    return run_program_on_hosts(allocation, hosts, program, asked.request, asked.typed, machine, options)
 
 
 def _export(asked: Asked, command: Callable[..., int]) -> int:

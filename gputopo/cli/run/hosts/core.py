@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of, join, joining, meeting_of
+from gputopo.cli.hosts.meeting import address_of, excuse, join, joining, meeting_of
 from gputopo.cli.hosts.planning import address_of_leader, resources_of, saved_network
-from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.drive.agent import begun
 from gputopo.launch.hosts.allocation import Allocation
@@ -203,8 +203,11 @@ def _take_part(
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
     from gputopo.launch.hosts.gathering.messages import End, Start, Unused
 
-    address = address_of(allocation, hosts)
-    bringing = joining_run(allocation, job.asked, machine, address, options, address)
+    try:
+        address = address_of(allocation, hosts)
+        bringing = joining_run(allocation, job.asked, machine, address, options, address)
+    except GputopoError as error:
+        return excuse(allocation, error)
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):
         note(f"this host is not needed: {reply.why}")
@@ -220,7 +223,7 @@ def _take_part(
     if end.cause is None:
         note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
     else:
-        to_stderr(f"gputopo: {end.cause}\n  {end.hint}\n")
+        show_error(end.cause, end.hint)
     if end.exit_code:
         guest.outlast()
     return end.exit_code
@@ -252,7 +255,7 @@ def _served(
     gpus = indices if spec.backend == "gpu" else []
     folder = _folder(options, bringing.rank)
     file = folder / "spec.json"
-    schema.write(file, spec := own_spec(spec, place))
+    schema.write(file, own_spec(spec, place))
     near = (
         host_place(machine, tuple(gpus), usable_cpus()) if gpus and not options.no_affinity else HostPlace()
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import PORT, address_of, join, meeting_of
+from gputopo.cli.hosts.meeting import address_of, excuse, join, meeting_of
 from gputopo.cli.hosts.planning import address_of_leader
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.hosts.core import common, joining_run, joint_target, place_of
@@ -23,7 +23,6 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
 from gputopo.launch.jobs.hosts.program import Following, Leading
 from gputopo.launch.jobs.hosts.serving import free_port, own_address
-from gputopo.launch.jobs.program import check_program
 from gputopo.launch.recorded.recording import signals_blocked
 from gputopo.launch.spec import env
 from gputopo.launch.spec.device_names import host_names
@@ -31,7 +30,7 @@ from gputopo.launch.spec.host_place import HostPlace, host_place
 from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
 from gputopo.launch.supervise.process.cpus import usable_cpus
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode
+from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.option import listed
 from gputopo.values.run.events import RankFailed
 
@@ -57,16 +56,17 @@ def run_program_on_hosts(
 ) -> int:
     """Take part in the run of a program and return the exit code. Raises GputopoError.
 
-    `asked`: the options of the plan, which all hosts must have been given alike; the words of the program may
-    differ.
+    `allocation`: with the port of the meeting. `asked`: the options of the plan, which all hosts must have
+    been given alike; the words of the program may differ.
     """
-    check_program(program, os.environ)
-    allocation = cluster.meeting_beside(allocation, os.environ, PORT)
     alike = {**asked, **_COMMAND}
     if allocation.rank == 0:
         return _lead(allocation, hosts, program, request, alike, machine, options)
-    address = address_of(allocation, hosts)
-    bringing = joining_run(allocation, alike, machine, address, options, address)
+    try:
+        address = address_of(allocation, hosts)
+        bringing = joining_run(allocation, alike, machine, address, options, address)
+    except GputopoError as error:
+        return excuse(allocation, error)
     return _follow(allocation, hosts, program, bringing, machine, options)
 
 

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ RUN = (sys.executable, "-m", "gputopo", "run", "--cpu", "--json", "--model", "tr
 class Hosts:
     """Launchers of one training, by rank; at the end none of their processes is left."""
 
-    def __init__(self, home: Path, *options: str, size: int = 2) -> None:
-        hosts = ",".join(f"localhost:{free_port()}" for _ in range(size))
+    def __init__(self, home: Path, *options: str, size: int = 2, ports: Sequence[int] = ()) -> None:
+        """`ports`: of the first hosts; the others get free ones."""
+        free = (free_port() for _ in range(size - len(ports)))
+        hosts = ",".join(f"localhost:{port}" for port in (*ports, *free))
         environ = {**os.environ, "GPUTOPO_HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
         self.launchers = [
             subprocess.Popen(
@@ -117,12 +121,32 @@ def test_a_worker_of_the_strategy_that_is_killed_is_named_and_ends_the_training(
     for line in first.stderr:
         if "steps" in line:
             break
-    (worker,) = [one for one in psutil.Process(second.pid).children() if "worker" in " ".join(one.cmdline())]
+    (worker,) = [
+        one for one in psutil.Process(second.pid).children() if "train.server" in " ".join(one.cmdline())
+    ]
     worker.kill()
     rest = first.communicate(timeout=60)[1]
     second.communicate(timeout=60)
     assert [first.returncode, second.returncode] == [137, 137]
     assert "host localhost (rank 1): the worker was ended by SIGKILL" in rest
+
+
+def test_a_sigterm_to_all_processes_of_the_strategy_lets_rank_0_save_its_last_step(tmp_path: Path) -> None:
+    trains = ("--strategy", "multi_worker_mirrored", "--num-batches", "1000000")
+    hosts = Hosts(tmp_path, *trains, "--checkpoints", str(tmp_path / "saved"))
+    first, second = hosts.launchers
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "steps" in line:
+            break
+    launchers = [psutil.Process(one.pid) for one in (second, first)]
+    for process in [one for of in launchers for one in (*of.children(recursive=True), of)]:
+        process.terminate()
+    rest = first.communicate(timeout=60)[1]
+    second.communicate(timeout=60)
+    assert [first.returncode, second.returncode] == [143, 143]
+    assert "The last state is lost" not in rest
+    assert len(list((tmp_path / "saved").glob("checkpoint-*.npz"))) == 1, rest
 
 
 def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> None:
@@ -139,6 +163,19 @@ def test_a_host_that_is_gone_ends_the_training_and_is_named(tmp_path: Path) -> N
     assert first.returncode == 3
     assert "rank 1" in rest
     assert not [one for one in served if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("options", [("--num-gpus", "2"), ("--strategy", "multi_worker_mirrored")])
+def test_a_port_of_another_host_that_a_program_has_is_the_reason_on_both_hosts(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = Hosts(tmp_path, *options, "--num-batches", "4", ports=(free_port(), port)).end()
+    assert [code for code, _, _ in ended] == [3, 3], ended
+    for _, _, err in ended:
+        assert f"cannot listen on 127.0.0.1:{port}" in " ".join(err.split())
+    assert "host localhost (rank 1): " in ended[0][2]
 
 
 # Defaults of both depend on the number of devices.

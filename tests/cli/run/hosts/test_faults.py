@@ -7,17 +7,22 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import psutil
 import pytest
 
 from gputopo.launch.jobs.hosts.serving import free_port
+from gputopo.launch.train.lifecycle import checkpoint_files as files
 from tests.kit import commands
+from tests.kit.faults import selected
 from tests.kit.forks import Program
 
 
@@ -186,10 +191,78 @@ def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
         assert "gputopo is 99.0 on localhost (rank 1), " in host.seen
 
 
-def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [(), ("--", "true")])
+def test_what_keeps_a_host_from_joining_is_the_reason_on_both_hosts(
+    hosts: Hosts, beside: tuple[str, ...]
+) -> None:
+    both = hosts.start(0, *beside, machine="four"), hosts.start(1, *beside, machine="four+driver_mismatch")
+    for host in both:
+        assert host.ended()[0] == 3, host.seen
+        assert "--cpu uses CPU devices" in host.seen
+    what = both[1].seen.splitlines()[0].removeprefix("gputopo: ")
+    assert f"gputopo: host localhost (rank 1): {what}\n" in both[0].seen
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> Iterator[None]:
+    """Another process has claimed the GPUs of rank 1."""
+    folder = tmp_path / "1" / "claims"
+    folder.mkdir(parents=True)
+    files = [str(folder / f"{gpu.uuid}.lock") for gpu in selected("four").gpus]
+    with subprocess.Popen(
+        (sys.executable, "-c", CLAIMS, *files), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        yield
+        process.communicate()
+
+
+CLAIMS = """
+import fcntl, sys
+held = [open(file, "w") for file in sys.argv[1:]]
+for one in held:
+    fcntl.flock(one, fcntl.LOCK_EX)
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("beside", [(), ("--", "sleep", "600")])
+def test_gpus_that_another_run_claims_before_the_start_are_the_reason_on_both_hosts(
+    hosts: Hosts, claimed: None, beside: tuple[str, ...]
+) -> None:
+    both = hosts.start(0, *beside, machine="four"), hosts.start(1, *beside, machine="four", is_quick=True)
+    for host in both:
+        assert host.ended()[0] == 3, host.seen
+        assert "other processes claimed the chosen GPUs" in " ".join(host.seen.split())
+    assert "host localhost (rank 1): other processes" in both[0].seen
+
+
+def of_something_else(folder: Path) -> None:
+    files.path_of(folder, 5).write_bytes(b"of something else")
+
+
+def of_alexnet(folder: Path) -> None:
+    made = files.Header(
+        steps=5, model="alexnet", classes=1000, optimizer="sgd", variable_update="replicated", seed=1
+    )
+    files.write(folder, made, [("variables/0/conv", np.zeros(3, np.float32))])
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (of_something_else, "checkpoint-00000005.npz is damaged or cut short"),
+        (of_alexnet, "checkpoint of another run: it has the model alexnet, not trivial"),
+    ],
+)
+def test_a_checkpoint_that_rank_0_refuses_is_the_reason_on_both_hosts(
+    hosts: Hosts, tmp_path: Path, write: Callable[[Path], None], words: str
+) -> None:
     (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "checkpoint-00000005.npz").write_bytes(b"of something else")
+    write(tmp_path / "c")
     both = [hosts.start(rank, "--checkpoints", str(tmp_path / "c"), "--resume") for rank in (0, 1)]
     for host in both:
         assert host.ended()[0] == 2, host.seen
-        assert "checkpoint-00000005.npz is damaged or cut short" in host.seen
+        assert words in host.seen

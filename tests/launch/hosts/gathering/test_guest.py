@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+import gputopo
 from gputopo.launch.hosts.gathering.guest import FirstHostGoneError, Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
-from gputopo.launch.hosts.gathering.messages import End, Unused
+from gputopo.launch.hosts.gathering.messages import End, Unable, Unused
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
@@ -57,6 +58,17 @@ def test_a_rank_0_that_is_not_there_is_named_with_what_to_look_at() -> None:
         f"rank 0 at 127.0.0.1 port {port} did not answer within 0.05 s: connection refused"
     )
     assert "start rank 0" in failed.value.hint
+
+
+def test_a_host_that_cannot_join_waits_a_little_for_a_rank_0_to_tell_and_not_for_a_name() -> None:
+    unable = Unable(rank=1, name="n1", version=gputopo.__version__, what="no disk", hint="", exit_code=3)
+    port = free_port()
+    later = Later(lambda: Guest(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 60))
+    with Meeting([LOOPBACK, "n1"], port, patience=PROMPT) as one, pytest.raises(HardwareError):
+        one.wait(60)
+    later.result()
+    Guest(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 0.05)
+    Guest(1, "no-such-host.invalid", 4000, patience=PROMPT).excuse(unable, 60)
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "x" * 300])

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+import gputopo
 from gputopo.launch.hosts.gathering.guest import FirstHostGoneError, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
-from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Refused, Reply, Start, Unused
+from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Refused, Reply, Start, Unable, Unused
 from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
@@ -128,6 +130,46 @@ def test_a_refused_host_hears_why_and_rank_0_does_too_at_once() -> None:
         assert refused == Refused(what=said, hint="start all hosts with the same options", exit_code=2)
         with pytest.raises(HardwareError, match=re.escape(said)):
             one.wait(60)
+
+
+def unable(rank: int, **fields: Any) -> Unable:
+    whole = {"name": f"n{rank}", "version": gputopo.__version__, "what": "no disk", "hint": "mount it"}
+    return Unable(rank=rank, **{**whole, "exit_code": 3, **fields})
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, HardwareError), (2, UsageError)])
+def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
+    code: int, kind: type[GputopoError]
+) -> None:
+    with meeting("n1", "n2", "n3") as one:
+        excused = Later(lambda: guest(one, 2).excuse(unable(2, exit_code=code)))
+        with pytest.raises(kind) as failed:
+            one.wait(60)
+    excused.result()
+    assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
+
+
+def test_where_not_all_are_needed_a_host_that_cannot_join_is_named_and_the_others_are_waited_for() -> None:
+    with meeting("n1", "n2") as one:
+        excused = Later(lambda: guest(one, 2).excuse(unable(2)))
+        joined = join(one, 1)
+        with pytest.raises(HardwareError, match=r"n2 \(rank 2\); host n2 \(rank 2\): no disk"):
+            one.wait(60, needs_all=False)
+        assert list(one.present()) == [1]
+        one.answer({1: Unused(why="")})
+        joined.result()
+    excused.result()
+
+
+@pytest.mark.parametrize("fields", [{"job": "another"}, {"rank": 7}, {"rank": 1}])
+def test_what_a_stranger_cannot_do_is_no_reason(fields: dict[str, Any]) -> None:
+    with meeting("n1", "n2") as one:
+        later = join(one, 1)
+        until(lambda: 1 in one.present())
+        guest(one, 2)._post("/join", schema.encode(unable(**{"rank": 2, **fields})))
+        with pytest.raises(HardwareError, match=r"did not join within 0.1 s: n2 \(rank 2\)$"):
+            one.wait(0.1)
+    later.result()
 
 
 def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:
