@@ -12,14 +12,14 @@ NO_ANSWER = Rule(
 GPU_COUNT = Rule(
     "fleet.gpu_count",
     title="host with fewer or more GPUs than like hosts",
-    remedy="See sudo dmesg | grep -i -e xid -e pcie on this host, and whether lspci lists the GPU. "
-    "Power-cycle the host; if the GPU stays away, reseat or replace it.",
+    remedy="On the host that lacks the GPU, see sudo dmesg | grep -i -e xid -e pcie, and whether lspci lists "
+    "it. Power-cycle the host; if the GPU stays away, reseat or replace it.",
     severities=("error",),
 )
 NIC_COUNT = Rule(
     "fleet.nic_count",
     title="host with fewer or more network cards than like hosts",
-    remedy="See whether lspci lists the card on this host, and reseat it.",
+    remedy="See whether lspci lists the card on the host that lacks it, and reseat it.",
 )
 DIFFERS = Rule(
     "fleet.differs",
@@ -30,7 +30,7 @@ DIFFERS = Rule(
 SPLIT = Rule(
     "fleet.split",
     title="like hosts of which no majority agrees",
-    remedy="Decide which value is right: with two hosts, or as many with either, none is an outlier.",
+    remedy="Decide which value is right: none is on more than half of the hosts, so no host is an outlier.",
 )
 NOT_READ = Rule(
     "fleet.not_read",

@@ -180,16 +180,21 @@ class _Comparison:
             if not missing and not more:
                 continue
             alike = sum(len(devices[other]) == len(usual) for other in devices if other != name)
+            have = f", {_peers(alike, verb='have')} {len(usual)}" if alike else ""
             parts = [f"{word} at {place} is missing" for place in missing]
             parts += [f"{word} at {place} is extra" for place in more]
-            says = (
-                f"{_counted(len(each), word)}, {_peers(alike, verb='have')} {len(usual)} ({'; '.join(parts)})"
-            )
+            says = f"{_counted(len(each), word)}{have} ({'; '.join(parts)})"
             yield _of((name,), rule, MACHINE, says, {"missing": missing, "extra": more})
         if split:
             counts = {name: len(each) for name, each in devices.items()}
-            words = ", ".join(f"{name} has {_counted(count, word)}" for name, count in counts.items())
-            yield _split(list(devices), MACHINE, words, {"counts": counts, "places": sorted(split)})
+            by_count: dict[int, list[str]] = {}
+            for name, count in counts.items():
+                by_count.setdefault(count, []).append(name)
+            words = [f"{_counted(count, word)} on {_some(names)}" for count, names in by_count.items()]
+            for place in sorted(split):
+                lacking = [name for name, each in devices.items() if place not in each]
+                words.append(f"{word} at {place} is missing on {_some(lacking)}")
+            yield _split(list(devices), MACHINE, _several(words), {"counts": counts, "places": sorted(split)})
 
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""

@@ -18,7 +18,10 @@ class HostReading(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`."""
+    """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`.
+
+    With the CPU, where only that tells two kinds apart.
+    """
 
     name: str
     hosts: tuple[HostReading, ...]
@@ -50,9 +53,13 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
         else:
             _without_gpus(groups).append(host)
     order = {host.name: place for place, host in enumerate(hosts)}
+    names = [_kind_name(group, models) for group in groups]
     found = [
-        Kind(_kind_name(group, models), tuple(sorted(group, key=lambda host: order[host.name])))
-        for group in groups
+        Kind(
+            name if names.count(name) == 1 else f"{name}, {_cpu_name(group)}",
+            tuple(sorted(group, key=lambda host: order[host.name])),
+        )
+        for name, group in zip(names, groups, strict=True)
     ]
     return sorted(found, key=lambda kind: (-len(kind.hosts), order[kind.hosts[0].name]))
 
@@ -87,7 +94,7 @@ def _is_part(few: Sequence[HostReading], many: Sequence[HostReading]) -> bool:
 
 def _by_cpu(hosts: Sequence[HostReading]) -> list[list[HostReading]]:
     """Group hosts by CPU, if two or more have another one; a single one stays with the most."""
-    by_cpu: dict[tuple[object, ...], list[HostReading]] = {}
+    by_cpu: dict[tuple[str | None, int | None], list[HostReading]] = {}
     for host in hosts:
         by_cpu.setdefault(_cpu(host), []).append(host)
     several = [group for group in by_cpu.values() if len(group) > 1]
@@ -100,7 +107,7 @@ def _by_cpu(hosts: Sequence[HostReading]) -> list[list[HostReading]]:
     return several
 
 
-def _cpu(host: HostReading) -> tuple[object, ...]:
+def _cpu(host: HostReading) -> tuple[str | None, int | None]:
     return host.machine.host.cpu_model, host.machine.host.sockets
 
 
@@ -142,3 +149,9 @@ def _kind_name(hosts: Sequence[HostReading], models: Mapping[str, str]) -> str:
     names = Counter(tuple(sorted(Counter(_names(host.machine, models)).items())) for host in hosts)
     most = max(names, key=lambda one: (names[one], one))
     return " + ".join(f"{count} x {name}" for name, count in most) or "no GPU"
+
+
+def _cpu_name(hosts: Sequence[HostReading]) -> str:
+    """Return the CPUs that most of the hosts have."""
+    model, sockets = Counter(map(_cpu, hosts)).most_common(1)[0][0]
+    return f"{sockets or '?'} x {model or 'unknown CPU'}"

@@ -103,7 +103,7 @@ MACHINE = Subject("machine")
 
 
 def subjects_in_words(subjects: Iterable[Subject]) -> str:
-    """Return several subjects in one text, single GPUs and pairs joined: `gpu:0-3,5, driver`."""
+    """Return several subjects in one text, those of one kind joined: `gpu:0-3,5, driver`."""
     by_kind: dict[str, list[Subject]] = {}
     for subject in subjects:
         same = by_kind.setdefault(subject.text.partition(":")[0], [])
@@ -112,9 +112,9 @@ def subjects_in_words(subjects: Iterable[Subject]) -> str:
 
 
 def _joined(kind: str, subjects: list[Subject]) -> str:
-    if kind == "gpu":
-        return f"gpu:{index_ranges(gpu for subject in subjects for gpu in subject.gpus)}"
-    if kind == "nic":
-        return f"nic:{index_ranges(nic for subject in subjects for nic in subject.nics)}"
+    if kind in ("gpu", "gpus"):
+        return f"{kind}:{index_ranges(gpu for subject in subjects for gpu in subject.gpus)}"
+    if kind in ("nic", "nics"):
+        return f"{kind}:{index_ranges(nic for subject in subjects for nic in subject.nics)}"
     first, *others = (subject.text for subject in subjects)
     return ",".join([first, *(text.partition(":")[2] for text in others)])

@@ -251,7 +251,18 @@ def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> Non
 def test_two_hosts_of_which_one_misses_a_gpu_are_both_named() -> None:
     machine = machine_of("four")
     found = inspect_fleet({"a": machine, "b": without_gpu(machine, 2)})
-    assert [one.says for one in found.findings] == ["hosts differ: a has 4 GPUs, b has 3 GPUs"]
+    assert [one.says for one in found.findings] == [
+        "hosts differ: 4 GPUs on a; 3 GPUs on b; GPU at 0000:46:00.0 is missing on b"
+    ]
+
+
+def test_hosts_of_which_each_misses_another_gpu_are_not_compared_with_a_full_one() -> None:
+    machine = machine_of("four")
+    found = fleet_of(machine, 4, {gpu: without_gpu(machine, gpu) for gpu in range(4)})
+    assert [one.says for one in of(found, "fleet.gpu_count")] == [
+        f"host n{gpu}: 3 GPUs (GPU at 0000:{bus}:00.0 is missing)"
+        for gpu, bus in enumerate(("44", "45", "46", "47"))
+    ]
 
 
 def test_another_cpu_is_an_odd_host_alone_and_a_kind_together() -> None:
@@ -259,7 +270,11 @@ def test_another_cpu_is_an_odd_host_alone_and_a_kind_together() -> None:
     other = replace(machine, host=replace(machine.host, cpu_model="AMD EPYC 7763"))
     (one,) = fleet_of(machine, 4, {1: other}).findings
     assert (one.id, one.hosts) == ("fleet.differs", ("n1",))
-    assert [len(kind.hosts) for kind in fleet_of(machine, 5, {1: other, 2: other}).kinds] == [3, 2]
+    kinds = fleet_of(machine, 5, {1: other, 2: other}).kinds
+    assert [(len(kind.hosts), kind.name) for kind in kinds] == [
+        (3, f"4 x Test-100, 1 x {machine.host.cpu_model}"),
+        (2, "4 x Test-100, 1 x AMD EPYC 7763"),
+    ]
 
 
 def test_a_host_without_any_gpu_is_one_of_its_peers() -> None:

@@ -82,7 +82,7 @@ def test_json_with_another_text_is_refused() -> None:
     [
         (["gpu:3"], "gpu:3"),
         (["gpu:0", "gpu:1", "gpu:2", "gpu:5", "gpu:0", "driver"], "gpu:0-2,5, driver"),
-        (["gpus:0-2", "gpus:4,6"], "gpus:0-2,4,6"),
+        (["gpus:0-2,6", "gpus:1,4-6"], "gpus:0-2,4-6"),
         (["link:0-1", "link:2-3", "machine", "machine"], "link:0-1,2-3, machine"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 import psutil
@@ -83,6 +84,16 @@ def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a
     assert (code, failed.kind) == (1, "loss")
     late = [step.waited_s or 0.0 for step in steps]
     assert median(late[:3]) < min(late[3:])
+
+
+@pytest.mark.parametrize("all_reduce", ["copy", "psgpu", "ring"])
+def test_a_drill_spoils_gradients_that_are_reduced_in_parts(tmp_path: Path, all_reduce: str) -> None:
+    placed: dict[str, Any] = {"variable_update": "replicated", "ps_device": None, "all_reduce": all_reduce}
+    spec = trivial_spec(towers=2, drills=read_drills("--drill", ["nan@1"]), **placed)
+    _, events, stderr = run_worker(tmp_path, spec)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed), stderr
+    assert failed.kind == "loss"
 
 
 def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_from_there(
