@@ -47,9 +47,9 @@ def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
 
 
 def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
-    """Call a Python function on the host in each step, with these tensors as numpy values."""
+    """Call a Python function on the host in each step, with these tensors as numpy values; return a scalar."""
     with tf.device(HOST), tf.name_scope(_SCOPE):
-        return tf.numpy_function(function, list(given), kind)
+        return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
 
 def row_of(marks: Sequence[Tensor], host: str = HOST) -> Tensor:

@@ -7,7 +7,7 @@ import msgspec
 import psutil
 import pytest
 
-from gputopo.launch.spec.run_spec import Data, Lifecycle
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle
 from gputopo.launch.train.worker import _import_remedy
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
@@ -83,6 +83,17 @@ def test_what_slows_a_tower_down_is_measured_and_leaves_the_losses_alone_until_a
     assert (code, failed.kind) == (1, "loss")
     late = [step.waited_s or 0.0 for step in steps]
     assert median(late[:3]) < min(late[3:])
+
+
+def test_a_drill_spoils_gradients_that_travel_together(tmp_path: Path) -> None:
+    copies = trivial_spec(towers=2, variable_update="replicated", ps_device=None)
+    spec = msgspec.structs.replace(
+        copies, exchange=Exchange(small_bytes=2**20), drills=read_drills("--drill", ["nan@2"])
+    )
+    code, events, stderr = run_worker(tmp_path, spec)
+    failed = events[-1]
+    assert isinstance(failed, RankFailed), stderr
+    assert (code, failed.kind) == (1, "loss"), stderr
 
 
 def test_training_ends_at_a_loss_that_is_no_number_and_no_checkpoint_is_written_from_there(
