@@ -56,11 +56,15 @@ class Known(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """All facts of a host by shared path, and its GPUs and network cards by place."""
+    """All facts of a host by shared path, and its GPUs and network cards by place.
+
+    `gpus_answer`: whether the driver was not found unable to read the GPUs.
+    """
 
     facts: dict[str, Known]
     gpus: dict[str, Gpu]
     nics: dict[str, Nic]
+    gpus_answer: bool
 
 
 def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
@@ -100,7 +104,7 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
     for node in machine.pci:
         place = moved.get(node.address, node.address)
         add(at_pci(place), Device("pci", place), node, _OF_GPU_TOO if place in gpus else ())
-    return HostFacts(facts, gpus, nics)
+    return HostFacts(facts, gpus, nics, machine.driver.status in ("ok", "not_read"))
 
 
 def _nic_place(nic: Nic, moved: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """The hosts of a fleet inspected together: the outliers among like hosts, each with what differs."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -115,10 +116,8 @@ class _Comparison:
             host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
             for host in kind.hosts
         }
-        self.having: dict[_Key, int] = {}
-        for each in self.found.values():
-            for key in {key for _, keys in each for key in keys}:
-                self.having[key] = self.having.get(key, 0) + 1
+        self.keys = {name: {key for _, keys in each for key in keys} for name, each in self.found.items()}
+        self.having = Counter(key for keys in self.keys.values() for key in keys)
 
     def summary(self) -> FleetKind:
         """Return the kind with the number of facts that at least two hosts have."""
@@ -156,9 +155,11 @@ class _Comparison:
                     yield _named(finding, hosts, says)
 
     def _is_common(self, keys: Sequence[_Key]) -> bool:
-        """Return whether most hosts have a finding: those that have the device, if any other has it."""
-        hosts = self.hosts.values()
-        among = {key: sum(_has(key.device, host) for host in hosts) or len(hosts) for key in keys}
+        """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
+        among = {
+            key: sum(key in self.keys[name] or _shows(key.device, host) for name, host in self.hosts.items())
+            for key in keys
+        }
         compared = [key for key in keys if among[key] > 1]
         return bool(compared) and all(2 * self.having[key] > among[key] for key in compared)
 
@@ -322,6 +323,13 @@ def _has(device: Device, host: HostFacts) -> bool:
     if device.kind in ("gpus", "links"):
         return all(place in host.gpus for place in device.place.split(" "))
     return device.kind != "nics" or device.place in host.nics
+
+
+def _shows(device: Device, host: HostFacts) -> bool:
+    """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
+    if device.kind in ("gpus", "links"):
+        return host.gpus_answer and _is_there(device, host)
+    return _has(device, host)
 
 
 def _is_there(device: Device, host: HostFacts) -> bool:

@@ -218,7 +218,8 @@ def _exchange(target: Target, requested: RunSpec) -> Exchange:
     elif choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
         groups = reduction_groups(target.machine, choice.gpus)
     packs = exchange.repacking or any(name.startswith("agg_small_grads") for name in requested.asked)
-    if target.others and choice.all_reduce is not None and not packs:
+    reduces = requested.task == "train" and choice.all_reduce is not None
+    if target.others and reduces and not packs:
         exchange = msgspec.structs.replace(
             exchange, small_bytes=SMALL_BETWEEN_HOSTS, small_group=SMALL_AT_ONCE
         )

@@ -86,6 +86,9 @@ class TowerMath:
             gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             if factors:
                 gradients = [gradient * factors[1] for gradient in gradients]
+            for gradient, weight in zip(gradients, weights, strict=True):
+                if isinstance(gradient, tf.Tensor):  # of a Python function in a user's model it has no shape
+                    gradient.set_shape(weight.shape)
             return loss, gradients, passed.state, passed.logits
 
         loss, gradients, state, logits = self._compiled(both)(

@@ -304,6 +304,15 @@ def test_findings_of_all_hosts_are_reported_once() -> None:
     assert len(one.hosts) == 5
 
 
+@pytest.mark.parametrize("fault", ["driver_mismatch", "driver_not_loaded", "lost"])
+def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_the_others_odd(
+    fault: str,
+) -> None:
+    found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", fault)))
+    assert of(found, "card.no_expectation") == []
+    assert set(found.outliers) == {"n2", "n3"}
+
+
 def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
     machine = machine_of("dgx1")
     odd: dict[str, Machine] = {

@@ -33,13 +33,18 @@ def meeting_of(
         [host.name for host in allocation.hosts],
         allocation.leader.port or port,
         job=allocation.job,
-        asked=asked,
+        asked=_alike(allocation, asked),
         allow_public=hosts.allow_public_address,
     )
     note(
         f"{allocation.source}: {allocation.size} hosts, rank 0 is {allocation.leader.name}, port {found.port}"
     )
     return found
+
+
+def _alike(allocation: Allocation, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what all hosts must have alike: what was asked for, and the number of hosts of any source."""
+    return {**asked, "num_hosts": allocation.size}
 
 
 def name_of(allocation: Allocation) -> str:
@@ -68,7 +73,7 @@ def joining(
         port=port,
         job=allocation.job,
         machine=machine,
-        asked=asked,
+        asked=_alike(allocation, asked),
         resources=resources or {},
     )
 

@@ -70,3 +70,17 @@ def test_options_of_hosts_are_not_ignored_beside_files(call: Call, without_gpu: 
     assert "--from reads files" in done.err
     assert call("inspect", "--starter", "ssh").code == 2, "there is no host to start"
     assert call("inspect", "--num-hosts", "1").code == 0
+
+
+def test_hosts_that_count_one_another_differently_are_no_job(call: Call, without_gpu: None) -> None:
+    two = f"localhost:{free_port()},localhost:{free_port()}"
+    guest = subprocess.Popen(
+        [sys.executable, "-m", "gputopo", "inspect", "--hosts", f"{two},n3", "--node-rank", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    done = call("inspect", "--json", "--hosts", two, "--node-rank", "0", "--join-timeout", "2.5")
+    _, err = guest.communicate(timeout=60)
+    assert guest.returncode == 2
+    assert "--num-hosts is 3 on localhost (rank 1), 2 on rank 0" in err
+    assert len(json.loads(done.out)["unread"]) == 1

@@ -13,7 +13,8 @@ from gputopo.launch.hosts.planning import (
     target_alone,
 )
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
-from gputopo.launch.spec.run_spec import Exchange, Server
+from gputopo.launch.spec.rules.checks import check
+from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Server
 from gputopo.launch.spec.target import Target
 from gputopo.planner.hosts.network import SavedNetwork
 from gputopo.planner.request import Request
@@ -119,6 +120,8 @@ def test_small_gradients_travel_together_between_hosts_unless_it_is_asked_otherw
     assert small({"agg_small_grads_max_bytes": "9"}, small_bytes=9) == (9, 10)
     assert small({"gradient_repacking": "3"}, repacking=3)[0] == 0
     assert spec_of(target((0, 1), machine()), "trivial").exchange.small_bytes == 0, "on one host"
+    saved = Lifecycle(checkpoints="saved")
+    check(spec_of(both, "trivial", task="eval", lifecycle=saved))  # where nothing is exchanged
 
 
 def test_hosts_of_one_name_are_told_apart_and_each_has_the_maximum_clocks_of_its_own_gpus() -> None:

@@ -337,6 +337,25 @@ def picks() -> Any:
     return keras.Sequential([keras.Input((3,)), Picks(), layers.Dense(2)])
 
 
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _by_python(weights: Any) -> Any:
+    return tf.identity(weights), lambda upper: tf.numpy_function(lambda value: value, [upper], tf.float32)
+
+
+class ByPython(layers.Layer):  # type: ignore[misc]
+    """The gradient of its weights comes from a Python function: TensorFlow knows no shape of it."""
+
+    def build(self, shape: Any) -> None:
+        self.weights_in = self.add_weight(shape=(shape[-1], 4))
+
+    def call(self, x: Any) -> Any:
+        return tf.matmul(x, _by_python(self.weights_in))
+
+
+def without_shapes() -> Any:
+    return keras.Sequential([keras.Input((3,)), ByPython(), layers.Dense(2)])
+
+
 class Metered(layers.Layer):  # type: ignore[misc]
     """Keeps a metric of what it sees."""
 

@@ -78,6 +78,8 @@ def cases() -> dict[str, dict[str, Any]]:
         made[f"{name} bf16"] = {**made[name], "precision": {"compute": "bf16"}}
     for name in ("plain", "dropping"):
         made[f"{name} xla"] = {**made[name], "precision": {"xla": True}}
+    together = {"small_bytes": 2**20, "small_group": 16}
+    made["without shapes"] = {"model": f"{USER}:without_shapes", **REPLICATED, "exchange": together}
     made["no module"] = {**normed, "model": "tests.launch.train.nowhere:build"}
     made["needy"] = {**normed, "model": "tests.launch.train.user_models_needy:build"}
     made["application"] = {**normed, "model": "keras:mobilenet", "batch_size": 1, "learning_rate": 0.001}
@@ -124,6 +126,14 @@ def test_what_cannot_be_found_is_reported_by_its_name(
 ) -> None:
     assert what in found[case]["error"]
     assert hint in found[case]["hint"]
+
+
+def test_gradients_whose_shape_tensorflow_does_not_know_have_that_of_their_variables(
+    found: dict[str, Any],
+) -> None:
+    losses = found["without shapes"]["losses"]
+    assert np.isfinite(losses).all()
+    assert len(set(losses)) == len(losses)
 
 
 def test_every_synchronous_mode_trains_alike(found: dict[str, Any]) -> None:
