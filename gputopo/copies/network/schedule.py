@@ -246,7 +246,7 @@ def _how(order: Order) -> str:
 
 
 def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
-    ends = _ends(order, rank, one.destination)
+    ends = ends_of(order, rank, one.destination)
     middle = median(one.values)
     is_spread = len(one.values) > 1 and middle
     spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
@@ -283,7 +283,7 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
 
 
 def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
-    source, destination = _ends(order, rank, one.destination)
+    source, destination = ends_of(order, rank, one.destination)
     return Failure(
         kind="network_latency" if kind == "latency" else "network",
         source=source,
@@ -293,5 +293,6 @@ def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
     )
 
 
-def _ends(order: Order, source: int, destination: int) -> tuple[str, str]:
+def ends_of(order: Order, source: int, destination: int) -> tuple[str, str]:
+    """Return the places of two ranks."""
     return f"host:{order.hosts[source].name}", f"host:{order.hosts[destination].name}"

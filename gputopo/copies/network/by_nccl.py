@@ -1,0 +1,122 @@
+"""Pairs of hosts by sendrecv_perf of nccl-tests, which rank 0 starts on both by mpirun. Pure.
+
+Each of its two ranks sends to the other and receives from it at the same time, from GPU memory to GPU memory.
+Its rate is the bytes of one direction over the time in which both have arrived.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gputopo.copies.network.schedule import Order, Timing, ends_of
+from gputopo.copies.network.tools import NCCL_TESTS, Nccl
+from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
+
+BYTES = 64 * 2**20  # of a message: NCCL is near its rate, and 1 Gbit/s carries 44 of them in 25 s. Ours.
+LIMIT_S = 60.0  # of one run: ssh, the start of NCCL on both hosts, and 44 messages. Ours.
+_WARM_UP = 2  # messages
+_OF_A_WINDOW = 2  # messages
+# From SIGTERM, after which mpirun ends its job everywhere, to SIGKILL. Ours.
+GRACE_S = 5.0
+# What another mpirun, or srun, has set for this process: "mpirun does not support recursive calls", and in a
+# step of Slurm it would wait for the CPUs that this step has. Parameters of its networks and of ssh stay, and
+# what allows it to run as root.
+_OF_STARTERS = re.compile(
+    r"(?!(?:OMPI|PRTE|PMIX)_MCA_(?:btl|pml|mtl|oob|coll|plm_rsh|plm_ssh)_)(?!OMPI_ALLOW_RUN_AS_ROOT)"
+    r"(?:OMPI|PMIX|PRTE|ORTE|OPAL|PMI|SLURM|HYDRA)_"
+)
+_SSH = ("OMPI_MCA_plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10")
+# What would take the log or the ranks away; the others of NCCL decide how it transfers, on all hosts alike.
+_NOT_OF_NCCL = re.compile(r"NCCL_(?:DEBUG|TESTS)")
+_PASSED_ON = re.compile(rf"(?!{_NOT_OF_NCCL.pattern})NCCL_\w+|LD_LIBRARY_PATH")
+_LOG = ("NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET")
+
+Pair = tuple[int, int]
+
+
+class Rate(NamedTuple):
+    """GB/s of each direction of a pair while both are used, and what NCCL's log shows of the path."""
+
+    gb_per_s: float
+    facts: tuple[str, ...] = ()
+
+
+def command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapping[str, str]) -> list[str]:
+    """Return the command that measures a pair of hosts, which are given by their addresses.
+
+    `timeout` ends a rank where its mpirun has been killed.
+    """
+    places = ",".join(f"{address}:1" for address in hosts)
+    variables = [f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name)]
+    return [
+        *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(len(hosts))),
+        *("timeout", "-s", "KILL", f"{LIMIT_S + GRACE_S:g}"),
+        *("env", *variables, *_LOG, nccl.program),
+        *("-b", str(BYTES), "-e", str(BYTES), "-g", "1"),
+        *("-w", str(_WARM_UP), "-n", str(_OF_A_WINDOW * timing.windows)),
+    ]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of mpirun: those of this process, but for what its own starter has set."""
+    own = {
+        name: value
+        for name, value in environ.items()
+        if not _OF_STARTERS.match(name) and not _NOT_OF_NCCL.match(name)
+    }
+    name, value = _SSH
+    return {name: value, **own}
+
+
+def bandwidth_of_pairs(order: Order, found: Mapping[Pair, Rate | str]) -> Bandwidth:
+    """Return what was measured between the pairs of ranks. A text is why a pair has no rate."""
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    for (a, b), one in sorted(found.items()):
+        if isinstance(one, str):
+            source, destination = ends_of(order, a, b)
+            failures.append(
+                Failure(
+                    kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=one
+                )
+            )
+            continue
+        samples += [_sample(order, pair, one) for pair in ((a, b), (b, a))]
+    return Bandwidth(
+        source="live",
+        samples=tuple(samples),
+        failures=tuple(failures),
+        not_measured=(
+            NotMeasured(
+                what="one direction alone, all hosts at once, latencies",
+                reason="nccl-tests sends in both directions of a pair at once",
+            ),
+        ),
+        notes=(_how(order, [one for one in found.values() if isinstance(one, Rate)]),),
+    )
+
+
+def _sample(order: Order, pair: Pair, rate: Rate) -> Sample:
+    source, destination = ends_of(order, *pair)
+    return Sample(
+        kind="network",
+        source=source,
+        destination=destination,
+        bytes=BYTES,
+        with_reverse=True,
+        median_gb_per_s=rate.gb_per_s,
+        repeats_gb_per_s=(rate.gb_per_s,),
+        tool=NCCL_TESTS,
+        transport="NCCL",
+        nccl=rate.facts,
+    )
+
+
+def _how(order: Order, rates: Sequence[Rate]) -> str:
+    facts = list(dict.fromkeys(fact for rate in rates for fact in rate.facts))
+    paths = f"; NCCL's log has {', '.join(facts)}" if facts else ""
+    how = (
+        f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, messages of {BYTES >> 20} MiB in both "
+        f"directions at once, the rate of one of them{paths}; hosts are compared with one another only"
+    )
+    return f"{how}; {order.passed_over}" if order.passed_over else how

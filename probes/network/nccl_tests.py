@@ -1,0 +1,171 @@
+"""Runs of sendrecv_perf by mpirun: several at the same time, each with its end, and what they print.
+
+mpirun starts a process of its own on each host, by ssh; at SIGTERM it ends all that it started. Its session
+holds what it started on this host.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+from gputopo.captures.bandwidth import nccl_tests
+from gputopo.copies.network.by_nccl import GRACE_S, Rate
+from gputopo.values.errors import InputError
+
+_MAX_OUTPUT = 4 * 2**20  # bytes: the log of two ranks is below 100 KiB
+_MAX_WORDS = 200
+_LOOK_S = 0.02  # between two looks at whether it has ended
+_CHUNK = 65536
+_PROGRAM = "sendrecv_perf"
+_PATHS = (
+    "NET/",
+    "GDRDMA",
+    "card ",
+    "SHM",
+    "P2P",
+)  # of the reader's facts, those of the path
+
+# From a command to one that is signalled when this process ends.
+Wrap = Callable[[list[str]], list[str]]
+
+
+class Ended(NamedTuple):
+    """What a command printed, and its exit code; None where it was ended, `why`."""
+
+    text: str
+    code: int | None
+    why: str | None = None
+
+
+def run_all(
+    commands: Sequence[list[str]], environment: Mapping[str, str], limit_s: float, wrap: Wrap
+) -> list[Ended]:
+    """Run commands at the same time, each until it ends and for `limit_s` seconds at most.
+
+    Whatever they started on this host has ended when this returns, or raises. Raises OSError where a process
+    cannot be started.
+    """
+    with _running(commands, environment, wrap) as processes:
+        outputs = _outputs(processes, limit_s)
+    return [
+        Ended(text, None, why) if why else Ended(text, process.returncode)
+        for process, (text, why) in zip(processes, outputs, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _running(
+    commands: Sequence[list[str]], environment: Mapping[str, str], wrap: Wrap
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run each command in a session of its own; at the end of the block all are ended and reaped."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            processes.append(
+                subprocess.Popen(
+                    wrap(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
+            )
+        yield processes
+    finally:
+        _end(processes)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs, at first by SIGTERM, then the sessions. None is reaped before that.
+
+    So the ids of the sessions cannot be given to others.
+    """
+    for one in processes:
+        os.kill(one.pid, signal.SIGTERM)
+    end_s = time.monotonic() + GRACE_S
+    while not all(map(_has_ended, processes)) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    sessions = {one.pid for one in processes}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) in sessions:
+                os.kill(pid, signal.SIGKILL)
+    for one in processes:
+        with one:  # closes the pipe and reaps
+            pass
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> list[tuple[str, str | None]]:
+    """Return what each prints until its end, and why it is to be ended before that."""
+    deadline_s = time.monotonic() + limit_s
+    texts = [bytearray() for _ in processes]
+    whys: list[str | None] = [f"{_PROGRAM} did not end within {limit_s:g} s" for _ in processes]
+    with selectors.DefaultSelector() as selector:
+        for number, process in enumerate(processes):
+            assert process.stdout is not None
+            selector.register(process.stdout, selectors.EVENT_READ, number)
+        while selector.get_map() and (left_s := deadline_s - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                number = key.data
+                part = os.read(key.fd, _CHUNK)
+                texts[number] += part
+                if not part:
+                    whys[number] = None
+                elif len(texts[number]) > _MAX_OUTPUT:
+                    whys[number] = f"{_PROGRAM} printed more than {_MAX_OUTPUT >> 20} MiB"
+                else:
+                    continue
+                selector.unregister(key.fileobj)
+    for number, process in enumerate(processes):
+        while whys[number] is None and not _has_ended(process):
+            if time.monotonic() >= deadline_s:
+                whys[number] = f"{_PROGRAM} did not end within {limit_s:g} s"
+                break
+            time.sleep(_LOOK_S)
+    return [(text.decode(errors="replace"), why) for text, why in zip(texts, whys, strict=True)]
+
+
+def rate_of(ended: Ended) -> Rate | str:
+    """Return the rate between two hosts that a run printed, or why there is none."""
+    if ended.why is not None:
+        return ended.why
+    try:
+        read = nccl_tests.read(ended.text, origin=_PROGRAM)
+    except InputError as error:
+        return error.what
+    bandwidth = read.machine.bandwidth
+    assert bandwidth is not None, "a reader of bandwidths"
+    samples = [one for one in bandwidth.samples if one.kind == "sendrecv" and not one.in_place]
+    if bandwidth.failures:
+        return bandwidth.failures[0].says
+    if any(one.ranks == 1 for one in samples):
+        return f"{_PROGRAM} ran as two single processes: it was built without MPI=1"
+    if ended.code != 0 or not samples or not samples[-1].median_gb_per_s:
+        return _reason(ended, read.understood)
+    last = samples[-1]
+    if (last.ranks, last.hosts) != (2, 2):
+        return f"{_PROGRAM} ran {last.ranks} ranks on {last.hosts or '?'} hosts, not two on two"
+    assert last.median_gb_per_s is not None
+    return Rate(last.median_gb_per_s, tuple(fact for fact in last.nccl if fact.startswith(_PATHS)))
+
+
+def _reason(ended: Ended, understood: frozenset[int]) -> str:
+    """Return why a run gave no result: the first line that is not of the program, nor of NCCL's log."""
+    lines = enumerate(ended.text.splitlines(), 1)
+    others = (line.strip() for number, line in lines if number not in understood)
+    words = next((one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), "")
+    words = "".join(filter(str.isprintable, words))[:_MAX_WORDS]
+    how = f"{_PROGRAM} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"
+    return f"{how}: {words}" if words else how
