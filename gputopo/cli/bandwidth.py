@@ -121,8 +121,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--network-tool",
             "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
-            "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; else "
-            "tcp, a probe of gputopo",
+            "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
+            "else tcp, a probe of gputopo",
         ),
     ] = "auto"
     sources: Annotated[

@@ -136,6 +136,7 @@ def _bindable(address: str) -> "Bindable":
 
 def _brought(address: str, asked: ToolChoice) -> dict[str, Any]:
     """Return the fields of a Host about the interface that has an address, and what can measure there."""
+    from gputopo.cli.source import root_folder
     from gputopo.probes.network.equipment import tools_at
 
-    return {**card_of(address), "tools": tools_at(address, asked)}
+    return {**card_of(address), "tools": tools_at(address, asked, root_folder())}
