@@ -13,7 +13,7 @@ from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network.tools import ToolChoice
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.bandwidth import Level, is_collective
+from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
 
@@ -251,7 +251,9 @@ def _save_network(measured: "Bandwidth") -> None:
     history.save_network(
         path, msgspec.structs.replace(measured, measured_at=time.time()), saved_at=time.time()
     )
-    to_stderr(f"gputopo: saved in {path}; plan and run of these hosts, started here, use it\n")
+    is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
+    use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
+    to_stderr(f"gputopo: saved in {path}{use}\n")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:

@@ -31,6 +31,12 @@ _NOT_OF_NCCL = re.compile(r"NCCL_(?:DEBUG|TESTS)")
 _PASSED_ON = re.compile(rf"(?!{_NOT_OF_NCCL.pattern})NCCL_\w+|LD_LIBRARY_PATH")
 _LOG = ("NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET")
 
+# A rank ends with the process of Open MPI that started it; an mpirun that Slurm kills would leave it behind.
+# Where setpriv of util-linux cannot do that (before 2.33), it ends when its time is over.
+_BOUNDED = """\
+t="setpriv --pdeathsig KILL"; $t true 2>/dev/null || t=; exec $t timeout -s KILL "$0" $t "$@"\
+"""
+
 Pair = tuple[int, int]
 
 
@@ -42,15 +48,12 @@ class Rate(NamedTuple):
 
 
 def command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapping[str, str]) -> list[str]:
-    """Return the command that measures a pair of hosts, which are given by their addresses.
-
-    `timeout` ends a rank where its mpirun has been killed.
-    """
+    """Return the command that measures a pair of hosts, which are given by their addresses."""
     places = ",".join(f"{address}:1" for address in hosts)
     variables = [f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name)]
     return [
         *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(len(hosts))),
-        *("timeout", "-s", "KILL", f"{LIMIT_S + GRACE_S:g}"),
+        *("sh", "-c", _BOUNDED, f"{LIMIT_S + GRACE_S:g}"),
         *("env", *variables, *_LOG, nccl.program),
         *("-b", str(BYTES), "-e", str(BYTES), "-g", "1"),
         *("-w", str(_WARM_UP), "-n", str(_OF_A_WINDOW * timing.windows)),
