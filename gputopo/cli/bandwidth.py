@@ -212,6 +212,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
+    from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
 
     stray = next((name for name in given.typed if name not in _OF_A_NETWORK), None)
@@ -227,6 +228,10 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
 
     def report(measured: "Bandwidth") -> int:
         machine = Machine(source="live", bandwidth=measured)
+        if any(map(is_collective, measured.samples)):  # judged by the ports of this host
+            machine = msgspec.structs.replace(machine, nics=machine_from(()).nics)
+            measured = with_bus_expectations(measured, machine)
+            machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
         print_bandwidth(machine, measured, found, options.shape)
         if options.save:

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d+\.\d+")
 _OPEN_MPI = re.compile(r"\(Open MPI\) \d+\.\d+")
 _ROCE_V2 = "RoCE v2"  # gid_attrs/types of linux: Documentation/ABI/stable/sysfs-class-infiniband
 # Of nccl-tests built with MPI=1: as NAME_SUFFIX=_mpi has it, and without.
-_SENDRECV = ("sendrecv_perf_mpi", "sendrecv_perf")
+_SUFFIXES = ("_mpi", "")
 
 
 def tools_at(address: str, asked: ToolChoice, root: Path = Path("/")) -> Tools:
@@ -54,13 +54,16 @@ def nccl_at(address: str, root: Path = Path("/")) -> Nccl | str:
         return "no GPU"
     if ":" in address:
         return "mpirun is given IPv4 addresses, and the hosts meet at IPv6 addresses"
-    program = next((path for name in _SENDRECV if (path := shutil.which(name))), None)
-    if program is None:
+    if (program := _of_nccl_tests("sendrecv_perf")) is None:
         return "sendrecv_perf is not installed"
     mpirun = shutil.which("mpirun")
     if (why := _lacking("mpirun", _OPEN_MPI)) is not None or mpirun is None:
         return why or "mpirun is not installed"
-    return Nccl(mpirun=mpirun, program=program, gpus=gpus)
+    return Nccl(mpirun=mpirun, program=program, gpus=gpus, all_reduce=_of_nccl_tests("all_reduce_perf"))
+
+
+def _of_nccl_tests(name: str) -> str | None:
+    return next((path for suffix in _SUFFIXES if (path := shutil.which(f"{name}{suffix}"))), None)
 
 
 def _lacking(program: str, version: re.Pattern[str] = _VERSION) -> str | None:

@@ -1,4 +1,4 @@
-"""Runs of sendrecv_perf by mpirun: several at the same time, each with its end, and what they print.
+"""Runs of nccl-tests by mpirun: several at the same time, each with its end, and what they print.
 
 mpirun starts a process of its own on each host, by ssh; at SIGTERM it ends all that it started. Its session
 holds what it started on this host.
@@ -13,17 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import psutil
 
 from gputopo.captures.bandwidth import nccl_tests
 from gputopo.copies.network.by_nccl import GRACE_S, Rate
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 
 _MAX_OUTPUT = 4 * 2**20  # bytes: the log of two ranks is below 100 KiB
 _MAX_WORDS = 200
 _LOOK_S = 0.02  # between two looks at whether it has ended
 _CHUNK = 65536
-_PROGRAM = "sendrecv_perf"
 _PATHS = (
     "NET/",
     "GDRDMA",
@@ -111,7 +112,7 @@ def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> li
     """Return what each prints until its end, and why it is to be ended before that."""
     deadline_s = time.monotonic() + limit_s
     texts = [bytearray() for _ in processes]
-    whys: list[str | None] = [f"{_PROGRAM} did not end within {limit_s:g} s" for _ in processes]
+    whys: list[str | None] = [f"mpirun did not end within {limit_s:g} s" for _ in processes]
     with selectors.DefaultSelector() as selector:
         for number, process in enumerate(processes):
             assert process.stdout is not None
@@ -124,48 +125,73 @@ def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> li
                 if not part:
                     whys[number] = None
                 elif len(texts[number]) > _MAX_OUTPUT:
-                    whys[number] = f"{_PROGRAM} printed more than {_MAX_OUTPUT >> 20} MiB"
+                    whys[number] = f"mpirun printed more than {_MAX_OUTPUT >> 20} MiB"
                 else:
                     continue
                 selector.unregister(key.fileobj)
     for number, process in enumerate(processes):
         while whys[number] is None and not _has_ended(process):
             if time.monotonic() >= deadline_s:
-                whys[number] = f"{_PROGRAM} did not end within {limit_s:g} s"
+                whys[number] = f"mpirun did not end within {limit_s:g} s"
                 break
             time.sleep(_LOOK_S)
     return [(text.decode(errors="replace"), why) for text, why in zip(texts, whys, strict=True)]
 
 
 def rate_of(ended: Ended) -> Rate | str:
-    """Return the rate between two hosts that a run printed, or why there is none."""
+    """Return the rate between two hosts that a run of sendrecv_perf printed, or why there is none."""
+    found = _measured(ended, "sendrecv_perf", ranks=2, hosts=2)
+    if isinstance(found, str):
+        return found
+    if found.failures:
+        return found.failures[0].says
+    one = found.samples[0]
+    assert one.median_gb_per_s is not None
+    return Rate(one.median_gb_per_s, tuple(fact for fact in one.nccl if fact.startswith(_PATHS)))
+
+
+def all_reduce_of(ended: Ended, *, ranks: int, hosts: int) -> Bandwidth | str:
+    """Return what a run of all_reduce_perf over all GPUs measured, or why there is nothing."""
+    found = _measured(ended, "all_reduce_perf", ranks=ranks, hosts=hosts)
+    is_wrong = not isinstance(found, str) and any(one.reason != "WRONG_DATA" for one in found.failures)
+    return found.failures[0].says if not isinstance(found, str) and is_wrong else found
+
+
+def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
+    """Return the numbers of a run, out of place before in place, or why there are none.
+
+    It counts only if all ranks took part: a program that was built without MPI runs alone on each.
+    """
     if ended.why is not None:
         return ended.why
     try:
-        read = nccl_tests.read(ended.text, origin=_PROGRAM)
+        read = nccl_tests.read(ended.text, origin=program)
     except InputError as error:
         return error.what
     bandwidth = read.machine.bandwidth
     assert bandwidth is not None, "a reader of bandwidths"
-    samples = [one for one in bandwidth.samples if one.kind == "sendrecv" and not one.in_place]
-    if bandwidth.failures:
-        return bandwidth.failures[0].says
+    samples = sorted((one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=_in_place)
     if any(one.ranks == 1 for one in samples):
-        return f"{_PROGRAM} ran as two single processes: it was built without MPI=1"
-    if ended.code != 0 or not samples or not samples[-1].median_gb_per_s:
-        return _reason(ended, read.understood)
-    last = samples[-1]
-    if (last.ranks, last.hosts) != (2, 2):
-        return f"{_PROGRAM} ran {last.ranks} ranks on {last.hosts or '?'} hosts, not two on two"
-    assert last.median_gb_per_s is not None
-    return Rate(last.median_gb_per_s, tuple(fact for fact in last.nccl if fact.startswith(_PATHS)))
+        return f"{program} ran as {ranks} single processes: it was built without MPI=1"
+    if bandwidth.failures:
+        return bandwidth
+    if ended.code != 0 or not samples or not samples[0].median_gb_per_s:
+        return _reason(ended, program, read.understood)
+    first = samples[0]
+    if (first.ranks, first.hosts) != (ranks, hosts):
+        return f"{program} ran {first.ranks} ranks on {first.hosts or '?'} hosts, not {ranks} on {hosts}"
+    return msgspec.structs.replace(bandwidth, samples=tuple(samples))
 
 
-def _reason(ended: Ended, understood: frozenset[int]) -> str:
+def _in_place(sample: Sample) -> bool:
+    return bool(sample.in_place)
+
+
+def _reason(ended: Ended, program: str, understood: frozenset[int]) -> str:
     """Return why a run gave no result: the first line that is not of the program, nor of NCCL's log."""
     lines = enumerate(ended.text.splitlines(), 1)
     others = (line.strip() for number, line in lines if number not in understood)
     words = next((one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), "")
     words = "".join(filter(str.isprintable, words))[:_MAX_WORDS]
-    how = f"{_PROGRAM} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"
+    how = f"{program} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"
     return f"{how}: {words}" if words else how

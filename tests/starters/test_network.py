@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gputopo.copies.network.by_nccl import BYTES
-from tests.kit.dialects.nccl_tests import exchange
+from tests.kit.dialects.nccl_tests import one_size
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ
 
@@ -40,7 +40,7 @@ def given(tmp_path: Path) -> dict[str, str]:
     program = tmp_path / "sendrecv_perf"
     program.write_text(_PROGRAM.format(python=sys.executable, here=str(tmp_path)))
     program.chmod(0o755)
-    (tmp_path / "printed").write_text(exchange(12.5, BYTES))
+    (tmp_path / "printed").write_text(one_size("sendrecv", 12.5, BYTES))
     own = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "GPUTOPO_ROOT": str(tmp_path)}
     return {**environ(tmp_path), **own, "NCCL_IB_HCA": "mlx5_0"}
 

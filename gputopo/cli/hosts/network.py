@@ -73,7 +73,7 @@ def _lead(
 
 def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[..., Order]") -> "Bandwidth":
     """Measure by the tool of the order, or the next one where that measures nothing. Raises HardwareError."""
-    from gputopo.launch.jobs.hosts.by_nccl import measure_pairs
+    from gputopo.launch.jobs.hosts.by_nccl import measure_by_nccl
     from gputopo.launch.jobs.hosts.network import hold, lead
 
     order = order_by()
@@ -82,7 +82,7 @@ def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[...,
         note(
             f"measuring between {hosts} hosts by {NCCL_TESTS}: at most {LIMIT_S:g} s for each round of pairs"
         )
-        found = measure_pairs(order, os.environ)
+        found = measure_by_nccl(order, os.environ)
         if not isinstance(found, str):
             hold(meeting, order)
             return found

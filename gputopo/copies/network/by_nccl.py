@@ -1,12 +1,14 @@
-"""Pairs of hosts by sendrecv_perf of nccl-tests, which rank 0 starts on both by mpirun. Pure.
+"""Hosts by nccl-tests, which rank 0 starts on them by mpirun: sendrecv_perf of pairs, all_reduce_perf of all.
 
-Each of its two ranks sends to the other and receives from it at the same time, from GPU memory to GPU memory.
-Its rate is the bytes of one direction over the time in which both have arrived.
+Each of the two ranks of sendrecv_perf sends to the other and receives from it at the same time, between the
+memories of their GPUs. Its rate is the bytes of one direction over the time in which both have arrived.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from gputopo.copies.network.schedule import Order, Timing, ends_of
 from gputopo.copies.network.tools import NCCL_TESTS, Nccl
@@ -14,6 +16,9 @@ from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasu
 
 BYTES = 64 * 2**20  # of a message: NCCL is near its rate, and 1 Gbit/s carries 44 of them in 25 s. Ours.
 LIMIT_S = 60.0  # of one run: ssh, the start of NCCL on both hosts, and 44 messages. Ours.
+ALL_BYTES = 256 * 2**20  # of an all-reduce: from there on its bus bandwidth is judged
+ALL_LIMIT_S = 120.0  # NCCL takes half a minute to start on some hundred GPUs; 14 all-reduces. Ours.
+_MAX_LOGS = 64  # ranks that log, 12 KB each
 _WARM_UP = 2  # messages
 _OF_A_WINDOW = 2  # messages
 # From SIGTERM, after which mpirun ends its job everywhere, to SIGKILL. Ours.
@@ -47,16 +52,38 @@ class Rate(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
-def command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapping[str, str]) -> list[str]:
+def pair_command(hosts: Sequence[str], nccl: Nccl, timing: Timing, environ: Mapping[str, str]) -> list[str]:
     """Return the command that measures a pair of hosts, which are given by their addresses."""
-    places = ",".join(f"{address}:1" for address in hosts)
+    messages = _OF_A_WINDOW * timing.windows
+    return _command(
+        [(address, 1) for address in hosts], nccl, nccl.program, BYTES, messages, LIMIT_S, environ
+    )
+
+
+def all_command(
+    gpus: Sequence[tuple[str, int]], nccl: Nccl, program: str, timing: Timing, environ: Mapping[str, str]
+) -> list[str]:
+    """Return the command that reduces over all GPUs of hosts: the address of each, and their number."""
+    return _command(gpus, nccl, program, ALL_BYTES, timing.windows, ALL_LIMIT_S, environ)
+
+
+def _command(
+    ranks: Sequence[tuple[str, int]],
+    nccl: Nccl,
+    program: str,
+    size: int,
+    messages: int,
+    limit_s: float,
+    environ: Mapping[str, str],
+) -> list[str]:
+    places = ",".join(f"{address}:{number}" for address, number in ranks)
     variables = [f"{name}={value}" for name, value in environ.items() if _PASSED_ON.fullmatch(name)]
+    count = sum(number for _, number in ranks)
     return [
-        *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(len(hosts))),
-        *("sh", "-c", _BOUNDED, f"{LIMIT_S + GRACE_S:g}"),
-        *("env", *variables, *_LOG, nccl.program),
-        *("-b", str(BYTES), "-e", str(BYTES), "-g", "1"),
-        *("-w", str(_WARM_UP), "-n", str(_OF_A_WINDOW * timing.windows)),
+        *(nccl.mpirun, "--bind-to", "none", "--host", places, "-np", str(count)),
+        *("sh", "-c", _BOUNDED, f"{limit_s + GRACE_S:g}"),
+        *("env", *variables, *(_LOG if count <= _MAX_LOGS else ()), program),
+        *("-b", str(size), "-e", str(size), "-g", "1", "-w", str(_WARM_UP), "-n", str(messages)),
     ]
 
 
@@ -96,6 +123,19 @@ def bandwidth_of_pairs(order: Order, found: Mapping[Pair, Rate | str]) -> Bandwi
             ),
         ),
         notes=(_how(order, [one for one in found.values() if isinstance(one, Rate)]),),
+    )
+
+
+def with_all(measured: Bandwidth, found: Bandwidth | str, gpus: int) -> Bandwidth:
+    """Return what was measured between pairs with an all-reduce over all GPUs, or why there is none."""
+    if isinstance(found, str):
+        why = NotMeasured(what=f"all-reduce over all {gpus} GPUs", reason=found)
+        return replace(measured, not_measured=(*measured.not_measured, why))
+    return replace(
+        measured,
+        samples=(*measured.samples, *found.samples),
+        failures=(*measured.failures, *found.failures),
+        notes=(*measured.notes, *found.notes),
     )
 
 

@@ -66,11 +66,15 @@ class Rdma(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nccl(msgspec.Struct, frozen=True, kw_only=True):
-    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number)."""
+    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number).
+
+    `all_reduce`: the path of all_reduce_perf, None without it.
+    """
 
     mpirun: str
     program: str
     gpus: int
+    all_reduce: str | None = None
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from gputopo.probes.network.equipment import nccl_at
 from gputopo.probes.network.tcp import Listener
 from gputopo.runs.history import history_file, latest_network
 from gputopo.values.errors import HardwareError
+from gputopo.values.machine import Machine, Nic, NicPort
 from tests.cli.conftest import Call, Called
 from tests.launch.hosts.environs import slurm_step
 from tests.launch.hosts.meetings import LOOPBACK, Later, joining
@@ -151,6 +152,22 @@ def test_nccl_tests_are_shown_saved_and_their_end_is_learnt_by_the_other_host(
     assert {(one.tool, one.median_gb_per_s) for one in saved.bandwidth.samples} == {("nccl-tests", 12.5)}
 
 
+def test_an_all_reduce_of_all_gpus_is_judged_by_the_ports_of_this_host(
+    call: Call, nccl: NcclTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = NicPort(index=0, state="ACTIVE", rate_gbit_per_s=100.0, rdma_device="mlx5_0", rdma_port=1)
+    own = Machine(source="live", nics=(Nic(index=0, ports=(port,)),))
+    monkeypatch.setattr("gputopo.cli.bandwidth.machine_from", lambda _: own)
+    nccl.install_all_reduce(2.0, hosts=2)
+    nccl.plan({"": 12.5})
+    done, end = with_nccl(call, nccl, "nccl-tests")
+    assert end == End(exit_code=done.code)
+    assert "Collective operations" in done.out
+    words = " ".join(done.out.split())
+    assert "all-reduce over 2 GPUs, 256 MiB: 2 GB/s of bus bandwidth, expected 12.5, at least 6.25" in words
+    assert "a ring over 1 RDMA port of 100 Gbit/s of each host" in words
+
+
 def test_nccl_tests_that_measure_nothing_are_an_error_where_they_were_asked_for(
     call: Call, nccl: NcclTests
 ) -> None:
@@ -159,7 +176,7 @@ def test_nccl_tests_that_measure_nothing_are_an_error_where_they_were_asked_for(
     assert (done.code, done.out) == (3, "")
     first, second = done.err.strip().splitlines()[-2:]
     assert "nccl-tests cannot measure between these hosts: " in first
-    assert "ran as two single processes: it was built without MPI=1" in first
+    assert "ran as 2 single processes: it was built without MPI=1" in first
     assert "made with MPI=1" in second
     assert isinstance(end, Refused)
     assert (end.what, end.exit_code) == (first.removeprefix("gputopo: "), 3)

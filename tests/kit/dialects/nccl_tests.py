@@ -129,22 +129,22 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
     )
 
 
-def exchange(gb_per_s: float, size: int, *, hosts: int = 2) -> str:
-    """Return what sendrecv_perf prints of one size, with one GPU on each host."""
+def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: int = 1) -> str:
+    """Return what a program prints of one size, with so many GPUs on each host."""
     us = _printed_us(size / gb_per_s / 1e3, ERAS["2025"])
     sample = Sample(
-        kind="sendrecv",
+        kind=PROGRAMS[program],
         source=HOSTS,
         destination=HOSTS,
         bytes=size,
         median_gb_per_s=gb_per_s,
-        bus_gb_per_s=gb_per_s,
+        bus_gb_per_s=gb_per_s * _factor(program, hosts * gpus, ERAS["2025"]),
         median_us=us,
         reduction="sum",
     )
     bandwidth = Bandwidth(source=SOURCE, samples=(sample, replace(sample, in_place=True)))
     machine = Machine(source=SOURCE, bandwidth=bandwidth)
-    return text(Written(machine, "sendrecv", hosts, hosts), ERAS["2025"])
+    return text(Written(machine, program, hosts, hosts * gpus), ERAS["2025"])
 
 
 def _counts_others(program: str, era: Era) -> bool:

@@ -5,6 +5,7 @@ They print results in the formats of the real ones (`tests.kit.dialects`), and m
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Literal
 import psutil
 import pytest
 
-from gputopo.copies.network.by_nccl import BYTES
+from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES
 from tests.kit.dialects import nccl_tests
 from tests.kit.dialects.network import Iperf3, Perftest, iperf3_json, perftest
 
@@ -88,7 +89,9 @@ with open(f"{{here}}/mpirun.jsonl", "a") as calls:
     calls.write(json.dumps([words, dict(os.environ)]) + "\\n")
     calls.flush()
 planned = json.load(open(f"{{here}}/pairs.json"))
-what = next((planned[one] for one in (",".join(places), *places, "") if one in planned), 1.0)
+is_all = any(word.endswith("all_reduce_perf") for word in words)
+names = ["all"] if is_all else [",".join(places), *places, ""]
+what = next((planned[name] for name in names if name in planned), 1.0)
 if what == "unreachable":
     print("Warning: Permanently added '10.0.0.9' to the list of known hosts.")
     print("{unreachable}".format(address=places[1]), "-" * 74, sep="\\n")
@@ -97,7 +100,7 @@ if what == "unreachable":
 if what == "stuck":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 own = []
-for rank in range(len(places)):
+for rank in range(int(words[at - 1])):
     environ = {{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "STAND_IN": str(what)}}
     own.append(subprocess.Popen(words[at:], env=environ, process_group=0))
 with open(f"{{here}}/pids", "a") as pids:
@@ -113,7 +116,7 @@ if any(codes):
     print("-" * 74 + "\\nPrimary job  terminated normally, but 1 process returned\\na non-zero exit code.")
     sys.exit(abs(codes[0]))
 """
-_SENDRECV = """\
+_OF_NCCL_TESTS = """\
 #!{python} -IS
 import os, signal, sys, time
 here, what = {here!r}, os.environ["STAND_IN"] or "1.0"
@@ -134,6 +137,8 @@ elif leads and what == "garbage":
 elif leads and what == "flood":
     while True:
         sys.stdout.write("x" * 65536)
+elif leads and sys.argv[0].endswith("all_reduce_perf"):
+    print(open(f"{{here}}/all.txt").read())
 elif leads and what != "nothing":
     print(open(f"{{here}}/{{float(what)}}.txt").read())
 """
@@ -146,19 +151,27 @@ class NcclTests:
         self.folder = folder
         patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         words = {"python": sys.executable, "here": str(folder), "unreachable": UNREACHABLE}
-        for name, script in (("mpirun", _MPIRUN), ("sendrecv_perf", _SENDRECV)):
+        for name, script in (("mpirun", _MPIRUN), ("sendrecv_perf", _OF_NCCL_TESTS)):
             (folder / name).write_text(script.format(**words))
             (folder / name).chmod(0o755)
-        (folder / "single.txt").write_text(nccl_tests.exchange(900.0, BYTES, hosts=1))
+        (folder / "single.txt").write_text(nccl_tests.one_size("sendrecv", 900.0, BYTES, hosts=1))
         self.plan({})
+
+    def install_all_reduce(self, gb_per_s: float, hosts: int, gpus: int = 1) -> str:
+        """Install all_reduce_perf with what it prints; return its path."""
+        path = self.folder / "all_reduce_perf"
+        shutil.copy(self.folder / "sendrecv_perf", path)
+        printed = nccl_tests.one_size("all_reduce", gb_per_s, ALL_BYTES, hosts=hosts, gpus=gpus)
+        (self.folder / "all.txt").write_text(NCCL_LOG + printed)
+        return str(path)
 
     def plan(self, pairs: Mapping[str, float | MpiFault]) -> None:
         """Let pairs `address,address`, all pairs of an address, or all others (an empty name) give a rate
-        (GB/s; 1 where nothing is planned) or go wrong.
+        (GB/s; 1 where nothing is planned) or go wrong. `all`: the all-reduce.
         """
         (self.folder / "pairs.json").write_text(json.dumps(pairs))
         for rate in {1.0, *(one for one in pairs.values() if isinstance(one, float))}:
-            (self.folder / f"{rate}.txt").write_text(NCCL_LOG + nccl_tests.exchange(rate, BYTES))
+            (self.folder / f"{rate}.txt").write_text(NCCL_LOG + nccl_tests.one_size("sendrecv", rate, BYTES))
 
     @property
     def calls(self) -> list[tuple[list[str], dict[str, str]]]:

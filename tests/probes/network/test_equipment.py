@@ -1,5 +1,6 @@
 """What a host can measure with: programs in PATH that start, and the RDMA port that has its address."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,12 @@ def test_a_host_with_all_of_it_lacks_nothing(stand_ins: StandIns, nccl: NcclTest
     found = tools_at(HERE, "auto", root)
     assert found.lacks == {}
     assert found.rdma is not None
-    own = Nccl(mpirun=str(nccl.folder / "mpirun"), program=str(nccl.folder / "sendrecv_perf"), gpus=1)
-    assert found.nccl == own
+    assert found.nccl == Nccl(
+        mpirun=str(nccl.folder / "mpirun"),
+        program=str(nccl.folder / "sendrecv_perf"),
+        gpus=1,
+        all_reduce=shutil.which("all_reduce_perf"),
+    )
     assert tools_at(HERE, "tcp", root) == tools_at(HERE, "iperf3", root) == Tools()
 
 
