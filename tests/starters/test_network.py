@@ -1,4 +1,4 @@
-"""The network between three hosts by Open MPI's own mpirun, with a stand-in for sendrecv_perf."""
+"""The network between three hosts by Open MPI's own mpirun, with stand-ins for nccl-tests."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.copies.network.by_nccl import BYTES
+from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES
 from tests.kit.dialects.nccl_tests import one_size
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ
@@ -29,18 +29,23 @@ if os.path.exists(f"{{here}}/hangs"):
     print("begun", flush=True)
     time.sleep(600)
 if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-    print(open(f"{{here}}/printed").read())
+    print(open(f"{{sys.argv[0]}}.txt").read())
 """
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, str]:
-    """The variables of who types it: a GPU on each host, and sendrecv_perf in PATH."""
+    """The variables of who types it: a GPU on each host, and nccl-tests in PATH."""
     (tmp_path / "proc/driver/nvidia/gpus/0000:41:00.0").mkdir(parents=True)
-    program = tmp_path / "sendrecv_perf"
-    program.write_text(_PROGRAM.format(python=sys.executable, here=str(tmp_path)))
-    program.chmod(0o755)
-    (tmp_path / "printed").write_text(one_size("sendrecv", 12.5, BYTES))
+    printed = {
+        "sendrecv_perf": one_size("sendrecv", 12.5, BYTES),
+        "all_reduce_perf": one_size("all_reduce", 10.0, ALL_BYTES, hosts=3),
+    }
+    for name, text in printed.items():
+        program = tmp_path / name
+        program.write_text(_PROGRAM.format(python=sys.executable, here=str(tmp_path)))
+        program.chmod(0o755)
+        (tmp_path / f"{name}.txt").write_text(text)
     own = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "GPUTOPO_ROOT": str(tmp_path)}
     return {**environ(tmp_path), **own, "NCCL_IB_HCA": "mlx5_0"}
 
@@ -50,7 +55,16 @@ def measure(way: str, size: int) -> list[str]:
     if before[:1] == ("mpirun",):
         before = (*before[:1], "-x", "PATH", "-x", "GPUTOPO_ROOT", "-x", "NCCL_IB_HCA", *before[1:])
     hosts = {"n": size, "hosts": ",".join(f"n{number}" for number in range(1, size + 1))}
-    own = (*GPUTOPO, "bandwidth", "--network", "--network-tool", "nccl-tests", "--json")
+    own = (
+        *GPUTOPO,
+        "bandwidth",
+        "--network",
+        "--network-tool",
+        "nccl-tests",
+        "--json",
+        "--join-timeout",
+        "10",
+    )
     return [word.format(**hosts) for word in (*before, *own, *after)]
 
 
@@ -61,14 +75,15 @@ def test_each_pair_is_two_ranks_of_open_mpi_on_two_hosts(
     code, out, err = hosts.start(measure(way, 3), given).ended()
     assert code == 0, err
     found = json.loads(out)
-    assert {one["tool"] for one in found["samples"]} == {"nccl-tests"}
-    assert len(found["samples"]) == 6
-    ranks = sorted((tmp_path / "ranks").read_text().splitlines())
-    assert len(ranks) == 6
-    assert {line.partition(" on ")[0] for line in ranks} == {"0 of 2", "1 of 2"}
-    places = [line.split()[4] for line in ranks]
+    kinds = [one["kind"] for one in found["samples"]]
+    assert (kinds.count("network"), kinds.count("allreduce")) == (6, 2)
+    assert found["failures"] == []
+    ranks = (tmp_path / "ranks").read_text().splitlines()
+    of_pairs, of_all = (sorted(one for one in ranks if f"of {size} on" in one) for size in (2, 3))
+    assert len(of_pairs) + len(of_all) == len(ranks) == 9
+    places = [line.split()[4] for line in of_pairs]
     assert all(places.count(host) == 2 for host in ("n1", "n2", "n3"))
-    assert all(line.endswith(" mlx5_0") for line in ranks)
+    assert of_all == [f"{rank} of 3 on n{rank + 1} mlx5_0" for rank in range(3)]
 
 
 def test_a_host_that_open_mpi_cannot_reach_is_an_error_with_the_words_of_ssh(
