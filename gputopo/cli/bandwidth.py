@@ -13,7 +13,7 @@ from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network.tools import ToolChoice
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.bandwidth import Level, is_collective
+from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
 
@@ -121,7 +121,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--network-tool",
             "What measures between hosts. auto: ib_write_bw where all hosts have it, and meet at active RDMA "
-            "ports; else iperf3 where all have it; else tcp, a probe of gputopo",
+            "ports; else nccl-tests where all have it, GPUs and Open MPI; else iperf3 where all have it; "
+            "else tcp, a probe of gputopo",
         ),
     ] = "auto"
     sources: Annotated[
@@ -211,6 +212,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
+    from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
 
     stray = next((name for name in given.typed if name not in _OF_A_NETWORK), None)
@@ -226,6 +228,10 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
 
     def report(measured: "Bandwidth") -> int:
         machine = Machine(source="live", bandwidth=measured)
+        if any(map(is_collective, measured.samples)):  # judged by the ports of this host
+            machine = msgspec.structs.replace(machine, nics=machine_from(()).nics)
+            measured = with_bus_expectations(measured, machine)
+            machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
         print_bandwidth(machine, measured, found, options.shape)
         if options.save:
@@ -250,7 +256,9 @@ def _save_network(measured: "Bandwidth") -> None:
     history.save_network(
         path, msgspec.structs.replace(measured, measured_at=time.time()), saved_at=time.time()
     )
-    to_stderr(f"gputopo: saved in {path}; plan and run of these hosts, started here, use it\n")
+    is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
+    use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
+    to_stderr(f"gputopo: saved in {path}{use}\n")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:

@@ -47,7 +47,7 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
         return
     from gputopo.probes import collect
 
-    with collect.begin(_root()) as machine:
+    with collect.begin(root_folder()) as machine:
         yield machine
 
 
@@ -55,10 +55,11 @@ def with_ports_now(machine: "Machine") -> "Machine":
     """Return this machine with the ports of its network cards, and their counters, read again."""
     from gputopo.probes import collect
 
-    return collect.with_ports_now(machine, _root())
+    return collect.with_ports_now(machine, root_folder())
 
 
-def _root() -> Path:
+def root_folder() -> Path:
+    """Return the folder under which /sys, /proc and /dev are read."""
     return Path(os.environ.get("GPUTOPO_ROOT") or "/")
 
 

@@ -60,6 +60,7 @@ Kind = Literal[
 ]
 NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
+TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
 NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
 HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
@@ -152,10 +153,11 @@ class Sample(Value, frozen=True):
     data_type: str | None = None  # of a collective: float, bfloat16, ...
     reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
     root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
-    # Of NCCL's log and command: P2P, SHM, NET, NET/IB, GDRDMA, card mlx5_0, NVLS, no NVLS, NCCL_ALGO=Ring
+    # Of NCCL's log and command, of the network by nccl-tests too: P2P, SHM, NET, NET/IB, GDRDMA, card mlx5_0,
+    # NVLS, no NVLS, NCCL_ALGO=Ring
     nccl: tuple[str, ...] = ()
     tool: str | None = None  # of the network, the program that measured: TCP probe, iperf3, ib_write_bw, ...
-    transport: str | None = None  # of the network: TCP, UDP, RDMA write, ...
+    transport: str | None = None  # of the network: TCP, UDP, RDMA write, NCCL, ...
     streams: int | None = None  # of the network: connections, or queue pairs, at once
     run: str | None = None
     runs: tuple[Run, ...] = ()

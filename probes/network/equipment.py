@@ -10,7 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gputopo.copies.network.tools import Rdma, ToolChoice, Tools
+from gputopo.copies.network.tools import NCCL_TESTS, Nccl, Rdma, ToolChoice, Tools
+from gputopo.probes.driver import listed_gpus
 from gputopo.probes.files import read_text
 from gputopo.probes.network.interface import interface_of
 from gputopo.probes.pci.network import rdma_ports
@@ -18,47 +19,75 @@ from gputopo.values.machine import NicPort
 
 _PATIENCE_S = 5.0  # for a program to print its version
 _VERSION = re.compile(r"\d+\.\d+")
+_OPEN_MPI = re.compile(r"\(Open MPI\) \d+\.\d+")
 _ROCE_V2 = "RoCE v2"  # gid_attrs/types of linux: Documentation/ABI/stable/sysfs-class-infiniband
-_PACKAGES = {"iperf3": ("iperf3",), "perftest": ("ib_write_bw", "ib_write_lat")}
+# Of nccl-tests built with MPI=1: as NAME_SUFFIX=_mpi has it, and without.
+_SUFFIXES = ("_mpi", "")
 
 
 def tools_at(address: str, asked: ToolChoice, root: Path = Path("/")) -> Tools:
     """Return what can measure the network of an address of this host, as far as it was asked for."""
     lacks: dict[str, str] = {}
+    rdma: Rdma | None = None
+    nccl: Nccl | None = None
     if asked in ("auto", "iperf3") and (why := _lacking("iperf3")):
         lacks["iperf3"] = why
-    if asked not in ("auto", "ib_write_bw"):
-        return Tools(lacks=lacks)
-    if why := _lacking("perftest"):
-        return Tools(lacks={**lacks, "ib_write_bw": why})
-    found = rdma_at(address, root)
-    if isinstance(found, str):
-        return Tools(lacks={**lacks, "ib_write_bw": found})
-    return Tools(rdma=found, lacks=lacks)
+    if asked in ("auto", NCCL_TESTS):
+        with_nccl = nccl_at(address, root)
+        if isinstance(with_nccl, str):
+            lacks[NCCL_TESTS] = with_nccl
+        else:
+            nccl = with_nccl
+    if asked in ("auto", "ib_write_bw"):
+        found = _lacking("ib_write_bw") or _lacking("ib_write_lat") or rdma_at(address, root)
+        if isinstance(found, str):
+            lacks["ib_write_bw"] = found
+        else:
+            rdma = found
+    return Tools(rdma=rdma, nccl=nccl, lacks=lacks)
 
 
-def _lacking(package: str) -> str | None:
-    """Return why the programs of a package cannot be used, None where they can."""
-    for program in _PACKAGES[package]:
-        path = shutil.which(program)
-        if path is None:
-            return f"{program} is not installed"
-        try:
-            # perftest ends with 1 after its version.
-            done = subprocess.run(
-                [path, "--version"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_PATIENCE_S,
-                check=False,
-            )
-        except OSError as error:
-            return f"{program} cannot be started: {error.strerror}"
-        except subprocess.TimeoutExpired:
-            return f"{program} does not print its version within {_PATIENCE_S:g} s"
-        if _VERSION.search(done.stdout.decode(errors="replace")) is None:
-            return f"{program} does not print its version"
+def nccl_at(address: str, root: Path = Path("/")) -> Nccl | str:
+    """Return what nccl-tests needs of this host, or what of it there is not."""
+    gpus = len(listed_gpus(root))
+    if not gpus:
+        return "no GPU"
+    if ":" in address:
+        return "mpirun is given IPv4 addresses, and the hosts meet at IPv6 addresses"
+    if (program := _of_nccl_tests("sendrecv_perf")) is None:
+        return "sendrecv_perf is not installed"
+    mpirun = shutil.which("mpirun")
+    if (why := _lacking("mpirun", _OPEN_MPI)) is not None or mpirun is None:
+        return why or "mpirun is not installed"
+    return Nccl(mpirun=mpirun, program=program, gpus=gpus, all_reduce=_of_nccl_tests("all_reduce_perf"))
+
+
+def _of_nccl_tests(name: str) -> str | None:
+    return next((path for suffix in _SUFFIXES if (path := shutil.which(f"{name}{suffix}"))), None)
+
+
+def _lacking(program: str, version: re.Pattern[str] = _VERSION) -> str | None:
+    """Return why a program cannot be used, None where it can."""
+    path = shutil.which(program)
+    if path is None:
+        return f"{program} is not installed"
+    try:
+        # perftest ends with 1 after its version.
+        done = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except OSError as error:
+        return f"{program} cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"{program} does not print its version within {_PATIENCE_S:g} s"
+    if version.search(done.stdout.decode(errors="replace")) is None:
+        whose = " of Open MPI" if version is _OPEN_MPI else ""
+        return f"{program} does not print its version{whose}"
     return None
 
 

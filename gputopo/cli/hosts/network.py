@@ -1,12 +1,14 @@
 """`gputopo bandwidth --network`: the network between hosts, each of which runs the same command."""
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, show_error
+from gputopo.copies.network.by_nccl import LIMIT_S
 from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, seconds_of
-from gputopo.copies.network.tools import PROBE, USES, ToolChoice
+from gputopo.copies.network.tools import NCCL_TESTS, PROBE, USES, ToolChoice
 from gputopo.launch.hosts.allocation import Allocation, find
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import HardwareError, UsageError
@@ -14,7 +16,9 @@ from gputopo.values.errors import HardwareError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gputopo.copies.network.schedule import Order
     from gputopo.launch.hosts.gathering.addresses import Bindable
+    from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.probes.network.tcp import Listener
     from gputopo.values.bandwidth import Bandwidth, Level
 
@@ -50,7 +54,7 @@ def _lead(
 ) -> int:
     from gputopo.launch.hosts.gathering.addresses import places_to_listen
     from gputopo.launch.hosts.gathering.messages import End
-    from gputopo.launch.jobs.hosts.network import lead, order_of
+    from gputopo.launch.jobs.hosts.network import order_of
     from gputopo.launch.jobs.hosts.serving import own_address
 
     leader = allocation.leader
@@ -60,13 +64,32 @@ def _lead(
         joined = meeting.wait(hosts.join_timeout)
         brought = _brought(own_address(joined[1].address, joined[1].port), asked["network_tool"])
         own = Host(name=name_of(allocation), address=leader.name, port=listener.port, **brought)
-        order = order_of(own, joined, timing, asked["network_tool"])
-        seconds, by = seconds_of(allocation.size, order.timing), USES[order.tool].rate or PROBE
-        note(f"measuring between {allocation.size} hosts by {by}: {seconds:.0f} s")
-        measured = lead(meeting, order, listener)
+        order_by = partial(order_of, own, joined, timing, asked["network_tool"])
+        measured = _measured(meeting, listener, order_by)
         code = report(measured)
         meeting.end(End(exit_code=int(code)))
     return code
+
+
+def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[..., Order]") -> "Bandwidth":
+    """Measure by the tool of the order, or the next one where that measures nothing. Raises HardwareError."""
+    from gputopo.launch.jobs.hosts.by_nccl import measure_by_nccl
+    from gputopo.launch.jobs.hosts.network import hold, lead
+
+    order = order_by()
+    hosts = len(order.hosts)
+    if order.tool == NCCL_TESTS:
+        note(
+            f"measuring between {hosts} hosts by {NCCL_TESTS}: at most {LIMIT_S:g} s for each round of pairs"
+        )
+        found = measure_by_nccl(order, os.environ)
+        if not isinstance(found, str):
+            hold(meeting, order)
+            return found
+        order = order_by(failed={NCCL_TESTS: found})
+    seconds, by = seconds_of(hosts, order.timing), USES[order.tool].rate or PROBE
+    note(f"measuring between {hosts} hosts by {by}: {seconds:.0f} s")
+    return lead(meeting, order, listener)
 
 
 def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> int:
@@ -113,6 +136,7 @@ def _bindable(address: str) -> "Bindable":
 
 def _brought(address: str, asked: ToolChoice) -> dict[str, Any]:
     """Return the fields of a Host about the interface that has an address, and what can measure there."""
+    from gputopo.cli.source import root_folder
     from gputopo.probes.network.equipment import tools_at
 
-    return {**card_of(address), "tools": tools_at(address, asked)}
+    return {**card_of(address), "tools": tools_at(address, asked, root_folder())}

@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.copies.jobs import matchings
 from gputopo.copies.network.tools import PROBE, USES, Rdma, Tool, Tools, interval_s, whole_seconds
-from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Bandwidth, Failure, NotMeasured, Sample
 
 AT_ONCE = "all hosts at once"
 
@@ -246,7 +246,7 @@ def _how(order: Order) -> str:
 
 
 def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
-    ends = _ends(order, rank, one.destination)
+    ends = ends_of(order, rank, one.destination)
     middle = median(one.values)
     is_spread = len(one.values) > 1 and middle
     spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
@@ -260,7 +260,7 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
             repeats_us=one.values,
             spread_percent=spread,
             tool=uses.latency or PROBE,
-            transport="TCP" if uses.latency is None else "RDMA write",
+            transport=TCP if uses.latency is None else "RDMA write",
             streams=1,
         )
     # Both ways share no link of a full-duplex network; at once each host does both.
@@ -277,13 +277,13 @@ def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
         expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
         expected_source=None if rate is None else rate.source,
         tool=uses.rate or PROBE,
-        transport="RDMA write" if order.tool == "ib_write_bw" else "TCP",
+        transport="RDMA write" if order.tool == "ib_write_bw" else TCP,
         streams=order.streams,
     )
 
 
 def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
-    source, destination = _ends(order, rank, one.destination)
+    source, destination = ends_of(order, rank, one.destination)
     return Failure(
         kind="network_latency" if kind == "latency" else "network",
         source=source,
@@ -293,5 +293,6 @@ def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
     )
 
 
-def _ends(order: Order, source: int, destination: int) -> tuple[str, str]:
+def ends_of(order: Order, source: int, destination: int) -> tuple[str, str]:
+    """Return the places of two ranks."""
     return f"host:{order.hosts[source].name}", f"host:{order.hosts[destination].name}"

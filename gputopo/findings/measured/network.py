@@ -332,7 +332,9 @@ def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
 
 
 def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
-    return [one for one in _rates(bandwidth) if one.group is None and not one.with_reverse]
+    """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
+    found = [one for one in _rates(bandwidth) if one.group is None]
+    return [one for one in found if not one.with_reverse] or found
 
 
 def _at_best(samples: Iterable[Sample]) -> dict[Pair, float]:

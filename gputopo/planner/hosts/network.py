@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.copies.network.schedule import AT_ONCE
 from gputopo.planner.hosts.cards import fastest_port, nic_words, port_of
 from gputopo.prediction.links.hosts import NetworkRate, rate_of_card, rate_of_tcp
-from gputopo.values.bandwidth import Bandwidth, Sample, host_of
+from gputopo.values.bandwidth import TCP, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 
@@ -66,8 +66,9 @@ def _rate(host: Card, saved: SavedNetwork | None) -> NetworkRate | None:
 
 
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
-    """Return what a host sends and receives: while all did, else both ways of pairs, else one way."""
-    own = [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
+    """Return what a host sends and receives by TCP: while all did, else both ways of pairs, else one way."""
+    rates = [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
+    own = [one for one in rates if one.transport in (None, TCP)]
     for is_of_kind in (_at_once, _both_ways, _one_way):
         sent = [one.median_gb_per_s or 0.0 for one in own if is_of_kind(one) and host_of(one.source) == host]
         received = [

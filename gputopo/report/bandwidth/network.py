@@ -36,7 +36,8 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
     both = [one for one in alone if one.with_reverse]
     at_once = [one for one in found if one.group is not None]
     latencies = [one for one in found if one.kind == "network_latency"]
-    by = _tools(latencies)
+    by = f", by {_tools(latencies)}" if _tools(latencies) else ""
+    latency = f" latency: half a round trip of 8 bytes{by}." if latencies else ""
     columns = [
         _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
@@ -58,23 +59,22 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
         notes=(
             "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends "
-            f"and receives. latency: half a round trip of 8 bytes{f', by {by}' if by else ''}.",
+            f"and receives.{latency}",
         ),
     )
 
 
 def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
-    rates = {
-        (_name(one.source), _name(one.destination)): one.median_gb_per_s
-        for one in found
-        if one.kind == "network" and one.group is None and not one.with_reverse
-    }
+    pairs = [one for one in found if one.kind == "network" and one.group is None]
+    shown = [one for one in pairs if not one.with_reverse] or pairs
+    rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in shown}
+    both = " while both send" if shown and shown[0].with_reverse else ""
     columns = [
         Column(plain(to), tuple(_number(rates.get((host, to))) for host in hosts), side="right")
         for to in hosts
     ]
     return Part(
-        f"From host (row) to host (column), GB/s{_by(found)}",
+        f"From host (row) to host (column){both}, GB/s{_by(found)}",
         head=Column("", tuple(map(plain, hosts))),
         groups=tuple((column,) for column in columns),
     )

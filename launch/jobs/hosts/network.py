@@ -18,7 +18,7 @@ from gputopo.copies.network.schedule import (
     bandwidth_of,
     schedule,
 )
-from gputopo.copies.network.tools import USES, ToolChoice, choose
+from gputopo.copies.network.tools import NCCL_TESTS, USES, Tool, ToolChoice, choose
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused
@@ -35,13 +35,19 @@ _IS_LATE = "left out: a transfer before it took too long"
 _LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
 
 
-def order_of(own: Host, joined: Mapping[int, Joining], timing: Timing, asked: ToolChoice) -> Order:
+def order_of(
+    own: Host,
+    joined: Mapping[int, Joining],
+    timing: Timing,
+    asked: ToolChoice,
+    failed: Mapping[Tool, str] | None = None,
+) -> Order:
     """Return what all hosts are to do, by what each brought. `joined`: what the meeting's `wait` returned.
 
-    Raises HardwareError for a tool that was asked for and that not all hosts have.
+    `failed`: as of `choose`. Raises HardwareError for a tool that was asked for and that cannot measure.
     """
     hosts = _distinct([own, *(_host(one) for _, one in sorted(joined.items()))])
-    choice = choose(asked, {host.name: host.tools for host in hosts})
+    choice = choose(asked, {host.name: host.tools for host in hosts}, failed)
     return Order(
         hosts=tuple(hosts),
         token=secrets.token_hex(16),
@@ -54,15 +60,20 @@ def order_of(own: Host, joined: Mapping[int, Joining], timing: Timing, asked: To
 def lead(meeting: Meeting, order: Order, listener: Listener) -> Bandwidth:
     """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
     _admit(listener, order, 0)
-    body = msgspec.Raw(schema.encode(order))
+    hold(meeting, order)
     ranks = range(len(order.hosts))
-    meeting.answer({rank: Start(spec=body) for rank in ranks[1:]})
     results = {0: measure(order, 0, lambda: False)}
     for rank, text in meeting.results(_LATE_S).items():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             results[rank] = msgspec.json.decode(text, type=Result)
     absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
     return bandwidth_of(order, results, absent)
+
+
+def hold(meeting: Meeting, order: Order) -> None:
+    """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
+    body = msgspec.Raw(schema.encode(order))
+    meeting.answer({rank: Start(spec=body) for rank in range(1, len(order.hosts))})
 
 
 def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
@@ -89,6 +100,8 @@ def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
     Those to a host that could not be reached are not tried again: each would take some seconds, and this host
     would be late for the others. A program that fails costs its own transfer.
     """
+    if order.tool == NCCL_TESTS:  # rank 0 has measured
+        return Result(measured=())
     programs = _programs(order, rank)
     begin_s = time.monotonic() + order.timing.lead_s
     found: list[Measured] = []

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, expected, schedule
-from gputopo.copies.network.tools import Rdma, Tool, Tools, choose, whole_seconds
+from gputopo.copies.network.tools import Nccl, Rdma, Tool, Tools, choose, whole_seconds
 from gputopo.values.errors import HardwareError
 
 
@@ -13,9 +14,14 @@ def port(device: str = "mlx5_0", *, on_path: bool = True, layer: str = "InfiniBa
     return Rdma(device=device, port=1, link_layer=layer, rate_gbit_per_s=200.0, on_path=on_path)
 
 
-WHOLE = Tools(rdma=port())
-NO_RDMA = Tools(lacks={"ib_write_bw": "no RDMA port"})
-NOTHING = Tools(lacks={"iperf3": "iperf3 is not installed", "ib_write_bw": "ib_write_bw is not installed"})
+NCCL = Nccl(mpirun="/usr/bin/mpirun", program="/usr/bin/sendrecv_perf", gpus=8)
+NO_GPU = {"nccl-tests": "no GPU"}
+WHOLE = Tools(rdma=port(), lacks=NO_GPU)
+NO_RDMA = Tools(lacks={"ib_write_bw": "no RDMA port", **NO_GPU})
+NOTHING = Tools(
+    lacks={"iperf3": "iperf3 is not installed", "ib_write_bw": "ib_write_bw is not installed", **NO_GPU}
+)
+WITH_NCCL = Tools(nccl=NCCL, lacks={"ib_write_bw": "no RDMA port"})
 
 
 def test_perftest_is_the_best_that_all_hosts_have() -> None:
@@ -23,11 +29,14 @@ def test_perftest_is_the_best_that_all_hosts_have() -> None:
 
 
 def test_what_kept_a_better_tool_from_being_used_is_one_line() -> None:
-    assert choose("auto", {"n0": WHOLE, "n1": NO_RDMA}) == ("iperf3", "no ib_write_bw: no RDMA port (n1)")
+    assert choose("auto", {"n0": WHOLE, "n1": NO_RDMA}) == (
+        "iperf3",
+        "no ib_write_bw: no RDMA port (n1); no nccl-tests: no GPU (all hosts)",
+    )
     assert choose("auto", {"n0": NO_RDMA, "n1": NOTHING, "n2": NO_RDMA}) == (
         "tcp",
         "no ib_write_bw: no RDMA port (n0, n2), ib_write_bw is not installed (n1); "
-        "no iperf3: iperf3 is not installed (n1)",
+        "no nccl-tests: no GPU (all hosts); no iperf3: iperf3 is not installed (n1)",
     )
     many = {f"n{number}": NOTHING if number else WHOLE for number in range(9)}
     assert "not installed (n1, n2, n3, n4 and 4 more)" in str(choose("auto", many).passed_over)
@@ -35,16 +44,41 @@ def test_what_kept_a_better_tool_from_being_used_is_one_line() -> None:
 
 
 def test_a_port_that_is_not_on_the_path_is_measured_only_when_asked_for() -> None:
-    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port("mlx5_1", on_path=False))}
+    hosts: dict[str, Tools | None] = {
+        "n0": WHOLE,
+        "n1": Tools(rdma=port("mlx5_1", on_path=False), lacks=NO_GPU),
+    }
     tool, why = choose("auto", hosts)
     assert tool == "iperf3"
-    assert why == "no ib_write_bw: mlx5_1 is not of the interface at which the hosts meet (n1)"
+    assert why is not None
+    assert "no ib_write_bw: mlx5_1 is not of the interface at which the hosts meet (n1);" in why
     assert choose("ib_write_bw", hosts) == ("ib_write_bw", None)
 
 
 def test_infiniband_and_roce_do_not_meet() -> None:
-    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port(layer="Ethernet"))}
-    assert choose("auto", hosts) == ("iperf3", "no ib_write_bw: the ports are of Ethernet and of InfiniBand")
+    hosts: dict[str, Tools | None] = {"n0": WHOLE, "n1": Tools(rdma=port(layer="Ethernet"), lacks=NO_GPU)}
+    why = str(choose("auto", hosts).passed_over)
+    assert "no ib_write_bw: the ports are of Ethernet and of InfiniBand;" in why
+
+
+def test_nccl_tests_come_after_perftest_and_before_tcp_until_they_have_failed() -> None:
+    hosts: dict[str, Tools | None] = {"n0": WITH_NCCL, "n1": WITH_NCCL}
+    assert choose("auto", hosts) == ("nccl-tests", "no ib_write_bw: no RDMA port (all hosts)")
+    assert choose("nccl-tests", hosts) == ("nccl-tests", None)
+    failed: dict[Tool, str] = {"nccl-tests": "n0 with n1: no ssh"}
+    tool, why = choose("auto", hosts, failed)
+    assert tool == "iperf3"
+    assert str(why).endswith("; no nccl-tests: n0 with n1: no ssh")
+    with pytest.raises(HardwareError, match=r"nccl-tests cannot measure .*: n0 with n1: no ssh") as refused:
+        choose("nccl-tests", hosts, failed)
+    assert "made with MPI=1" in refused.value.hint
+
+
+def test_nccl_tests_need_the_same_paths_on_all_hosts_since_rank_0_names_them() -> None:
+    other = replace(WITH_NCCL, nccl=replace(NCCL, program="/opt/sendrecv_perf"))
+    tool, why = choose("auto", {"n0": WITH_NCCL, "n1": other})
+    assert tool == "iperf3"
+    assert "not at the same path on all hosts: /opt/sendrecv_perf, /usr/bin/sendrecv_perf" in str(why)
 
 
 def test_a_tool_that_was_asked_for_is_used_or_refused_with_the_hosts_that_lack_it() -> None:

@@ -4,13 +4,21 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
 from gputopo.findings.measured.network import Pair, verdict
 from gputopo.findings.rule import Finding
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Machine
 from tests.findings.measured.networks import machine, rates, slowed
+
+
+def both_ways(found: dict[Pair, float]) -> tuple[Sample, ...]:
+    """Return one rate for each pair, as of nccl-tests, in both of its directions."""
+    measured = machine({pair: found[min(pair, pair[::-1])] for pair in found}).bandwidth
+    assert measured is not None
+    return tuple(replace(one, with_reverse=True) for one in measured.samples if one.group is None)
 
 
 def find(found: Machine) -> list[Finding]:
@@ -27,6 +35,18 @@ def test_an_even_network_has_no_findings(seed: int, hosts: int) -> None:
     assert verdict(found)[1:] == ((), {})
     if hosts < 9:
         assert find(machine(found, allowed=10.0)) == []
+
+
+@settings(max_examples=20)
+@given(seeds, st.integers(3, 8))
+def test_a_slow_host_is_named_by_rates_of_both_directions_at_once_alone(seed: int, hosts: int) -> None:
+    random = Random(seed)
+    found = rates(random, hosts)
+    slowed(found, "n1", 0.5)
+    alone = Machine(source="live", bandwidth=Bandwidth(source="live", samples=both_ways(found)))
+    (finding,) = find(alone)
+    assert finding.id == "network.host_slow"
+    assert "host n1 sends and receives at" in finding.says
 
 
 @settings(max_examples=30)

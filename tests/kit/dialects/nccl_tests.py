@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputopo.captures import places
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
 from gputopo.values.machine import Gpu, Machine
@@ -125,6 +127,24 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
     return Written(
         Machine(source=SOURCE, gpus=gpus if hosts == 1 else (), bandwidth=bandwidth), program, hosts, ranks
     )
+
+
+def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: int = 1) -> str:
+    """Return what a program prints of one size, with so many GPUs on each host."""
+    us = _printed_us(size / gb_per_s / 1e3, ERAS["2025"])
+    sample = Sample(
+        kind=PROGRAMS[program],
+        source=HOSTS,
+        destination=HOSTS,
+        bytes=size,
+        median_gb_per_s=gb_per_s,
+        bus_gb_per_s=gb_per_s * _factor(program, hosts * gpus, ERAS["2025"]),
+        median_us=us,
+        reduction="sum",
+    )
+    bandwidth = Bandwidth(source=SOURCE, samples=(sample, replace(sample, in_place=True)))
+    machine = Machine(source=SOURCE, bandwidth=bandwidth)
+    return text(Written(machine, program, hosts, hosts * gpus), ERAS["2025"])
 
 
 def _counts_others(program: str, era: Era) -> bool:

@@ -1,14 +1,15 @@
 """What a host can measure with: programs in PATH that start, and the RDMA port that has its address."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from gputopo.copies.network.tools import Tools
-from gputopo.probes.network.equipment import rdma_at, tools_at
+from gputopo.copies.network.tools import Nccl, Tools
+from gputopo.probes.network.equipment import nccl_at, rdma_at, tools_at
 from tests.kit.specs import NicSpec, PortSpec
 from tests.kit.sysfs import write_network
-from tests.probes.network.stand_ins import StandIns
+from tests.probes.network.stand_ins import NcclTests, StandIns
 
 HERE = "127.0.0.1"
 GIDS = {
@@ -76,12 +77,23 @@ def test_why_there_is_no_port_is_stated(tmp_path: Path) -> None:
     assert rdma_at(HERE, tmp_path) == "no RoCE v2 port has the address of this host: mlx5_1"
 
 
-def test_a_host_with_all_of_it_lacks_nothing(stand_ins: StandIns, tmp_path: Path) -> None:
+def gpu(root: Path) -> None:
+    (root / "proc/driver/nvidia/gpus/0000:41:00.0").mkdir(parents=True)
+
+
+def test_a_host_with_all_of_it_lacks_nothing(stand_ins: StandIns, nccl: NcclTests, tmp_path: Path) -> None:
     root = tmp_path / "root"
     card(root, "mlx5_0", roce("eth0"), gids=True)
+    gpu(root)
     found = tools_at(HERE, "auto", root)
     assert found.lacks == {}
     assert found.rdma is not None
+    assert found.nccl == Nccl(
+        mpirun=str(nccl.folder / "mpirun"),
+        program=str(nccl.folder / "sendrecv_perf"),
+        gpus=1,
+        all_reduce=shutil.which("all_reduce_perf"),
+    )
     assert tools_at(HERE, "tcp", root) == tools_at(HERE, "iperf3", root) == Tools()
 
 
@@ -102,5 +114,25 @@ def test_a_program_that_cannot_be_started_is_lacking(
     change(stand_ins.folder / "ib_write_lat")
     assert tools_at(HERE, "auto", tmp_path / "root").lacks == {
         "iperf3": f"iperf3 {why}",
+        "nccl-tests": "no GPU",
         "ib_write_bw": f"ib_write_lat {why}",
     }
+
+
+def test_what_nccl_tests_lack_on_a_host_is_stated(
+    nccl: NcclTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(nccl.folder))
+    assert nccl_at(HERE, tmp_path) == "no GPU"
+    gpu(tmp_path)
+    assert "IPv6" in str(nccl_at("fd00::1", tmp_path))
+    (nccl.folder / "sendrecv_perf").rename(nccl.folder / "sendrecv_perf_mpi")
+    found = nccl_at(HERE, tmp_path)
+    assert isinstance(found, Nccl)
+    assert found.program.endswith("sendrecv_perf_mpi")
+    (nccl.folder / "mpirun").write_text("#!/bin/sh\necho HYDRA build details: Version: 4.1\n")
+    assert nccl_at(HERE, tmp_path) == "mpirun does not print its version of Open MPI"
+    (nccl.folder / "mpirun").unlink()
+    assert nccl_at(HERE, tmp_path) == "mpirun is not installed"
+    (nccl.folder / "sendrecv_perf_mpi").unlink()
+    assert nccl_at(HERE, tmp_path) == "sendrecv_perf is not installed"

@@ -60,6 +60,15 @@ def test_what_measured_rates_and_latencies_is_named_in_each_table() -> None:
     assert matrix.title == "From host (row) to host (column), GB/s, by ib_write_bw"
 
 
+def test_a_tool_that_only_measures_both_directions_at_once_has_its_matrix_of_that() -> None:
+    both = tuple(one for one in samples(3) if one.with_reverse)
+    by_host, matrix = parts(both)
+    assert table(by_host)["n1"] == ["1.50", "1.50"]
+    assert matrix.title == "From host (row) to host (column) while both send, GB/s"
+    assert table(matrix)["n1"] == ["1.50", "-", "1.50"]
+    assert "latency" not in by_host.notes[0]
+
+
 def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
     one = Sample(
         kind="network_bidirectional",

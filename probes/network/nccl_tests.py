@@ -1,0 +1,197 @@
+"""Runs of nccl-tests by mpirun: several at the same time, each with its end, and what they print.
+
+mpirun starts a process of its own on each host, by ssh; at SIGTERM it ends all that it started. Its session
+holds what it started on this host.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from gputopo.captures.bandwidth import nccl_tests
+from gputopo.copies.network.by_nccl import GRACE_S, Rate
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.errors import InputError
+
+_MAX_OUTPUT = 4 * 2**20  # bytes: the log of two ranks is below 100 KiB
+_MAX_WORDS = 200
+_LOOK_S = 0.02  # between two looks at whether it has ended
+_CHUNK = 65536
+_PATHS = (
+    "NET/",
+    "GDRDMA",
+    "card ",
+    "SHM",
+    "P2P",
+)  # of the reader's facts, those of the path
+
+# From a command to one that is signalled when this process ends.
+Wrap = Callable[[list[str]], list[str]]
+
+
+class Ended(NamedTuple):
+    """What a command printed, and its exit code; None where it was ended, `why`."""
+
+    text: str
+    code: int | None
+    why: str | None = None
+
+
+def run_all(
+    commands: Sequence[list[str]], environment: Mapping[str, str], limit_s: float, wrap: Wrap
+) -> list[Ended]:
+    """Run commands at the same time, each until it ends and for `limit_s` seconds at most.
+
+    Whatever they started on this host has ended when this returns, or raises. Raises OSError where a process
+    cannot be started.
+    """
+    with _running(commands, environment, wrap) as processes:
+        outputs = _outputs(processes, limit_s)
+    return [
+        Ended(text, None, why) if why else Ended(text, process.returncode)
+        for process, (text, why) in zip(processes, outputs, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _running(
+    commands: Sequence[list[str]], environment: Mapping[str, str], wrap: Wrap
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run each command in a session of its own; at the end of the block all are ended and reaped."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            processes.append(
+                subprocess.Popen(
+                    wrap(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
+            )
+        yield processes
+    finally:
+        _end(processes)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs, at first by SIGTERM, then the sessions. None is reaped before that.
+
+    So the ids of the sessions cannot be given to others.
+    """
+    for one in processes:
+        os.kill(one.pid, signal.SIGTERM)
+    end_s = time.monotonic() + GRACE_S
+    while not all(map(_has_ended, processes)) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    sessions = {one.pid for one in processes}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) in sessions:
+                os.kill(pid, signal.SIGKILL)
+    for one in processes:
+        with one:  # closes the pipe and reaps
+            pass
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _outputs(processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> list[tuple[str, str | None]]:
+    """Return what each prints until its end, and why it is to be ended before that."""
+    deadline_s = time.monotonic() + limit_s
+    texts = [bytearray() for _ in processes]
+    whys: list[str | None] = [f"mpirun did not end within {limit_s:g} s" for _ in processes]
+    with selectors.DefaultSelector() as selector:
+        for number, process in enumerate(processes):
+            assert process.stdout is not None
+            selector.register(process.stdout, selectors.EVENT_READ, number)
+        while selector.get_map() and (left_s := deadline_s - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                number = key.data
+                part = os.read(key.fd, _CHUNK)
+                texts[number] += part
+                if not part:
+                    whys[number] = None
+                elif len(texts[number]) > _MAX_OUTPUT:
+                    whys[number] = f"mpirun printed more than {_MAX_OUTPUT >> 20} MiB"
+                else:
+                    continue
+                selector.unregister(key.fileobj)
+    for number, process in enumerate(processes):
+        while whys[number] is None and not _has_ended(process):
+            if time.monotonic() >= deadline_s:
+                whys[number] = f"mpirun did not end within {limit_s:g} s"
+                break
+            time.sleep(_LOOK_S)
+    return [(text.decode(errors="replace"), why) for text, why in zip(texts, whys, strict=True)]
+
+
+def rate_of(ended: Ended) -> Rate | str:
+    """Return the rate between two hosts that a run of sendrecv_perf printed, or why there is none."""
+    found = _measured(ended, "sendrecv_perf", ranks=2, hosts=2)
+    if isinstance(found, str):
+        return found
+    if found.failures:
+        return found.failures[0].says
+    one = found.samples[0]
+    assert one.median_gb_per_s is not None
+    return Rate(one.median_gb_per_s, tuple(fact for fact in one.nccl if fact.startswith(_PATHS)))
+
+
+def all_reduce_of(ended: Ended, *, ranks: int, hosts: int) -> Bandwidth | str:
+    """Return what a run of all_reduce_perf over all GPUs measured, or why there is nothing."""
+    found = _measured(ended, "all_reduce_perf", ranks=ranks, hosts=hosts)
+    is_wrong = not isinstance(found, str) and any(one.reason != "WRONG_DATA" for one in found.failures)
+    return found.failures[0].says if not isinstance(found, str) and is_wrong else found
+
+
+def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
+    """Return the numbers of a run, out of place before in place, or why there are none.
+
+    It counts only if all ranks took part: a program that was built without MPI runs alone on each.
+    """
+    if ended.why is not None:
+        return ended.why
+    try:
+        read = nccl_tests.read(ended.text, origin=program)
+    except InputError as error:
+        return error.what
+    bandwidth = read.machine.bandwidth
+    assert bandwidth is not None, "a reader of bandwidths"
+    samples = sorted((one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=_in_place)
+    if any(one.ranks == 1 for one in samples):
+        return f"{program} ran as {ranks} single processes: it was built without MPI=1"
+    if bandwidth.failures:
+        return bandwidth
+    if ended.code != 0 or not samples or not samples[0].median_gb_per_s:
+        return _reason(ended, program, read.understood)
+    first = samples[0]
+    if (first.ranks, first.hosts) != (ranks, hosts):
+        return f"{program} ran {first.ranks} ranks on {first.hosts or '?'} hosts, not {ranks} on {hosts}"
+    return msgspec.structs.replace(bandwidth, samples=tuple(samples))
+
+
+def _in_place(sample: Sample) -> bool:
+    return bool(sample.in_place)
+
+
+def _reason(ended: Ended, program: str, understood: frozenset[int]) -> str:
+    """Return why a run gave no result: the first line that is not of the program, nor of NCCL's log."""
+    lines = enumerate(ended.text.splitlines(), 1)
+    others = (line.strip() for number, line in lines if number not in understood)
+    words = next((one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), "")
+    words = "".join(filter(str.isprintable, words))[:_MAX_WORDS]
+    how = f"{program} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"
+    return f"{how}: {words}" if words else how

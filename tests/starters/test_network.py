@@ -1,0 +1,127 @@
+"""The network between three hosts by Open MPI's own mpirun, with stand-ins for nccl-tests."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES
+from tests.kit.dialects.nccl_tests import one_size
+from tests.starters.cluster import Cluster
+from tests.starters.runs import GPUTOPO, WAYS, environ
+
+pytestmark = pytest.mark.starters
+
+_PROGRAM = """\
+#!{python} -IS
+import os, platform, sys, time
+here = {here!r}
+with open(f"{{here}}/ranks", "a") as ranks:
+    ranks.write(f"{{os.environ['OMPI_COMM_WORLD_RANK']}} of {{os.environ['OMPI_COMM_WORLD_SIZE']}} "
+                f"on {{platform.node()}} {{os.environ.get('NCCL_IB_HCA')}}\\n")
+if os.path.exists(f"{{here}}/hangs"):
+    print("begun", flush=True)
+    time.sleep(600)
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    print(open(f"{{sys.argv[0]}}.txt").read())
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, str]:
+    """The variables of who types it: a GPU on each host, and nccl-tests in PATH."""
+    (tmp_path / "proc/driver/nvidia/gpus/0000:41:00.0").mkdir(parents=True)
+    printed = {
+        "sendrecv_perf": one_size("sendrecv", 12.5, BYTES),
+        "all_reduce_perf": one_size("all_reduce", 10.0, ALL_BYTES, hosts=3),
+    }
+    for name, text in printed.items():
+        program = tmp_path / name
+        program.write_text(_PROGRAM.format(python=sys.executable, here=str(tmp_path)))
+        program.chmod(0o755)
+        (tmp_path / f"{name}.txt").write_text(text)
+    own = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "GPUTOPO_ROOT": str(tmp_path)}
+    return {**environ(tmp_path), **own, "NCCL_IB_HCA": "mlx5_0"}
+
+
+def measure(way: str, size: int) -> list[str]:
+    before, after = WAYS[way]
+    if before[:1] == ("mpirun",):
+        before = (*before[:1], "-x", "PATH", "-x", "GPUTOPO_ROOT", "-x", "NCCL_IB_HCA", *before[1:])
+    hosts = {"n": size, "hosts": ",".join(f"n{number}" for number in range(1, size + 1))}
+    own = (
+        *GPUTOPO,
+        "bandwidth",
+        "--network",
+        "--network-tool",
+        "nccl-tests",
+        "--json",
+        "--join-timeout",
+        "10",
+    )
+    return [word.format(**hosts) for word in (*before, *own, *after)]
+
+
+@pytest.mark.parametrize("way", ["srun", "mpirun"])
+def test_each_pair_is_two_ranks_of_open_mpi_on_two_hosts(
+    hosts: Cluster, given: dict[str, str], tmp_path: Path, way: str
+) -> None:
+    code, out, err = hosts.start(measure(way, 3), given).ended()
+    assert code == 0, err
+    found = json.loads(out)
+    kinds = [one["kind"] for one in found["samples"]]
+    assert (kinds.count("network"), kinds.count("allreduce")) == (6, 2)
+    assert found["failures"] == []
+    ranks = (tmp_path / "ranks").read_text().splitlines()
+    of_pairs, of_all = (sorted(one for one in ranks if f"of {size} on" in one) for size in (2, 3))
+    assert len(of_pairs) + len(of_all) == len(ranks) == 9
+    places = [line.split()[4] for line in of_pairs]
+    assert all(places.count(host) == 2 for host in ("n1", "n2", "n3"))
+    assert of_all == [f"{rank} of 3 on n{rank + 1} mlx5_0" for rank in range(3)]
+
+
+def test_a_host_that_open_mpi_cannot_reach_is_an_error_with_the_words_of_ssh(
+    hosts: Cluster, given: dict[str, str]
+) -> None:
+    elsewhere = {**given, "OMPI_MCA_plm_rsh_args": "-p 23"}
+    code, out, err = hosts.start(measure("srun", 2), elsewhere).ended()
+    assert (code, out) == (3, "")
+    assert "n1 with n2: mpirun ended with exit code 255: ssh: connect to host 10.77.0.12 port 23:" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_runs_on_both_hosts_ends_with_gputopo(
+    hosts: Cluster, given: dict[str, str], tmp_path: Path, number: int
+) -> None:
+    (tmp_path / "hangs").touch()
+    started = hosts.start(measure("srun", 2), given)
+    started.until("by nccl-tests")
+    program = str(tmp_path / "sendrecv_perf")
+
+    def running(host: str) -> list[psutil.Process]:
+        return [*hosts.processes(host, program), *hosts.processes(host, "orted"), *mpiruns(host)]
+
+    def mpiruns(host: str) -> list[psutil.Process]:
+        return hosts.processes(host, "--bind-to", "none", "--host")
+
+    until(lambda: (tmp_path / "ranks").exists() and len((tmp_path / "ranks").read_text().splitlines()) == 2)
+    found = [*running("n1"), *running("n2")]
+    (leads,) = (one for one in hosts.processes("n1", "-m", "gputopo") if one.cmdline()[0] == sys.executable)
+    leads.send_signal(number)
+    started.ended(30)
+    _, alive = psutil.wait_procs(found, timeout=15)
+    assert found
+    assert not [one.cmdline() for one in alive]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
