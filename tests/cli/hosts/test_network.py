@@ -65,7 +65,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
 
     def other() -> End:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
-            asked = {"network": True, "full": False, "network_tool": "auto"}
+            asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, asked=asked)
             return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
 
@@ -197,7 +197,7 @@ def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch
     from gputopo.launch.hosts.gathering.meeting import Meeting
     from gputopo.launch.jobs.hosts.network import lead, order_of
 
-    asked = {"network": True, "full": False, "network_tool": "auto"}
+    asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
 
     with Meeting([LOOPBACK, "n1"], 0, asked=asked) as meeting:
 
