@@ -153,8 +153,10 @@ def rate_of(ended: Ended) -> Rate | str:
 def all_reduce_of(ended: Ended, *, ranks: int, hosts: int) -> Bandwidth | str:
     """Return what a run of all_reduce_perf over all GPUs measured, or why there is nothing."""
     found = _measured(ended, "all_reduce_perf", ranks=ranks, hosts=hosts)
-    is_wrong = not isinstance(found, str) and any(one.reason != "WRONG_DATA" for one in found.failures)
-    return found.failures[0].says if not isinstance(found, str) and is_wrong else found
+    if isinstance(found, str):
+        return found
+    # Wrong data is a finding; anything else that failed is a reason to have measured nothing.
+    return next((one.says for one in found.failures if one.reason != "WRONG_DATA"), found)
 
 
 def _measured(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from gputopo.copies.network.schedule import AT_ONCE
 from gputopo.planner.hosts.network import Card, SavedNetwork, rates_in_words, rates_of
@@ -48,6 +49,17 @@ def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> No
     rates = rates_of([Card("n1", BARE), Card("n2", BARE)], saved)
     assert not isinstance(rates, str)
     assert rates[0].high == pytest.approx(0.4), "the slower direction"
+
+
+@pytest.mark.parametrize("transport", ["NCCL", "RDMA write"])
+def test_only_what_tcp_carried_counts_for_copies_of_tensorflow(transport: str) -> None:
+    saved = measured(("n1", "n2", 40.0, "both"), ("n2", "n1", 40.0, "both"))
+    by_others = replace(
+        saved.bandwidth,
+        samples=tuple(replace(one, transport=transport) for one in saved.bandwidth.samples),
+    )
+    hosts = [Card("n1", BARE, "eth0", 25.0), Card("n2", BARE, "eth0", 25.0)]
+    assert rates_of(hosts, saved._replace(bandwidth=by_others)) == rates_of(hosts, None)
 
 
 def test_a_card_is_read_by_its_interface_else_the_fastest_one_is_assumed() -> None:

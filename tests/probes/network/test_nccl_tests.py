@@ -1,17 +1,17 @@
 """sendrecv_perf by mpirun: what it prints is believed only where two ranks on two hosts exchanged data."""
 
 import os
-import shutil
 import signal
 from functools import partial
 
 import pytest
 
-from gputopo.copies.network.by_nccl import BYTES, Rate, environment, pair_command
+from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES, Rate, environment, pair_command
 from gputopo.copies.network.schedule import QUICK
 from gputopo.copies.network.tools import Nccl
 from gputopo.launch.supervise.process.tether import tethered
-from gputopo.probes.network.nccl_tests import Ended, rate_of, run_all
+from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
+from gputopo.values.bandwidth import Bandwidth
 from tests.kit.dialects.nccl_tests import one_size
 from tests.probes.network.stand_ins import MpiFault, NcclTests
 
@@ -98,7 +98,13 @@ def test_a_result_of_a_run_that_failed_does_not_count() -> None:
     assert rate_of(Ended(one_size("sendrecv", 1.0, BYTES), 134)) == "mpirun ended with exit code 134"
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_wrong_data_of_an_all_reduce_is_a_failure_of_it() -> None:
+    text = one_size("all_reduce", 10.0, ALL_BYTES).replace("    0  ", "   37  ")
+    found = all_reduce_of(Ended(text, 1), ranks=2, hosts=2)
+    assert isinstance(found, Bandwidth)
+    assert {(one.kind, one.reason) for one in found.failures} == {("allreduce", "WRONG_DATA")}
+
+
 def test_the_variables_of_another_mpirun_do_not_reach_this_one() -> None:
     inner = {
         "OMPI_COMM_WORLD_RANK": "0",
