@@ -155,7 +155,7 @@ class _Comparison:
                     yield _named(finding, hosts, says)
 
     def _is_common(self, keys: Sequence[_Key]) -> bool:
-        """Return whether most hosts have a finding: of those where it would be seen, if another is among them."""
+        """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
         among = {
             key: sum(key in self.keys[name] or _shows(key.device, host) for name, host in self.hosts.items())
             for key in keys
@@ -181,11 +181,10 @@ class _Comparison:
             if not missing and not more:
                 continue
             alike = sum(len(devices[other]) == len(usual) for other in devices if other != name)
+            have = f", {_peers(alike, verb='have')} {len(usual)}" if alike else ""
             parts = [f"{word} at {place} is missing" for place in missing]
             parts += [f"{word} at {place} is extra" for place in more]
-            says = (
-                f"{_counted(len(each), word)}, {_peers(alike, verb='have')} {len(usual)} ({'; '.join(parts)})"
-            )
+            says = f"{_counted(len(each), word)}{have} ({'; '.join(parts)})"
             yield _of((name,), rule, MACHINE, says, {"missing": missing, "extra": more})
         if split:
             counts = {name: len(each) for name, each in devices.items()}
@@ -283,8 +282,9 @@ class _Comparison:
                     absent[name].append(path)
         for name, paths in absent.items():
             if paths:
-                some = ", ".join(_fact_words(self.by_path[path]) for path in paths[:MAX_MESSAGES])
-                more = ", ..." if len(paths) > MAX_MESSAGES else ""
+                words = list(dict.fromkeys(_fact_words(self.by_path[path]) for path in paths))
+                some = ", ".join(words[:MAX_MESSAGES])
+                more = ", ..." if len(words) > MAX_MESSAGES else ""
                 says = f"{_counted(len(paths), 'fact')} not read that like hosts have ({some}{more})"
                 yield _of((name,), fleet.NOT_READ, MACHINE, says, {"facts": paths})
 

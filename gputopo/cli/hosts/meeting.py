@@ -39,7 +39,7 @@ def meeting_of(
 
 
 def _alike(allocation: Allocation, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what all hosts must have alike: what was asked for, and the number of hosts by whatever source."""
+    """Return what all hosts must have alike: what was asked for, and the number of hosts of any source."""
     return {**asked, "num_hosts": allocation.size}
 
 

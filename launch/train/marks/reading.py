@@ -47,7 +47,10 @@ def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
 
 
 def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
-    """Call a Python function on the host in each step, with these tensors as numpy values; return a scalar."""
+    """Call a Python function on the host in each step, with these tensors as numpy values.
+
+    It returns a number: the shape, which TensorFlow cannot know, is ().
+    """
     with tf.device(HOST), tf.name_scope(_SCOPE):
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
