@@ -126,13 +126,20 @@ def drop_unwritten(stream: TextIO) -> None:
         os.close(saved)
 
 
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal. That of a rank of Open MPI is a pseudo-terminal in any case, which
+    mpirun copies to its own stdout: a file, too.
+    """
+    return sys.stdout.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
+
+
 def show(view: "Callable[[int], Sequence[Line]]") -> None:
     """Print the lines that `view` returns for the width of the terminal.
 
     A pipe gets plain text, 80 columns wide unless COLUMNS is set. On a terminal rich decides about
     colours: by NO_COLOR and TERM.
     """
-    if sys.stdout.isatty():
+    if is_terminal():
         _show_on_terminal(view)
         return
     from gputopo.report.layout import text_of

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import emit
+from gputopo.cli.printing import emit, is_terminal
 
 if TYPE_CHECKING:
     from gputopo.report.layout import Line
@@ -19,7 +19,7 @@ _ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓", "+`|-._-
 
 def can_redraw() -> bool:
     """Return whether stdout is a terminal that can move its cursor."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return is_terminal() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":

@@ -288,8 +288,9 @@ class _Comparison:
                     absent[name].append(path)
         for name, paths in absent.items():
             if paths:
-                some = ", ".join(_fact_words(self.by_path[path]) for path in paths[:MAX_MESSAGES])
-                more = ", ..." if len(paths) > MAX_MESSAGES else ""
+                words = list(dict.fromkeys(_fact_words(self.by_path[path]) for path in paths))
+                some = ", ".join(words[:MAX_MESSAGES])
+                more = ", ..." if len(words) > MAX_MESSAGES else ""
                 says = f"{_counted(len(paths), 'fact')} not read that like hosts have ({some}{more})"
                 yield _of((name,), fleet.NOT_READ, MACHINE, says, {"facts": paths})
 

@@ -35,6 +35,12 @@ class InputError(GputopoError):
     """A file that cannot be read as what it should be, or written where it should go."""
 
 
+class FullDiskError(InputError):
+    """A file that cannot be written as the disk is full or broken."""
+
+    exit_code = ExitCode.HARDWARE
+
+
 class NoPlanError(GputopoError):
     """No set of GPUs fulfils the request; the message holds the best set there was."""
 

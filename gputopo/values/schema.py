@@ -5,6 +5,7 @@ newer major version is refused in words.
 """
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -14,10 +15,13 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-from gputopo.values.errors import InputError
+from gputopo.values.errors import FullDiskError, InputError
 from gputopo.values.subject import Subject
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+# Errors of the disk, or of a limit on the size of files, not of the name that the user gave.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def encode(value: msgspec.Struct) -> bytes:
@@ -92,8 +96,8 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file whole or not at all: to a temporary name beside it, then renamed.
 
-    Raises InputError if the file cannot be written, or is a folder or a device, which a rename would
-    replace; the former file is left as it was.
+    Raises InputError if the file cannot be written (FullDiskError where the disk is the reason), or is a
+    folder or a device, which a rename would replace; the former file is left as it was.
     """
     try:
         taken = path.exists() and not path.is_file()
@@ -155,10 +159,10 @@ def _from_text(kind: type[Any], text: Any) -> Any:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write {path}: {error.strerror}",
-        "name a file in a folder that exists and that you may write to",
-    )
+    what = f"cannot write {path}: {error.strerror}"
+    if error.errno in DISK_ERRORS:
+        return FullDiskError(what, "free some space, or name a file on another disk")
+    return InputError(what, "name a file in a folder that exists and that you may write to")
 
 
 def _umask() -> int:

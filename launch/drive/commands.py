@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gputopo.launch.hosts.allocation import is_started
+from gputopo.launch.hosts.allocation import claim_of, is_started
 from gputopo.launch.hosts.hostlists import HostAddress, fold, read_hosts
 from gputopo.launch.hosts.options import HostOptions, Starter
 from gputopo.values.errors import HardwareError, UsageError
@@ -74,10 +74,12 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
 def find(options: HostOptions, environ: Mapping[str, str]) -> Starting | None:
     """Return the hosts that this process is to start, None where it is one of them, or alone.
 
-    Raises UsageError where a starter was asked for, and there is nothing to start.
+    Raises UsageError where the options contradict one another, and where a starter was asked for and there is
+    nothing to start.
     """
     if options.num_hosts == 1:
         return None
+    claim_of(options)
     if is_started(options, environ):
         if options.starter != "auto":
             raise UsageError(

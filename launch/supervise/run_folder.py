@@ -12,7 +12,6 @@
 """
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -43,8 +42,6 @@ _WRITTEN = (
     "result.json",
 )
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
-# Errors of the disk, not of the name that the user gave.
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 # Folders of short runs, within that of the run or the screen that they belong to.
 AUTOTUNE, SCREEN = "autotune", "screen"
 SCREEN_FILE = "screen.json"
@@ -321,7 +318,7 @@ def _is_taken(file: Path) -> bool:
 
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:
     """The error for a run folder that could not be made, because of its name or of the disk."""
-    if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
+    if isinstance(cause, OSError) and cause.errno in schema.DISK_ERRORS:
         return HardwareError(what, "free some space, or name a folder on another disk with --output")
     return InputError(what, _WRITABLE)
 

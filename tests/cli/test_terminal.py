@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from gputopo.cli.terminal import Screen, for_this_stdout
+from gputopo.cli.printing import show
+from gputopo.cli.terminal import Screen, can_redraw, for_this_stdout
 
 
 @pytest.fixture
@@ -50,3 +51,16 @@ def test_an_output_that_cannot_write_boxes_gets_ascii(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     (line,) = for_this_stdout([(("├─ ", "dim"), ("▁█", ""))])
     assert "".join(text for text, _ in line) == shown
+
+
+def test_the_pseudo_terminal_of_a_rank_of_open_mpi_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.StringIO()
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    assert can_redraw()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert not can_redraw()
+    show(lambda width: [(("hot", "bold red"),)])
+    assert stdout.getvalue() == "hot\n"

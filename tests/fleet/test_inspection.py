@@ -126,6 +126,12 @@ def test_a_missing_gpu_is_named_by_its_place() -> None:
     assert [kind.name for kind in found.kinds] == ["8 x Tesla P100-SXM2-16GB"]
 
 
+def test_what_was_not_read_is_named_once() -> None:
+    found = fleet_of(machine_of("four"), 4, {3: with_fault("four", "no_privileges")})
+    (one,) = of(found, "fleet.not_read")
+    assert one.says == "host n3: 7 facts not read that like hosts have (host ACS, pci ACS)"
+
+
 def test_two_hosts_that_miss_the_same_gpu_are_both_named() -> None:
     machine = machine_of("dgx1")
     less = without_gpu(machine, 0)

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from gputopo.values import schema
-from gputopo.values.errors import InputError
+from gputopo.values.errors import ExitCode, FullDiskError, InputError
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from tests.launch.train.small_disk import small_disk
 
 BOX = Machine(source="live", gpus=(Gpu(index=0), Gpu(index=1)), links=(Link(a=0, b=1, hop=Hop.PIX),))
 
@@ -110,6 +111,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*: File name too long"):
         schema.write(tmp_path / ("x" * 300), BOX)
     assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_full_disk_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(FullDiskError, match=r"cannot write .*box\.json") as raised, small_disk(10):
+        schema.write(tmp_path / "box.json", BOX)
+    assert raised.value.exit_code == ExitCode.HARDWARE
+    assert "free some space" in raised.value.hint
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_may_not_be_looked_into_is_named(

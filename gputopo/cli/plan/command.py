@@ -112,7 +112,8 @@ def plan(
     if autotune is not None:
         _refuse_with_autotune(program, changes, sources, candidates)
     if _is_of_hosts(sources, hosts, fleet=fleet):
-        _refuse_on_hosts(request, shape, changes, autotune, candidates)
+        for_one = "plan for one file without --fleet" if fleet else "add --num-hosts 1"
+        _refuse_on_hosts(request, shape, changes, autotune, candidates, for_one)
         return _plan_of_hosts(request, placement, hosts, sources if fleet else None, candidates, shape)
     return _plan_of_one(request, placement, sources, changes, autotune, candidates, shape)
 
@@ -230,8 +231,9 @@ def _refuse_on_hosts(
     changes: tuple[str, ...],
     autotune: int | None,
     candidates: int | None,
+    for_one: str,
 ) -> None:
-    """Raise UsageError for what is planned for one host alone."""
+    """Raise UsageError for what is planned for one host alone. `for_one`: how to plan for one."""
     from gputopo import planner
 
     alone = {
@@ -246,7 +248,7 @@ def _refuse_on_hosts(
     if found is not None:
         raise UsageError(
             f"{found} is for one host, and this is a plan of several",
-            f"leave {found} out, or add --num-hosts 1",
+            f"leave {found} out, or {for_one}",
         )
 
 

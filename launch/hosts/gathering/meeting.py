@@ -3,6 +3,7 @@
 import errno
 import math
 import re
+import signal
 import threading
 import time
 import urllib.parse
@@ -369,5 +370,8 @@ def _end_of(error: BaseException | None) -> End:
     """Return what the other hosts are told when rank 0 ends by an exception, or without a word."""
     if isinstance(error, GputopoError):
         return End(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
-    code = 130 if isinstance(error, KeyboardInterrupt) else ExitCode.BUG if error else ExitCode.HARDWARE
-    return End(exit_code=int(code), cause="rank 0 has ended", hint="see its output")
+    code: int = ExitCode.BUG if error else ExitCode.HARDWARE
+    for kind, number in ((KeyboardInterrupt, signal.SIGINT), (BrokenPipeError, signal.SIGPIPE)):
+        if isinstance(error, kind):
+            code = 128 + number
+    return End(exit_code=code, cause="rank 0 has ended", hint="see its output")

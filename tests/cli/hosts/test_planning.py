@@ -68,6 +68,7 @@ def test_what_does_not_fit_is_refused_in_two_lines(call: Call, options: tuple[st
     done = call("plan", "--model", "alexnet", *options)
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 2)
     assert what in done.err.splitlines()[0]
+    assert "--num-hosts" not in done.err, "which files do not go with"
 
 
 def test_hosts_without_gpus_meet_and_are_told_that_there_is_nothing_to_plan_for(

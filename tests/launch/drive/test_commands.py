@@ -143,3 +143,11 @@ def test_hosts_with_ports_are_named_with_them() -> None:
     (start,) = started("srun", "n1:2300,n2", agents())
     assert start.command[-1] == "n1:2300,n2"
     assert "--nodelist=n1,n2" in start.command
+
+
+def test_options_that_contradict_one_another_start_nothing() -> None:
+    hosts = read_hosts("--hosts", "n1,n2")
+    with pytest.raises(UsageError, match="--hosts names 2 hosts, and --num-hosts is 3"):
+        find(HostOptions(hosts=hosts, num_hosts=3), {})
+    with pytest.raises(UsageError, match="--hosts and --hostfile name different hosts"):
+        find(HostOptions(hosts=hosts, hostfile=hosts[:1]), {})

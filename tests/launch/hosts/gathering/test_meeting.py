@@ -229,6 +229,17 @@ def test_an_error_of_rank_0_is_what_the_waiting_hosts_are_told() -> None:
     assert later.result() == Refused(what="no plan for 2 hosts", hint="ask for fewer GPUs", exit_code=2)
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141), (KeyError, 70)]
+)
+def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code: int) -> None:
+    with contextlib.suppress(error), meeting("n1") as one:
+        later = join(one, 1)
+        one.wait(5)
+        raise error
+    assert later.result() == Refused(what="rank 0 has ended", hint="see its output", exit_code=code)
+
+
 def test_the_end_waits_for_no_host_that_is_gone() -> None:
     with meeting("n1") as one:
         started(one, 1)
