@@ -5,9 +5,10 @@ The strategy joins the processes and adds the gradients of all hosts up. What el
 """
 
 import itertools
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,10 @@ import tensorflow as tf
 from gputopo.launch.spec.device_names import JOB, device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import read
-from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
+from gputopo.launch.train.loop import Emit, StepOutcome
 from gputopo.launch.train.placement.devices import cannot_listen
+from gputopo.values.run.events import Silent, Step
 
 Array = np.ndarray[Any, Any]
 Tensor = Any
@@ -27,6 +30,7 @@ Tensor = Any
 _PATIENCE_S = 24 * 3600
 _instances = itertools.count(1)  # in a process, two collectives that differ must have different keys
 _CLOCK_STEPS = 101  # for the difference of two clocks. Ours.
+_LOOK_S = 1.0  # between two looks at whether this host has come to the step. Ours.
 SCOPE = "hosts/"  # of what our collectives add to a step's graph
 _GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
 
@@ -71,11 +75,52 @@ def _set_timeouts(hosts: int) -> None:
     )
 
 
+class Absence:
+    """Reports that this host keeps the others waiting: its process does not come to a step. An observer.
+
+    Those that wait for it are within the step. `is_there`: whether this one is.
+    """
+
+    def __init__(self, is_there: Callable[[], bool], rank: int, emit: Emit) -> None:
+        self._is_there, self._rank, self._emit = is_there, rank, emit
+        self._watchdog = Watchdog(PATIENCE, time.monotonic())
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="absence", daemon=True)
+
+    def before(self, number: int) -> None:
+        """Nothing to do."""
+
+    def after(self, step: Step, outcome: StepOutcome) -> None:
+        """Note a step; the first one is compiled outside of it."""
+        self._watchdog.record_event(step, time.monotonic())
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """The steps are over."""
+        self._over.set()
+
+    def look(self, now_s: float) -> None:
+        """Report it where that is due, by a monotonic clock."""
+        sign = None if self._is_there() else self._watchdog.sign(now_s)
+        if sign is not None:
+            seconds, during = sign
+            does = "has not begun the next step"
+            self._emit(
+                Silent(time_s=time.time(), rank=self._rank, seconds=seconds, during=during, process=does)
+            )
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self.look(time.monotonic())
+
+
 class Hosts:
     """Collectives between the hosts' CPUs. Every host makes the same ones, in one order.
 
     `ended`: this host's clock when the latest was over. All hosts end one at the same time: by how much their
-    clocks differ then, in the median of some steps, they are apart.
+    clocks differ then, in the median of some steps, they are apart. `is_in_step`: from where this host has
+    all that it brings to a step until that is over.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -86,6 +131,7 @@ class Hosts:
         self._own = [device.tower for device in spec.own_devices]
         self._towers = len(spec.devices)
         self._apart: deque[Array] = deque(maxlen=_CLOCK_STEPS)
+        self.is_in_step = False
         self.of_all_towers(tf.zeros((len(self._own), 1), tf.float64))
         self.ended = time.time()
 

@@ -111,11 +111,14 @@ class StrategyStep(GraphStep):
         fed = self.source.feed(number)
         ended = 0.0 if self.hosts is None else self.hosts.ended
         of_host = tf.constant([self.source.waited_s, ended], tf.float64)
+        if self.hosts is not None:
+            self.hosts.is_in_step = True
         losses, begin, marks, of_hosts, own, _ = self._graph(tf.constant(number, tf.int64), of_host, *fed)
         began = begin.numpy()
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self._spec))
         if self.hosts is None:
             return outcome
+        self.hosts.is_in_step = False
         return self.hosts.adapted(outcome, of_hosts.numpy(), own.numpy() - began, began)
 
     def check_variables(self) -> dict[str, int]:

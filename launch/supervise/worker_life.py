@@ -101,6 +101,7 @@ class WorkerLife:
         self._sample: Sample | None = None  # the latest
         self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
         self._unreachable: RankFailed | None = None  # of another host, by the worker
+        self._signalled_elsewhere = False  # and not here yet
         self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
         self._child: Child
         self._selector: selectors.DefaultSelector
@@ -222,6 +223,7 @@ class WorkerLife:
             self._record.add(event)
             if isinstance(event, RankFailed) and event.kind in STOPPED_FROM_OUTSIDE:
                 self._asked_by(signal.SIGTERM)  # as its starter did, or will do, here
+                self._signalled_elsewhere = True
             elif isinstance(event, RankFailed):
                 self._ask_to_end()
             elif isinstance(event, Silent):
@@ -241,7 +243,9 @@ class WorkerLife:
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
             self._record.add(failure.asked_to_end(number, self._spec, time_s=time.time()))
-            self._asked_by(number)
+            # A Ctrl-C to all hosts may be heard of from another one first: it is not the second one here.
+            self._asked_by(signal.SIGTERM if self._signalled_elsewhere else number)
+            self._signalled_elsewhere = False
 
     def _asked_by(self, signum: int) -> None:
         worth_a_step = self._has_begun and saves_something(self._spec)
@@ -273,9 +277,8 @@ class WorkerLife:
         found = self._watchdog.sign(time.monotonic())
         if found is not None:
             seconds, during = found
-            self._record.add(
-                Silent(time_s=time.time(), seconds=seconds, during=during, process=self._process())
-            )
+            does = self._process()
+            self._record.add(Silent(time_s=time.time(), seconds=seconds, during=during, process=does))
 
     def _process(self) -> str:
         """Return what the worker does, by its CPU time since this was asked last."""
@@ -349,10 +352,8 @@ class WorkerLife:
             )
 
     def _oom_kills_since(self) -> int:
-        now = self._count_oom_kills()
-        if now is None or self._oom_kills_before is None:
-            return 0
-        return now - self._oom_kills_before
+        now, before = self._count_oom_kills(), self._oom_kills_before
+        return 0 if now is None or before is None else now - before
 
     def _broken(self, cause: str) -> RankFailed:
         return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)

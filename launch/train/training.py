@@ -118,6 +118,8 @@ def train(
                     watching.append(ScaleWatch(report, emit))
                 if isinstance(step, TrainingStep):
                     watching.insert(0, step.drills)
+                if spec.rank:
+                    watching.append(absence_of(step, spec.rank, emit))
                 watching.append(_Saving(checkpoints, ends))
                 loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
                 loop.run()
@@ -154,6 +156,13 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
         return StrategyStep(model, spec, strategy)
     placement = place(model, spec)
     return TrainingStep(model, spec, placement, source_of(model, spec))
+
+
+def absence_of(step: Any, rank: int, emit: Emit) -> Observer:
+    """Return what reports that this host does not come to a step of the strategy of several hosts."""
+    from gputopo.launch.compare.multi_worker import Absence
+
+    return Absence(lambda: step.hosts.is_in_step, rank, emit)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from gputopo.values.run.events import (
     PhaseBegun,
     PlacementChecked,
     RankFailed,
+    Silent,
     encode_line,
 )
 
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
     def emit(event: Event) -> None:
         if spec.rank and isinstance(event, PlacementChecked):
             event = PhaseBegun(time_s=event.time_s, rank=spec.rank, phase=SERVING)
-        elif spec.rank and not isinstance(event, RankFailed):
+        elif spec.rank and not isinstance(event, RankFailed | Silent):
             return  # rank 0 reports what all hosts do
         data = encode_line(event)
         while data:

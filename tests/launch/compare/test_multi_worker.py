@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from gputopo.launch.data.make import Request, make
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
+from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest
-from gputopo.values.run.events import Device, Event, ModelBuilt, PlacementChecked, RankFailed, Step
+from gputopo.values.run.events import Device, Event, ModelBuilt, PlacementChecked, RankFailed, Silent, Step
 from tests.launch.train.hosts import spec_of, working
 from tests.launch.train.trained import USER
 from tests.launch.train.worker_process import run_worker, watched
@@ -162,3 +164,23 @@ def test_a_worker_that_is_killed_is_named_and_the_others_can_be_ended(tmp_path: 
     assert (code, failed.kind, failed.rank) == (3, "unreachable", 1)
     assert failed.cause == f"the worker of n1 (rank 1) at {endless.servers[1].address} is gone"
     assert "worker.log" in failed.remedy
+
+
+def test_a_host_that_does_not_come_to_a_step_reports_it_and_one_that_waits_in_it_does_not() -> None:
+    from gputopo.launch.compare.multi_worker import Absence  # loads TensorFlow
+
+    said: list[Event] = []
+    there = [False]
+    watch = Absence(lambda: there[0], 1, said.append)
+    end_s = time.monotonic()
+    watch.look(end_s + SIGN_S / 2)
+    there[0] = True
+    watch.look(end_s + 10 * SIGN_S)
+    assert said == []
+    there[0] = False
+    for _ in range(2):
+        watch.look(end_s + 10 * SIGN_S)
+    (silent,) = said
+    assert isinstance(silent, Silent)
+    assert (silent.rank, silent.process) == (1, "has not begun the next step")
+    assert silent.seconds == pytest.approx(10 * SIGN_S, rel=0.1)

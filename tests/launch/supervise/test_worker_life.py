@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.worker_life import Answer, Stage, answer, saves_something
-from gputopo.values.run.events import Event, Noticed, RankFailed
+from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed, Step
+from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 
 
@@ -65,3 +68,25 @@ def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(tm
         running.run(cpu_spec(), lambda _: ("sleep", "60"), record, log, (silent, others))
     assert [event.rank for event in events] == [1, 2]
     assert record.failure == failed
+
+
+def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end(tmp_path: Path) -> None:
+    events: list[Event] = []
+    spec = cpu_spec(lifecycle=Lifecycle(checkpoints="/c"))
+    there = RankFailed(time_s=1.0, rank=1, kind="interrupted", cause="Ctrl-C", remedy="", exit_code=130)
+    with contextlib.closing(EventQueue()) as others:
+
+        def seen(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, Step) and event.step == 1:
+                others.put(there)
+            elif isinstance(event, PhaseBegun):  # of the last step, and then of its checkpoint
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def command(events_fd: int) -> Sequence[str]:
+            return (sys.executable, "-I", misbehave.__file__, "does_not_end_as_asked", "-", str(events_fd))
+
+        with contextlib.closing(Record(None, seen)) as record, workers(os.environ) as running:
+            running.run(spec, command, record, tmp_path / "log", (others,))
+    assert [one.phase for one in events if isinstance(one, PhaseBegun)] == ["end", "checkpoint"]
+    assert record.failure == there
