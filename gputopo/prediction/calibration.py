@@ -36,7 +36,8 @@ _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 class Run(NamedTuple):
     """A run of several GPUs: what its prediction needs, and the seconds of its step as measured.
 
-    `cpus`: CPU sockets; `weights`, `gradients`: seconds a byte of the slowest link.
+    `cpus`: CPU sockets; `weights`, `gradients`: seconds a byte of the slowest link. `of_host`: of the towers,
+    on the host that has most; None: all.
     """
 
     model: Model
@@ -47,6 +48,7 @@ class Run(NamedTuple):
     weights: float
     gradients: float
     step_s: float
+    of_host: int | None = None
 
 
 def adjusted(program: Program, links: float, variables: float) -> Program:
@@ -117,7 +119,7 @@ def learn(
 
 def _error(program: Program, run: Run) -> float:
     """Return the logarithm of predicted over measured seconds."""
-    stepper = Stepper(run.model, program, run.towers, run.cpus)
+    stepper = Stepper(run.model, program, run.towers, run.cpus, run.of_host)
     step_s = run.compute_s + sum(stepper.predict(run.placing, run.compute_s, run.weights, run.gradients))
     return math.log(step_s / run.step_s)
 

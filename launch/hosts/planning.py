@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
+from gputopo.launch.hosts.earlier import Earlier, shown_by
 from gputopo.launch.hosts.gathering.messages import Joining
 from gputopo.launch.spec.device_names import host_names, rank_of_place
 from gputopo.launch.spec.run_spec import Server
@@ -24,6 +25,7 @@ from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, pla
 from gputopo.planner.hosts.network import Card, SavedNetwork, rates_of
 from gputopo.planner.hosts.words import fewer_hosts, gpus_of_hosts, scaling
 from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
+from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
@@ -58,12 +60,14 @@ def plan_hosts(
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
+    earlier: Earlier | None = None,
 ) -> Planned:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
     `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
-    host, unless their number is requested. `saved`: a measurement of the network between them. Raises
-    UsageError, NoPlanError, HardwareError.
+    host, unless their number is requested. `saved`: a measurement of the network between them; `earlier`:
+    runs of rank 0 with others, which count where they were over the chosen devices. Raises UsageError,
+    NoPlanError, HardwareError.
     """
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
@@ -86,7 +90,7 @@ def plan_hosts(
         interfaces = [_text(one, "interface") for one in taking]
         found = joint(targets, [_server(one) for one in taking], request, interfaces)
         if found.backend == "gpu":
-            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
+            found = replace(found, plan=_with_steps(found, targets, taking, request, saved, earlier))
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
     return Planned(found, _unequal(hosts, requests))
@@ -164,6 +168,7 @@ def _with_steps(
     hosts: Sequence[Joining],
     request: Request,
     saved: SavedNetwork | None,
+    earlier: Earlier | None,
 ) -> Plan:
     """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
 
@@ -175,7 +180,9 @@ def _with_steps(
         for own, one in zip(choice.hosts, targets, strict=True)
     ]
     cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
-    steps = joint_of(parts, request, rates_of(cards, saved))
+    rates = rates_of(cards, saved)
+    shown = None if earlier is None else shown_by(earlier, found.servers, parts, rates)
+    steps = joint_of(parts, request, rates, *(shown or ()))
     if (choice.ps_device or "").startswith(HOST_PS):
         rank_of_place(choice.ps_device or "", len(parts))
     if not isinstance(steps, Joint):
@@ -191,7 +198,7 @@ def _with_steps(
     faster = [one for one in compared if _speed(one) * (1 - SURE_MARGIN) > _speed(first)]
     chosen = max(faster, key=_speed, default=first)
     rest = sorted((one for one in (first, *compared) if one != chosen), key=_speed, reverse=True)
-    alone = targets[0].plan.choice
+    alone = targets[0].plan.choice if shown is None else _alone(parts[0], request, shown.figures[0])
     chosen = msgspec.structs.replace(
         chosen,
         reasons=(
@@ -205,6 +212,15 @@ def _with_steps(
     return msgspec.structs.replace(
         plan, choice=chosen, candidates=candidates, prediction=steps.prediction(candidates)
     )
+
+
+def _alone(part: Part, request: Request, figures: Sequence[Figure]) -> Candidate:
+    """Return the best of rank 0's GPUs alone, by the speeds that all hosts are predicted with."""
+    own = request_of(request, len(part.gpus), 0)
+    if isinstance(request.batch_size, tuple):
+        own = msgspec.structs.replace(own, batch_size=request.batch_size[: len(part.gpus)])
+    own = msgspec.structs.replace(own, gpus=part.gpus, exclude=())
+    return planner.plan(part.machine, own, history=figures, keep=1).choice
 
 
 def _speed(one: Candidate) -> float:

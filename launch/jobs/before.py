@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputopo.values.errors import GputopoError
 
 if TYPE_CHECKING:
+    from gputopo.launch.hosts.earlier import Earlier
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -46,34 +47,48 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     return Before((*speeds, *figures_by_marks(machine, here)), changed)
 
 
+def earlier_of_hosts(machine: "Machine | None", request: "Request") -> "Earlier | None":
+    """Return the latest runs of this machine with other hosts; None where none count in a prediction."""
+    from gputopo.launch.hosts.earlier import Earlier
+    from gputopo.launch.supervise.run_folder import past_results, runs_home
+
+    if machine is None or request.no_history or request.model is None or not request.predicts:
+        return None
+    past = past_results(runs_home(os.environ), of_hosts=True)
+    results = tuple(one.result for one in past if one.is_of(machine))
+    return Earlier(results, _workload_of) if results else None
+
+
 def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
-    """Return the latest runs on the machine of a target, latest first. `apart_from`: a run folder."""
+    """Return the latest runs on the machine of a target, latest first. `apart_from`: a run folder.
+
+    Of a target of several hosts the runs of its machine with others.
+    """
     from gputopo.launch.supervise.run_folder import past_results, runs_home
     from gputopo.runs.predicted.known import Past
 
     machine = _box(target)
     return [
         Past(one.result, one.folder.path.name)
-        for one in past_results(runs_home(os.environ))
+        for one in past_results(runs_home(os.environ), of_hosts=bool(target.others))
         if machine is not None and one.folder.path != apart_from and one.is_of(machine)
     ]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Known | None":
-    """Return what is known beside which a run is judged; None for a rehearsal, or CPUs of several hosts."""
-    machine = _box(target)
-    if target.others and spec.backend == "gpu":
-        from gputopo.runs.predicted.known import known_of_hosts
-
-        return known_of_hosts(spec.devices, [one.machine for one in (target, *target.others)])
-    if machine is None or target.others:
-        return None
+    """Return what is known beside which a run is judged; None for a rehearsal."""
     import msgspec
 
-    from gputopo.runs.predicted.known import known_before
+    from gputopo.runs.predicted.known import known_before, known_of_hosts
     from gputopo.values import schema
 
+    machine = _box(target)
+    if machine is None:
+        return None
     stored = msgspec.json.decode(schema.encode(spec))
+    if target.others:
+        machines = [one.machine for one in (target, *target.others)]
+        return known_of_hosts(stored, spec.devices, spec.batches, machines, target.plan, past)
     costs = _workload_of(spec.model)
     return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, costs)
 

@@ -183,16 +183,16 @@ def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str
             yield str(path), result
 
 
-def past_results(home: Path) -> Iterator["PastResult"]:
+def past_results(home: Path, *, of_hosts: bool = False) -> Iterator["PastResult"]:
     """Iterate over the latest runs, latest first, each followed by the first of its short runs or cells.
 
-    Without those of several hosts, which say nothing of this one.
+    Those of one host, which those of several say nothing of; `of_hosts`: those of several.
     """
     for path in _latest(home):
         short = (sorted((path / name).glob("*"))[:MAX_PAST_RUNS] for name in (AUTOTUNE, SCREEN, CELLS))
         for folder in (path, *chain.from_iterable(short)):
             result = _result_in(folder)
-            if result is not None and not result.of_several_hosts:
+            if result is not None and result.of_several_hosts == of_hosts:
                 yield PastResult(RunFolder(folder), result)
 
 

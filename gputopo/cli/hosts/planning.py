@@ -12,6 +12,7 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
+    from gputopo.launch.hosts.earlier import Earlier
     from gputopo.launch.hosts.gathering.messages import Joining
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -73,6 +74,7 @@ def plan_of_hosts(
 ) -> int:
     """Plan as one of several hosts; rank 0 plans for all and shows it. Raises GputopoError."""
     from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.jobs.before import earlier_of_hosts
     from gputopo.launch.spec.target import why_cpu
 
     asked = {"command": "plan", **asked}
@@ -90,9 +92,10 @@ def plan_of_hosts(
         joined = meeting.wait(hosts.join_timeout)
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in joined})
         meeting.end(End(exit_code=ExitCode.OK))
-    network = address_of_leader(list(joined.values()))
-    own = joining(allocation, brought, asked, resources=resources_of(brought, network))
-    show(planned([own, *(joined[rank] for rank in sorted(joined))], request).plan)
+    address = address_of_leader(list(joined.values()))
+    own = joining(allocation, brought, asked, resources=resources_of(brought, address))
+    earlier = earlier_of_hosts(brought, request)
+    show(planned([own, *(joined[rank] for rank in sorted(joined))], request, earlier).plan)
     return ExitCode.OK
 
 
@@ -116,8 +119,11 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
     return planned(hosts, request).plan
 
 
-def planned(hosts: "Sequence[Joining]", request: "Request") -> "Target":
-    """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it."""
+def planned(hosts: "Sequence[Joining]", request: "Request", earlier: "Earlier | None" = None) -> "Target":
+    """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
+
+    `earlier`: runs of this host with others.
+    """
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
     from gputopo.launch.spec.rules.hosts import OF_ONE_PROCESS
     from gputopo.values.run.all_reduce import parse
@@ -131,7 +137,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request") -> "Target":
     def own(request: "Request", *, cpu: bool) -> "Target":
         return target_alone(hosts[0], request, cpu=cpu)
 
-    found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request))
+    found = plan_hosts(hosts, request, own, saved=saved_network(hosts, request), earlier=earlier)
     asked = request.all_reduce
     if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(

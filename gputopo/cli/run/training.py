@@ -171,8 +171,7 @@ def _train_once(
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.runs.predicted.compare import with_prediction
 
-    past = () if target.others else past_of(target, folder.path)  # runs of one host say nothing of several
-    known = known_of(target, spec, past)
+    known = known_of(target, spec, past_of(target, folder.path))
     outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
     if meeting is not None:
         meeting.end(_end_of(outcome))

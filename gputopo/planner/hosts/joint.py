@@ -17,15 +17,17 @@ from gputopo.planner.hosts.network import rates_in_words
 from gputopo.planner.reasons import in_words
 from gputopo.planner.request import HOST_PS, SPREAD, Request
 from gputopo.prediction import step as steps
+from gputopo.prediction.calibration import Run, range_share
 from gputopo.prediction.links.flows import is_network
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
 from gputopo.prediction.links.paths import Paths, paths_of
+from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.step import Placing, Stepper
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.candidate import Candidate, VariableUpdate
-from gputopo.values.run.plan import SURE_MARGIN, Prediction, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Learned, Prediction, mode_name, runners_up
 
 # Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
 # thousands, and all but the default send more over the network.
@@ -70,8 +72,7 @@ class Joint:
 
     def candidate(self, candidate: Candidate) -> Candidate:
         """Return a candidate of these GPUs with its predicted step."""
-        placing, home = self._placing(candidate)
-        paths = joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
+        placing, paths = self._placed(candidate)
         step, alone = self._step(placing, paths), self._step(placing, without_limit(paths))
         examples, speeds = sum(self._batches), [basis.speeds[gpu] for basis, gpu in self._own]
         speed, slowest, program = examples / step.step_s, min(speeds), self._bases[0].program
@@ -79,9 +80,14 @@ class Joint:
             examples / self._step(placing, with_rates(paths, each)).step_s
             for each in ([rate.low for rate in self.rates], [rate.high for rate in self.rates])
         )
-        # Errors of the network, of the program and of the speed of one GPU are independent.
-        low = hypot(log(slow / speed), log(program.low), log(slowest.low / slowest.images_per_sec))
-        high = hypot(log(fast / speed), log(program.high), log(slowest.high / slowest.images_per_sec))
+        # Errors of the network, of the program and of the speed of one GPU are independent. Runs of this mode
+        # over the hosts have adjusted what links reach, those of the network among them.
+        learned = self._bases[0].learned
+        share = 1.0 if learned is None else range_share(learned, placing)
+        network = 0.0 if learned is not None and mode_name(*placing) in learned.range_shares else 1.0
+        of_one = slowest.images_per_sec
+        low = hypot(network * log(slow / speed), share * log(program.low), log(slowest.low / of_one))
+        high = hypot(network * log(fast / speed), share * log(program.high), log(slowest.high / of_one))
         by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
         if step.step_s > alone.step_s:
             both = (step.gradients_by, step.weights_by)
@@ -125,18 +131,39 @@ class Joint:
             single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
             margin=margin,
             tie=tie,
+            learned=basis.learned,
         )
+
+    def run(self, candidate: Candidate, compute_s: float, step_s: float) -> Run:
+        """Return a run of a candidate whose steps, and whose slowest GPU, took so long."""
+        placing, paths = self._placed(candidate)
+        stepper, towers = self._stepper(paths), range(len(self._own))
+        stages = stepper.stages(placing, self.groups) if placing.traffic == "groups" else None
+        (_, weights), (_, gradients) = steps.limits(paths, towers, placing, stages)
+        model, cpus, most = self._bases[0].model, paths.cpus, self._most
+        return Run(model, len(towers), cpus, compute_s, placing, weights, gradients, step_s, most)
 
     def of_first(self, hosts: int) -> "Joint":
         """Return the steps of the first of the hosts alone."""
         parts, towers = self.parts[:hosts], sum(len(part.gpus) for part in self.parts[:hosts])
         return Joint(parts, self._bases[:hosts], self.rates[:hosts], self._batches[:towers])
 
+    @property
+    def _most(self) -> int:
+        return max(len(part.gpus) for part in self.parts)
+
+    def _stepper(self, paths: Paths) -> Stepper:
+        basis = self._bases[0]
+        return Stepper(basis.model, basis.program, len(self._own), paths.cpus, of_host=self._most)
+
     def _step(self, placing: Placing, paths: Paths) -> steps.Prediction:
-        most = max(len(part.gpus) for part in self.parts)
-        basis, towers = self._bases[0], range(len(self._own))
-        stepper = Stepper(basis.model, basis.program, len(towers), paths.cpus, of_host=most)
-        return steps.predict(stepper, paths, towers, self.compute_s, placing, self.groups)
+        towers = range(len(self._own))
+        return steps.predict(self._stepper(paths), paths, towers, self.compute_s, placing, self.groups)
+
+    def _placed(self, candidate: Candidate) -> tuple[Placing, Paths]:
+        """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
+        placing, home = self._placing(candidate)
+        return placing, joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
 
     def _placing(self, candidate: Candidate) -> tuple[Placing, int]:
         """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
@@ -150,14 +177,21 @@ class Joint:
 
 
 def joint_of(
-    parts: Sequence[Part], request: Request, rates: Sequence[NetworkRate] | str
+    parts: Sequence[Part],
+    request: Request,
+    rates: Sequence[NetworkRate] | str,
+    history: Sequence[Sequence[Figure]] = (),
+    learned: Learned | None = None,
 ) -> Joint | str | None:
-    """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for."""
+    """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for.
+
+    `history`: of each host, by earlier runs over all of them; `learned`: what these changed in the constants.
+    """
     bases: list[Basis] = []
-    for part in parts:
+    for part, figures in zip(parts, history or [()] * len(parts), strict=True):
         own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
         own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
-        basis = basis_of(part.machine, own, (), None)
+        basis = basis_of(part.machine, own, figures, learned)
         if not isinstance(basis, Basis):
             return None if basis is None else f"{part.name}: {basis}"
         bases.append(basis)

@@ -1,12 +1,15 @@
 """What is known before a run, beside which it is judged: earlier runs, predicted or published speeds. Pure.
 
-The expected speed is that of earlier runs of the same job on the same GPUs of this machine; else the one that
-the plan predicts; else published ones of as many GPUs of the same model with the same job.
+The expected speed is that of earlier runs of the same job on the same GPUs, of this machine or of the same
+hosts; else the one that the plan predicts; else, on one host, published ones of as many GPUs of the same
+model with the same job.
 """
 
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gputopo.findings import find
 from gputopo.findings.links.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
@@ -16,6 +19,7 @@ from gputopo.prediction.one_gpu.speeds import SAME_RUN, past_speeds, single_gpu_
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.runs.predicted.past import MAX_UNCERTAINTY, why_unpredicted
+from gputopo.runs.predicted.together import together
 from gputopo.values.machine import Machine, NicPort
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device, gpu_key
@@ -50,12 +54,15 @@ _SAME = (
 # What decides how fast one GPU is alone.
 _SAME_ALONE = ("model", "task", "method", "strategy", "precision", "data", "data_format")
 
+_HERE = "this machine"
+_NO_SPEED = "the plan predicts no speed"
+
 # Rules that explain a slow network.
 _OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ERRORS))
 
 
 class Past(NamedTuple):
-    """An earlier run on this machine. `name`: of its folder."""
+    """An earlier run on this machine, or of this and other hosts. `name`: of its folder."""
 
     result: Result
     name: str
@@ -77,9 +84,9 @@ def known_before(
     uses_past = not (spec.get("asked") or {}).get("no_history")
     past = past if uses_past else ()
     if spec.get("backend") == "cpu":  # what CPU devices reach is neither predicted nor published
-        return Known(expected=_of_earlier_runs(spec, past))
+        return Known(expected=_of_earlier_runs(spec, past, _HERE))
     expected = (
-        _of_earlier_runs(spec, past)
+        _of_earlier_runs(spec, past, _HERE)
         or _of_the_plan(spec, plan, batches)
         or _of_others(spec, devices, batches)
     )
@@ -92,8 +99,31 @@ def known_before(
     )
 
 
-def known_of_hosts(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
-    """Return what is known of a run over several hosts, by rank: of its machines, and not of its speed."""
+def known_of_hosts(
+    spec: Mapping[str, Any],
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    machines: Sequence[Machine | None],
+    plan: Plan,
+    past: Sequence[Past],
+) -> Known:
+    """Return what is known of a run over several hosts, whose machines are given by rank; see `known_before`.
+
+    `past`: runs of this host with others, latest first.
+    """
+    uses_past = not (spec.get("asked") or {}).get("no_history")
+    expected = _of_earlier_runs(spec, past if uses_past else (), "these hosts")
+    if spec.get("backend") == "cpu":
+        return Known(expected=expected)
+    expected = expected or _of_the_plan(spec, plan, batches)
+    why = why_unpredicted(spec) or _NO_SPEED
+    unexpected = f"there is no earlier run of this job on these devices of these hosts, and {why}"
+    found = known_of_machines(devices, machines)
+    return msgspec.structs.replace(found, expected=expected, unexpected=None if expected else unexpected)
+
+
+def known_of_machines(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
+    """Return what is known of the machines of several hosts, by rank."""
     sharing: dict[int, tuple[int, ...]] = {}
     memory_mib: dict[str, int] = {}
     for rank, machine in enumerate(machines):
@@ -145,7 +175,7 @@ def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
     }
 
 
-def _of_earlier_runs(spec: Mapping[str, Any], past: Sequence[Past]) -> Expected | None:
+def _of_earlier_runs(spec: Mapping[str, Any], past: Sequence[Past], where: str) -> Expected | None:
     rates = [
         one.result.throughput.median
         for one in past
@@ -157,7 +187,7 @@ def _of_earlier_runs(spec: Mapping[str, Any], past: Sequence[Past]) -> Expected 
     runs = "an earlier run" if len(rates) == 1 else f"the median of {len(rates)} earlier runs"
     differ = SAME_CPU_RUN if spec.get("backend") == "cpu" else SAME_RUN
     low, high = min(*rates, (1 - differ) * rate), max(*rates, (1 + differ) * rate)
-    return Expected(images_per_sec=rate, low=low, high=high, source=f"{runs} of this job on this machine")
+    return Expected(images_per_sec=rate, low=low, high=high, source=f"{runs} of this job on {where}")
 
 
 def _counts(result: Result) -> bool:
@@ -175,7 +205,7 @@ def _job(spec: Mapping[str, Any]) -> tuple[object, ...]:
     ]
     optimization = spec.get("optimization")
     optimizer = optimization.get("optimizer") if isinstance(optimization, Mapping) else None
-    return (*(spec.get(name) for name in _SAME), devices, optimizer)
+    return (*(spec.get(name) for name in _SAME), devices, optimizer, together(spec))
 
 
 def _of_the_plan(spec: Mapping[str, Any], plan: Plan, batches: Sequence[int]) -> Expected | None:
@@ -232,7 +262,7 @@ def _model(name: str | None) -> str | None:
 
 
 def _why_not(spec: Mapping[str, Any]) -> str:
-    why = why_unpredicted(spec) or "the plan predicts no speed"
+    why = why_unpredicted(spec) or _NO_SPEED
     return f"there is no earlier run of this job on this machine, {why}, and no figure of it was published"
 
 

@@ -41,7 +41,8 @@ MAX_UNSTEADY = 0.25
 class Job(NamedTuple):
     """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower.
 
-    `groups`: of towers, of a hierarchical reduction.
+    `gpus`: indices in their machine, of several hosts each in its own. `groups`: of towers, of a hierarchical
+    reduction.
     """
 
     model: str
@@ -63,6 +64,7 @@ class PastRun(NamedTuple):
 class _Device(msgspec.Struct, frozen=True):
     gpu: int | None
     tower: int
+    device: str
 
 
 class _Precision(msgspec.Struct, frozen=True):
@@ -99,9 +101,15 @@ class _Spec(msgspec.Struct, frozen=True):
         """Return where the variables were: on a GPU by its index in the machine."""
         place = "gpu:spread" if self.exchange.ps_spread else None
         if self.ps_device is not None:
-            places = {f"/GPU:{one.tower}": f"gpu:{one.gpu}" for one in self.devices}
+            places = {one.device: f"gpu:{one.gpu}" for one in self.devices}
             place = places.get(self.ps_device, "cpu")
         return Placing(self.variable_update, place, self.all_reduce)
+
+    @property
+    def is_on_first_host(self) -> bool:
+        """Whether variables that are in one place are on the first host, or the only one."""
+        task = "" if self.ps_device is None else self.ps_device.partition("/task:")[2]
+        return task.partition("/")[0] in ("", "0")
 
 
 def learned(
@@ -131,7 +139,7 @@ def past_run(result: Result) -> PastRun | None:
     speed, spec = result.throughput, _spec(result.spec)
     if spec is None or why_unpredicted(result.spec) is not None or speed is None:
         return None
-    if len(spec.devices) < 2 or spec.variable_update == "independent":
+    if len(spec.devices) < 2 or spec.variable_update == "independent" or not spec.is_on_first_host:
         return None
     if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
         return None
@@ -211,7 +219,7 @@ def _runs(
         workload = workload_of(job.model)
         if workload is None or not set(job.gpus) <= paths.hosts.keys():
             continue
-        compute_s = _alone(machine, job, workload, figures) or _by_marks(program, runs)
+        compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
         if compute_s is None:
             continue
         model = model_of(workload)
@@ -248,7 +256,7 @@ def _alone(machine: Machine, job: Job, workload: Workload, figures: Sequence[Fig
     return max(seconds)
 
 
-def _by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
+def by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
     """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks."""
     found = [
         max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks

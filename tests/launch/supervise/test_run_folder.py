@@ -310,6 +310,7 @@ def test_a_run_of_several_hosts_says_nothing_of_one(tmp_path: Path) -> None:
     schema.write(several / "result.json", msgspec.structs.replace(RESULT, devices=rows))
     alone = past_run(tmp_path, "20260101-000000-a-1")
     assert [one.folder.path for one in past_results(tmp_path)] == [alone]
+    assert [one.folder.path for one in past_results(tmp_path, of_hosts=True)] == [several]
 
 
 def test_a_past_run_is_of_this_machine_by_its_gpus_and_their_slots(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_ctrl_c_to_all_hosts_that_another_one_reports_first_lets_the_step_end(
     events: list[Event] = []
     spec = cpu_spec(lifecycle=Lifecycle(checkpoints="/c"))
     there = RankFailed(time_s=1.0, rank=1, kind="interrupted", cause="Ctrl-C", remedy="", exit_code=130)
-    with contextlib.closing(EventQueue()) as others:
+    with contextlib.closing(EventQueue[Event]()) as others:
 
         def seen(event: Event) -> None:
             events.append(event)

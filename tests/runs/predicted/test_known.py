@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.runs.predicted.known import Past, alone_of_run, known_before, known_of_hosts
+from gputopo.runs.predicted.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine, Nic, NicPort
 from gputopo.values.run.candidate import Candidate
@@ -111,11 +111,61 @@ def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
         msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
     ))  # fmt: skip
     devices = on_hosts(gpu_devices(1), gpu_devices(2))
-    found = known_of_hosts(devices, [None, full])
+    found = known_of_machines(devices, [None, full])
     assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
     assert found.sharing == {1: (2,), 2: (1,)}
-    assert found.expected is None
-    assert known_of_hosts(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+    assert known_of_machines(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+
+
+def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
+    own = run_on_hosts()
+    devices = [row.device for row in own.devices]
+    runs = [Past(one, "earlier") for one in past]
+    spec = {**own.spec, **changed}
+    return known_of_hosts(spec, devices, (BATCH, BATCH), [MACHINE, None], plan, runs)
+
+
+def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
+    """A run of a GPU of n1 and one of n2."""
+    devices = on_hosts(gpu_devices(1), [msgspec.structs.replace(gpu_devices(1)[0], gpu=gpu)])
+    whole = run(MACHINE, "vgg16")
+    servers = [{"host": "n1", "address": "10.0.0.1:40000"}, {"host": "n2", "address": address}]
+    spec = {**whole.spec, "servers": servers, "devices": msgspec.to_builtins(devices)}
+    rows = [msgspec.structs.replace(row, device=one) for row, one in zip(whole.devices, devices, strict=True)]
+    return msgspec.structs.replace(whole, spec={**spec, **changed}, devices=tuple(rows))
+
+
+def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() -> None:
+    past = run_on_hosts(address="10.0.0.2:51007")  # ports are others each time
+    expected = of_hosts(past).expected
+    assert expected is not None
+    assert past.throughput is not None
+    assert expected.source == "an earlier run of this job on these hosts"
+    assert expected.images_per_sec == past.throughput.median
+    assert of_hosts(past, backend="cpu").expected is None, "that was on GPUs"
+    on_cpu = run_on_hosts(backend="cpu")
+    found = of_hosts(on_cpu, backend="cpu")
+    assert found.expected is not None
+    assert found == Known(expected=found.expected)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run_on_hosts(address="10.0.0.3:40001"),
+        run_on_hosts(gpu=1),
+        run_on_hosts(batch_size=32),
+        run(MACHINE, "vgg16"),
+    ],
+    ids=["another network", "another GPU", "another batch", "one host"],
+)
+def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
+    expected = of_hosts(other).expected
+    assert expected is not None
+    assert expected.source == "predicted by the plan"
+    assert of_hosts(other, plan=UNPREDICTED).unexpected == (
+        "there is no earlier run of this job on these devices of these hosts, and the plan predicts no speed"
+    )
 
 
 def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
@@ -128,10 +178,12 @@ def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
 
     devices = on_hosts(*[gpu_devices(1)] * 4)
     like = [with_port(100), with_port(100)]
-    assert known_of_hosts(devices, [*like, with_port(100), None]).networks == {}
-    slower = known_of_hosts(devices, [*like, with_port(25), None]).networks
+    assert known_of_machines(devices, [*like, with_port(100), None]).networks == {}
+    slower = known_of_machines(devices, [*like, with_port(25), None]).networks
     assert slower == {2: "its fastest port has 25 Gbit/s, those of the others 100"}
-    degraded = known_of_hosts(devices, [with_port(100), with_port(100), with_port(100, 200), None]).networks
+    degraded = known_of_machines(
+        devices, [with_port(100), with_port(100), with_port(100, 200), None]
+    ).networks
     assert list(degraded) == [2]
     assert "mlx5_0" in degraded[2]
     assert "200" in degraded[2]

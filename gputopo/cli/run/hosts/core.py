@@ -145,6 +145,7 @@ def joint_target(
     `strategy`: of tf.distribute, None: none.
     """
     from gputopo.launch.hosts.planning import plan_hosts
+    from gputopo.launch.jobs.before import earlier_of_hosts
     from gputopo.launch.jobs.claims import choose_and_claim
     from gputopo.launch.spec.strategy_names import cpu_devices_of
     from gputopo.launch.spec.target import target_of
@@ -175,6 +176,7 @@ def joint_target(
         cpu_devices=cpu_devices_of(strategy),
         require_gpu=options.require_gpu,
         saved=saved_network(hosts, wanted),
+        earlier=earlier_of_hosts(joined[0].machine, wanted),
     )
     for line in (*planned.says, *planned.target.plan.warnings):
         note(line)

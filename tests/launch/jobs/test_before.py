@@ -1,0 +1,67 @@
+"""Which earlier runs are read for a plan, or a run, of several hosts."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.launch.hosts.planning import plan_hosts, target_alone
+from gputopo.launch.jobs.before import earlier_of_hosts, known_of, past_of
+from gputopo.launch.spec.prepare import spec_of
+from gputopo.launch.spec.target import Target
+from gputopo.planner.request import Request
+from gputopo.topology.identities import without_identities
+from gputopo.values import schema
+from gputopo.values.machine import Machine
+from gputopo.values.run.result import DeviceResult, Result, Throughput
+from tests.launch.hosts.test_planning import brought
+
+HERE = read_bundled("7gforce-v2")
+ASKED = Request(model="resnet50")
+SPEED = Throughput(mean=100.0, uncertainty=0.1, jitter=1.0, median=100.0, total=100.0)
+
+
+def on_cpus() -> Target:
+    hosts = (brought("n1", HERE), brought("n2", HERE))
+    return plan_hosts(
+        hosts, ASKED, lambda request, cpu: target_alone(hosts[0], request, cpu=cpu), cpu=True
+    ).target
+
+
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """A run of this machine and another one that is in the data folder."""
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
+    spec = spec_of(on_cpus(), "resnet50")
+    found = Result(
+        status="complete",
+        exit_code=0,
+        spec=msgspec.json.decode(schema.encode(spec)),
+        backend="cpu",
+        throughput=SPEED,
+        devices=tuple(DeviceResult(device=one, batch_size=8) for one in spec.devices),
+    )
+    folder = tmp_path / "runs/20260101-000000-resnet50-1"
+    folder.mkdir(parents=True)
+    schema.write(folder / "result.json", found)
+    schema.write(folder / "machine.json", without_identities(HERE))
+    return found
+
+
+def test_runs_of_this_machine_with_others_are_read_for_a_plan_of_hosts(result: Result) -> None:
+    found = earlier_of_hosts(HERE, ASKED)
+    assert found is not None
+    assert found.results == (result,)
+    elsewhere = msgspec.structs.replace(HERE, gpus=HERE.gpus[1:])
+    assert earlier_of_hosts(elsewhere, ASKED) is None
+    assert earlier_of_hosts(HERE, msgspec.structs.replace(ASKED, no_history=True)) is None
+    assert earlier_of_hosts(None, ASKED) is None
+
+
+def test_a_run_over_hosts_is_judged_beside_those_over_the_same_ones(result: Result) -> None:
+    target = on_cpus()
+    known = known_of(target, spec_of(target, "resnet50"), past_of(target))
+    assert known is not None
+    assert known.expected is not None
+    assert known.expected.source == "an earlier run of this job on these hosts"
