@@ -57,13 +57,19 @@ def exchange_words(spec: Mapping[str, Any]) -> list[str]:
         words.append("asynchronous")
     if chunks := exchange.get("repacking"):
         words.append(f"gradients as {chunks} chunks")
-    if size := exchange.get("small_bytes"):
+    if (size := exchange.get("small_bytes")) and not _joins_by_default(spec):
         words.append(f"gradients up to {size} bytes joined, {exchange.get('small_group')} at a time")
     if exchange.get("transfer") == "fp16":
         words.append("gradients travel as float16")
     if (groups := exchange.get("groups")) and str(spec.get("all_reduce")) == "hierarchical":
         words.append(f"groups {' | '.join(','.join(map(str, group)) for group in groups)}")
     return words
+
+
+def _joins_by_default(spec: Mapping[str, Any]) -> bool:
+    """Whether small gradients are joined because they travel between hosts (`launch.spec.prepare`)."""
+    asked = spec.get("asked") or {}
+    return bool(spec.get("servers")) and "agg_small_grads_max_bytes" not in asked
 
 
 def data_words(spec: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision
+from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision, Server
 from gputopo.runs.ran import exchange_words, what_ran
 from tests.launch.specs import cpu_spec
 
@@ -63,6 +63,14 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
 def test_what_the_exchange_has_beside_the_plain_form_is_reported(exchange: Exchange, words: str) -> None:
     (reported,) = exchange_words(json_of(exchange=exchange))
     assert words in reported
+
+
+def test_between_hosts_small_gradients_are_joined_without_a_word_unless_it_was_asked_for() -> None:
+    servers = [Server(host=f"n{rank}", address=f"n{rank}:2222", cores=1) for rank in (0, 1)]
+    joined = Exchange(small_bytes=64)
+    assert exchange_words(json_of(servers=servers, exchange=joined)) == []
+    asked = {"agg_small_grads_max_bytes": "64"}
+    assert exchange_words(json_of(servers=servers, exchange=joined, asked=asked)) != []
 
 
 def test_groups_are_reported_where_they_are_used() -> None:

@@ -92,8 +92,8 @@ def plan_of_hosts(
         joined = meeting.wait(hosts.join_timeout)
         meeting.answer({rank: Unused(why="rank 0 has what was read of it") for rank in joined})
         meeting.end(End(exit_code=ExitCode.OK))
-    address = address_of_leader(list(joined.values()))
-    own = joining(allocation, brought, asked, resources=resources_of(brought, address))
+    network = address_of_leader(list(joined.values()))
+    own = joining(allocation, brought, asked, resources=resources_of(brought, network))
     earlier = earlier_of_hosts(brought, request)
     show(planned([own, *(joined[rank] for rank in sorted(joined))], request, earlier).plan)
     return ExitCode.OK
