@@ -305,13 +305,14 @@ def _supervised(
 
 
 def _end_of(outcome: Outcome) -> "End":
-    """Return what the other hosts are told of the end."""
+    """Return what the other hosts are told of the end: whose failure it is, too."""
     from gputopo.launch.hosts.gathering.messages import End
 
     failed = outcome.result.failure
     if failed is None:
         return End(exit_code=outcome.exit_code)
-    return End(exit_code=outcome.exit_code, cause=failed.cause, hint=failed.remedy)
+    cause = failed.cause if failed.rank else f"rank 0: {failed.cause}"
+    return End(exit_code=outcome.exit_code, cause=cause, hint=failed.remedy)
 
 
 def _print(result: "Result", printed: str) -> None:
