@@ -13,7 +13,6 @@ from gputopo.launch.spec.target import Target
 from gputopo.planner.request import Request
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
-from gputopo.values.machine import Machine
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from tests.launch.hosts.test_planning import brought
 
