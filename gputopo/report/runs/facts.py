@@ -249,6 +249,8 @@ def _files(result: Result) -> Iterator[Fact]:
         for device in traced.devices:
             name = place_name(device.device, (row.device for row in result.devices))
             yield Fact("", _device_times(name, device))
+        for says in traced.says:
+            yield Fact("", says)
 
 
 def _device_times(name: str, device: DeviceTimes) -> str:

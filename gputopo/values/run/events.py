@@ -53,7 +53,7 @@ class DeviceTimes(msgspec.Struct, frozen=True, kw_only=True):
     has no copy engines: its copy times are None.
     """
 
-    device: str  # "/GPU:0"; "/CPU:1"
+    device: str  # "/GPU:0"; "/CPU:1"; "/job:worker/task:2/device:GPU:0"
     tower: int | None = None
     compute_s: float | None = None
     to_device_s: float | None = None

@@ -47,17 +47,18 @@ class Span:
 
 
 def device_times(planes: Iterable[Any], devices: Sequence[Device]) -> tuple[DeviceTimes, ...]:
-    """Return what each device did, from an XSpace's planes: a GPU's own plane, the host's for CPU devices.
+    """Return what a host's devices did, from an XSpace's planes: a GPU's own, the host's for CPU devices.
 
-    A device that is not in the profile is left out.
+    `devices`: of that host. A device that is not in the profile is left out.
     """
     found = []
-    towers = {device.device: device.tower for device in devices}
+    gpus = {device.device.rpartition("GPU:")[2]: device for device in devices}
     for plane in planes:
         gpu = _GPU_PLANE.fullmatch(plane.name)
         if gpu:
-            name = f"/GPU:{gpu.group(1)}"
-            found.append(_of_gpu(plane, name, towers.get(name)))
+            known = gpus.get(gpu.group(1))
+            name = f"/GPU:{gpu.group(1)}" if known is None else known.device
+            found.append(_of_gpu(plane, name, None if known is None else known.tower))
         elif plane.name == "/host:CPU":
             found += _of_cpus(plane, [device for device in devices if "CPU" in device.device])
     return tuple(sorted(found, key=lambda times: (len(times.device), times.device)))  # /GPU:2 before /GPU:10

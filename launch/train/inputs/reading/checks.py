@@ -1,6 +1,6 @@
-"""What a host that reads does in Python: where a damaged file goes on, why a record is bad, its files.
+"""What a host does in Python for rank 0: where a damaged file goes on, why a record is bad, files, a trace.
 
-Pipelines of TensorFlow call it. An op finds a Python function in its own process alone, by a token.
+Ops of TensorFlow call it. An op finds a Python function in its own process alone, by a token.
 So the server of another host registers its `Checks` before it serves, and what rank 0 puts on that host calls
 them there.
 """
@@ -20,6 +20,7 @@ from gputopo.launch.data.folder import Subset
 from gputopo.launch.data.same_files import listed
 from gputopo.launch.data.tfrecords import Framing, walk, wrong_record
 from gputopo.launch.train.inputs.reading.bad_records import BadRecords, Found, Policy
+from gputopo.launch.train.lifecycle.profile import HostProfile
 
 Tensor = Any
 Answer = np.bool_ | np.int64 | bytes
@@ -112,11 +113,14 @@ class Checks:
 
     def __init__(self) -> None:
         self._newest = -1, Reading(BadRecords("skip"))
+        profile = HostProfile()
         self._of_host: dict[bytes, Callable[..., Answer]] = {
             b"begin": self._begin,
             b"files": _files,
             b"digest": digest,
             b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
+            b"trace": profile.begin,
+            b"traced": profile.end,
         }
 
     def begin(self, number: int, bad: BadRecords) -> None:

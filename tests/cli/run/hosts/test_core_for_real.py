@@ -54,7 +54,8 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
-    return Hosts(tmp_path_factory.mktemp("home"), "--num-gpus", "2", "--num-batches", "4").end()
+    home = tmp_path_factory.mktemp("home")
+    return Hosts(home, "--num-gpus", "2", "--num-batches", "4", "--trace", "2").end()
 
 
 def result_of(ended: list[tuple[int, str, str]]) -> dict[str, Any]:
@@ -79,6 +80,20 @@ def test_one_training_runs_over_both_hosts_and_rank_0_has_its_result(
     assert "its result is on rank 0" in trained[1][2]
 
 
+def test_a_trace_has_the_devices_of_all_hosts_and_a_file_of_each(
+    trained: list[tuple[int, str, str]],
+) -> None:
+    (traced,) = result_of(trained)["traces"]
+    assert (traced["steps"], traced["says"]) == ([2], [])
+    assert [(one["device"], one["tower"]) for one in traced["devices"]] == [
+        ("/job:worker/task:0/device:CPU:0", 0),
+        ("/job:worker/task:1/device:CPU:0", 1),
+    ]
+    assert all(one["compute_s"] > 0 and "MatMul" in " ".join(one["ops_s"]) for one in traced["devices"])
+    folders = {file.parent for file in Path(traced["path"]).rglob("*.xplane.pb")}
+    assert [len(list(folder.iterdir())) for folder in folders] == [2]
+
+
 def test_its_losses_are_those_of_one_host_with_as_many_devices(
     trained: list[tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -96,7 +111,7 @@ def test_its_losses_are_those_of_one_host_with_as_many_devices(
 @pytest.fixture(scope="module")
 def by_strategy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
     home = tmp_path_factory.mktemp("home")
-    return Hosts(home, "--strategy", "multi_worker_mirrored", "--num-batches", "4").end()
+    return Hosts(home, "--strategy", "multi_worker_mirrored", "--num-batches", "4", "--trace", "2").end()
 
 
 def test_tensorflows_strategy_of_several_hosts_trains_as_our_own_towers(
@@ -111,6 +126,7 @@ def test_tensorflows_strategy_of_several_hosts_trains_as_our_own_towers(
         assert other[loss] == pytest.approx(ours[loss], rel=1e-6)
     assert other["ran"]["trainer"] == "strategy multi_worker_mirrored"
     assert other["exchange"]["ms"] > 0
+    assert other["traces"][0]["says"] == ["The trace has the devices of rank 0 only."]
     assert "its result is on rank 0" in by_strategy[1][2]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.train.lifecycle.trace_reading import MAX_OPS, device_times, union_ps
 from gputopo.values.run.events import Device
+from tests.invented_runs import gpu_devices, on_hosts
 
 MS = 1_000_000_000  # picoseconds
 
@@ -201,6 +202,15 @@ def test_a_program_that_two_towers_run_is_distinguished_by_their_calls() -> None
 def test_ten_gpus_and_more_stand_in_their_order() -> None:
     planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (10, 2, 0)]
     assert [times.device for times in device_times(planes, GPUS)] == ["/GPU:0", "/GPU:2", "/GPU:10"]
+
+
+def test_gpus_of_a_host_among_several_have_the_names_and_towers_that_they_have_in_the_run() -> None:
+    own = on_hosts(gpu_devices(1), gpu_devices(2))[1:]
+    planes = [Plane(f"/device:GPU:{n}").add("Stream #1(Compute)", ("a", 0, 1)) for n in (0, 1)]
+    assert [(times.device, times.tower) for times in device_times(planes, own)] == [
+        ("/job:worker/task:1/device:GPU:0", 1),
+        ("/job:worker/task:1/device:GPU:1", 2),
+    ]
 
 
 def test_the_host_reports_nothing_of_gpus_and_what_is_not_traced_is_left_out() -> None:
