@@ -18,9 +18,9 @@ def is_of_samples(healthy: Machine, sick: Machine) -> bool:
     if any(getattr(healthy, name) != getattr(sick, name) for name in others):
         return False
     return len(healthy.gpus) == len(sick.gpus) and all(
-        path in PASSING or path in SETTINGS or facts_of(a).get(path) == facts_of(b).get(path)
-        for a, b in zip(healthy.gpus, sick.gpus, strict=True)
-        for path in facts_of(a).keys() | facts_of(b).keys()
+        path in PASSING or path in SETTINGS or a.get(path) == b.get(path)
+        for a, b in zip(map(facts_of, healthy.gpus), map(facts_of, sick.gpus), strict=True)
+        for path in a.keys() | b.keys()
     )
 
 

@@ -43,9 +43,9 @@ class Simulated:
 
 
 def losses(speeds: list[float], noise: float, disturbed: float = 0.0, budget_s: float = 600.0) -> list[float]:
-    """Return the share of the best speed that the winner of each of 300 races lacks."""
+    """Return the share of the best speed that the winner of each of 100 races lacks."""
     found = []
-    for seed in range(300):
+    for seed in range(100):
         winner = Simulated(speeds, noise, disturbed, seed).race(budget_s).leader
         assert winner is not None
         found.append(1 - speeds[winner] / max(speeds))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.data.make import Request, make
 from gputopo.launch.data.same_files import Listing, listed, require_same
 from gputopo.values.errors import ExitCode, InputError
 
@@ -58,10 +57,10 @@ def test_hosts_with_the_same_files_pass() -> None:
 
 
 def test_a_listing_has_the_files_of_one_subset_with_their_sizes(tmp_path: Path) -> None:
-    make(tmp_path / "data", Request(name="imagenet", count=8, side=16, files=2, classes=2))
-    found = listed(tmp_path / "data", "imagenet", "train")
-    assert found == Listing({path.name: path.stat().st_size for path in (tmp_path / "data").glob("train-*")})
-    assert len(found.sizes) == 2
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
+        (tmp_path / name).write_bytes(b"x" * len(name))
+    names = ("train-00000-of-00002", "train-00001-of-00002")
+    assert listed(tmp_path, "imagenet", "train") == Listing({name: len(name) for name in names})
 
 
 def test_a_listing_of_a_folder_that_cannot_be_used_has_the_reason(tmp_path: Path) -> None:

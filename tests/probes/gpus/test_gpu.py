@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from functools import cache
 
 import pytest
 
@@ -142,6 +143,11 @@ def read_one(scenario: Scenario = FOUR) -> Machine:
     return read(FakeNvml(scenario))
 
 
+@cache
+def read_whole() -> Machine:
+    return read_one()
+
+
 def test_every_call_about_a_gpu_is_in_the_table_of_costs() -> None:
     fake = FakeNvml(FOUR)
     read(fake)
@@ -151,7 +157,7 @@ def test_every_call_about_a_gpu_is_in_the_table_of_costs() -> None:
 
 @pytest.mark.parametrize("call", COSTS)
 def test_a_refused_call_costs_only_its_own_fact(call: str) -> None:
-    before = read_one()
+    before = read_whole()
     fake = FakeNvml(FOUR)
     fake.refuse(call, UNKNOWN_ERROR, gpu=0)
     after = read(fake)

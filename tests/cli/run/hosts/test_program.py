@@ -1,18 +1,21 @@
 """`gputopo run -- PROGRAM` on two hosts: launchers on this host's loopback, each on a machine of the kit."""
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from gputopo.launch.jobs.hosts.serving import free_port
+from tests.kit import commands
+from tests.kit.forks import Program
 
 SHOWS = "import json, os; print(json.dumps(dict(os.environ)))"
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -22,44 +25,30 @@ class Hosts:
     """Launchers of one program by rank, each with a home, and so claims, of its own."""
 
     def __init__(
-        self, home: Path, *options: str, program: tuple[str, ...], config: str = "", **environ: str
+        self, home: Path, left: ExitStack, *options: str, program: tuple[str, ...], config: str = ""
     ) -> None:
         """`config`: TF_CONFIG, with RANK for the index; without, the hosts are given by options."""
         self.home = home
+        self.launchers: list[tuple[Program, IO[str], IO[str]]] = []  # with stdout and stderr
         hosts = f"localhost:{free_port()},localhost"
-        common = {name: text for name, text in os.environ.items() if name not in NAMES} | environ
-        named = [() if config else ("--hosts", hosts, "--node-rank", str(rank)) for rank in range(2)]
-        self.launchers = [
-            subprocess.Popen(
-                (
-                    *(sys.executable, "-m", "tests.kit.command", "four", "--", "run", *options),
-                    *(*named[rank], "--", *program),
-                ),
-                env={
-                    **common,
-                    "GPUTOPO_HOME": str(home / str(rank)),
-                    **({"TF_CONFIG": config.replace('"RANK"', str(rank))} if config else {}),
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
+        for rank in range(2):
+            named = () if config else ("--hosts", hosts, "--node-rank", str(rank))
+            environ = {"GPUTOPO_HOME": str(home / str(rank))}
+            if config:
+                environ["TF_CONFIG"] = config.replace('"RANK"', str(rank))
+            reading, writing = os.pipe()
+            words = ("-m", "tests.kit.command", "four", "--", "run", *options, *named, "--", *program)
+            launcher, err = left.enter_context(commands.started(*words, out=writing, **environ))
+            os.close(writing)
+            self.launchers.append((launcher, left.enter_context(os.fdopen(reading)), err))
 
     def begun(self) -> None:
         """Wait until both programs have printed a line."""
-        for one in self.launchers:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "begun\n"
+        assert [out.readline() for _, out, _ in self.launchers] == ["begun\n"] * 2
 
     def ended(self) -> list[tuple[int, str, str]]:
         """Return exit code, stdout and stderr of each."""
-        found = []
-        for one in self.launchers:
-            out, err = one.communicate(timeout=120)
-            found.append((one.returncode, out, err))
-        return found
+        return [(program.wait(120), out.read(), err.read()) for program, out, err in self.launchers]
 
     def result(self, rank: int = 0) -> dict[str, Any]:
         """Return the result of a host."""
@@ -72,18 +61,12 @@ Started = Callable[..., Hosts]
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Started]:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     """Starts them; at the end none is left."""
-    with contextlib.ExitStack() as left:
-
-        def started(*options: str, program: tuple[str, ...], config: str = "", **environ: str) -> Hosts:
-            found = Hosts(tmp_path, *options, program=program, config=config, **environ)
-            for one in found.launchers:
-                left.callback(one.wait)
-                left.callback(one.kill)
-            return found
-
-        yield started
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    with ExitStack() as left:
+        yield partial(Hosts, tmp_path, left)
 
 
 def test_each_host_runs_the_program_on_its_share_and_knows_the_others(hosts: Started) -> None:
@@ -134,9 +117,11 @@ def _gpus(printed: str, rank: int) -> list[int]:
     return [int(gpu) for gpu in last.partition(" GPU ")[2].split(", ")]
 
 
-def test_what_is_set_stands(hosts: Started) -> None:
+def test_what_is_set_stands(hosts: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"NCCL_SOCKET_IFNAME": "eth7", "MASTER_PORT": "1999", "MASTER_ADDR": "localhost"}
-    ended = hosts("--gpus", "1", program=(sys.executable, "-c", SHOWS), **given).ended()
+    for name, text in given.items():
+        monkeypatch.setenv(name, text)
+    ended = hosts("--gpus", "1", program=(sys.executable, "-c", SHOWS)).ended()
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert all(given.items() <= json.loads(out).items() for _, out, _ in ended)
 
@@ -212,28 +197,18 @@ def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Star
 def test_a_signal_to_one_host_ends_the_program_everywhere(hosts: Started) -> None:
     run = hosts("--num-gpus", "8", program=("sh", "-c", "echo begun; exec sleep 600"))
     run.begun()
-    run.launchers[1].send_signal(signal.SIGTERM)
+    os.kill(run.launchers[1][0].pid, signal.SIGTERM)
     ended = run.ended()
     assert [code for code, _, _ in ended] == [143, 143], ended
     assert "host localhost (rank 1): sh was stopped by SIGTERM" in ended[0][2]
     assert run.result()["status"] == "interrupted"
 
 
-def test_hosts_that_were_asked_for_other_gpus_do_not_run(hosts: Started, tmp_path: Path) -> None:
-    port = free_port()
-    words = ("--hosts", f"localhost:{port},localhost", "--join-timeout", "20")
-    command = (sys.executable, "-m", "tests.kit.command", "four", "--", "run", *words)
-    environ = {**os.environ, "GPUTOPO_HOME": str(tmp_path)}
-    asked = (("--num-gpus", "8"), ("--num-gpus", "4"))
-    both = [
-        subprocess.Popen(
-            (*command, *asked[rank], "--node-rank", str(rank), "--", "true"),
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [one.communicate(timeout=60)[1] for one in both]
+def test_hosts_that_were_asked_for_other_gpus_do_not_run() -> None:
+    hosts = f"localhost:{free_port()},localhost"
+    command = ("-m", "tests.kit.command", "four", "--", "run", "--hosts", hosts, "--join-timeout", "20")
+    asked = (("--num-gpus", "8", "--node-rank", "0"), ("--num-gpus", "4", "--node-rank", "1"))
+    with ThreadPoolExecutor() as pool:
+        both = [*pool.map(lambda own: commands.run(*command, *own, "--", "true"), asked)]
     assert [one.returncode for one in both] == [3, 2]
-    assert "--num-gpus is 4 on localhost (rank 1), 8 on rank 0" in said[1]
+    assert "--num-gpus is 4 on localhost (rank 1), 8 on rank 0" in both[1].stderr
