@@ -21,6 +21,13 @@ NIC_COUNT = Rule(
     title="host with fewer or more network cards than like hosts",
     remedy="See whether lspci lists the card on the host that lacks it, and reseat it.",
 )
+RAILS = Rule(
+    "fleet.rails",
+    title="host with its RDMA devices in another order than like hosts",
+    remedy="Give RDMA devices names by their PCI address, alike on all hosts (udev rules of rdma-core), or "
+    "start the host again. NCCL joins the cards of hosts in the order of their devices, so that this host "
+    "sends to other switches where each rail has its own.",
+)
 DIFFERS = Rule(
     "fleet.differs",
     title="host with facts that differ from those of like hosts",
@@ -38,4 +45,4 @@ NOT_READ = Rule(
     remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
     severities=("info",),
 )
-RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ)
+RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, RAILS, DIFFERS, SPLIT, NOT_READ)

@@ -11,6 +11,7 @@ from gputopo.findings.majority import majority
 from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
 from gputopo.fleet.facts import Device, HostFacts, Known, facts_of_host
 from gputopo.fleet.kinds import HostReading, Kind, kinds
+from gputopo.fleet.rails import rails_of
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import GputopoError
 from gputopo.values.fact_path import GROUPS
@@ -132,6 +133,7 @@ class _Comparison:
         yield from self._counts(
             fleet.NIC_COUNT, "network card", {name: dict(host.nics) for name, host in self.hosts.items()}
         )
+        yield from self._rails()
         yield from self._facts()
         yield from self._not_read()
         for name, each in self.found.items():
@@ -196,6 +198,33 @@ class _Comparison:
                 lacking = [name for name, each in devices.items() if place not in each]
                 words.append(f"{word} at {place} is missing on {_some(lacking)}")
             yield _split(list(devices), MACHINE, _several(words), {"counts": counts, "places": sorted(split)})
+
+    def _rails(self) -> Iterator[HostFinding]:
+        """Find hosts whose RDMA devices count the same cards in another order than most do."""
+        rails = {name: devices for name, host in self.hosts.items() if (devices := rails_of(host.nics))}
+        found = majority({name: tuple(devices) for name, devices in rails.items()})
+        if found is None:
+            return
+        if found.common is None:
+            if len({frozenset(order) for order in found.odd.values()}) == 1:
+                orders: dict[str, list[str]] = {}
+                for name, order in found.odd.items():
+                    orders.setdefault(", ".join(order), []).append(name)
+                words = [f"{order} on {_some(names)}" for order, names in orders.items()]
+                says = f"cards in the order of their RDMA devices: {_several(words)}"
+                yield _split(list(rails), MACHINE, says, {"orders": orders})
+            return
+        for name, order in found.odd.items():
+            if {*order} != {*found.common}:  # cards are missing, or more
+                continue
+            words, evidence = [], {}
+            for (place, device), usual in zip(rails[name].items(), found.common, strict=True):
+                if place != usual:
+                    words.append(f"{device} is the card at {place} ({usual} on {_peers(found.others)})")
+                    evidence[device] = {"place": place, "peers": usual}
+            subject = Subject.of_nics(self.hosts[name].nics[one["place"]].index for one in evidence.values())
+            says = f"RDMA devices in another order: {_several(words)}"
+            yield _of((name,), fleet.RAILS, subject, says, evidence)
 
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""

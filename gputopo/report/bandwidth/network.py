@@ -1,6 +1,5 @@
 """The parts of a bandwidth report about the network between hosts: all pairs, or single transfers."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
@@ -9,6 +8,7 @@ from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
+from gputopo.values.natural import natural
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone
@@ -24,7 +24,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Part]:
         yield _transfers(found)
         return
     hosts = list(dict.fromkeys(_name(place) for one in found for place in (one.source, one.destination)))
-    hosts.sort(key=_natural)
+    hosts.sort(key=natural)
     yield _by_host(found, hosts)
     if len(hosts) <= _MAX_MATRIX:
         yield _matrix(found, hosts)
@@ -150,11 +150,6 @@ def _transfer(sample: Sample) -> str:
 def _number(value: float | None) -> str:
     """Return a rate or time; below 1 with three digits: 1 Gbit/s is 0.118 GB/s of payload."""
     return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts n2 before n10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _name(place: str) -> str:
