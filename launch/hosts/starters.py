@@ -159,7 +159,7 @@ def torch(environ: Environ) -> Claim | None:
     """Return the claim of RANK, WORLD_SIZE and MASTER_ADDR, as torchrun, PyTorchJob and scripts set them.
 
     Or PET_NNODES, PET_NODE_RANK of a TrainJob, which are torchrun's options. A rank without a size, or a size
-    without a rank, is not of this process. Raises nothing.
+    without a rank, is not of this process; a rank that is no number is one that is not known. Raises nothing.
     """
     tasks, nodes = _number(environ, "LOCAL_WORLD_SIZE"), _number(environ, "PET_NNODES")
     if tasks is None and nodes is not None and "PET_NODE_RANK" in environ:
@@ -174,7 +174,7 @@ def torch(environ: Environ) -> Claim | None:
     tasks = _number(environ, "LOCAL_SIZE") if tasks is None else tasks  # of DeepSpeed
     size, node = _number(environ, "WORLD_SIZE"), _number(environ, "NODE_RANK")
     rank = _number(environ, "RANK")
-    if size is None or (rank is None and node is None):
+    if size is None or not any(environ.get(name, "").strip() for name in ("RANK", "NODE_RANK")):
         return None
     if tasks is None:
         others = rank is not None and node is not None and rank != node

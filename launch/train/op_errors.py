@@ -20,7 +20,7 @@ _OP = re.compile(r"\s*\[Op:\w+\]$")
 # What gRPC adds to the error of a call to another host's process, and TensorFlow to one that it reports.
 _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
 _REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
-SEE_LOG = "see worker.log in the run's folder"
+SEE_LOG = "see worker.log in the run folder"
 
 
 def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:

@@ -54,12 +54,13 @@ def show_hosts_start(
     *,
     rehearsal_of: str | None = None,
     program: tuple[str, ...] = (),
+    may_lose: bool = False,
     spec_of: "Callable[[Target], RunSpec] | None" = None,
     folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
 ) -> int:
     """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, by its rules.
 
-    Raises UsageError, NoPlanError.
+    `may_lose`: the run goes on without a lost host. Raises UsageError, NoPlanError.
     """
     from gputopo.launch.spec.exports import kubernetes, starters
     from gputopo.launch.spec.exports.start import HostsStart
@@ -80,6 +81,12 @@ def show_hosts_start(
             f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
             "use --ps cpu, host:0 or gpu:spread",
         )
+    if may_lose and shape != "sbatch":
+        ends = "mpirun ends all ranks" if shape == "hostfile" else "Kubernetes ends all pods"
+        raise UsageError(
+            f"--min-hosts has no effect with --format {shape}: {ends} when one fails",
+            "leave --min-hosts out, or use --format sbatch",
+        )
     target = _joint(claim.size, request, machine, rehearsal_of, shape)
     spec = None if spec_of is None else spec_of(target)
     start = HostsStart(
@@ -91,6 +98,7 @@ def show_hosts_start(
         hosts=claim.hosts,
         program=program,
         folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
+        may_lose=may_lose,
     )
     texts: dict[str, Callable[[HostsStart], str]] = {
         "sbatch": starters.sbatch,

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -81,20 +82,29 @@ def joining(
 def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     """Return the address of this host, of rank 1 or above, on the network of rank 0.
 
-    Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
+    A name that is not known yet, as that of a pod which has not started, is tried for as long as rank 0 is
+    waited for. Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
     """
     from gputopo.launch.hosts.gathering.addresses import require_private
+    from gputopo.launch.hosts.gathering.patience import RETRY_S
     from gputopo.launch.jobs.hosts.serving import own_address
 
-    leader = allocation.leader
+    leader, address = allocation.leader, None
     assert leader.name is not None, "rank 0 has a name"
-    try:
-        address = own_address(leader.name, leader.port or PORT)
-    except (OSError, UnicodeError) as error:
-        raise HardwareError(
-            f"rank 0 is {leader.name}, which this host cannot find: {error}",
-            "name it by its IP address, or by a name that all hosts know",
-        ) from error
+    deadline_s, has_waited = time.monotonic() + hosts.join_timeout, False
+    while address is None:
+        try:
+            address = own_address(leader.name, leader.port or PORT)
+        except (OSError, UnicodeError) as error:
+            what = f"rank 0 is {leader.name}, which this host cannot find"
+            why = getattr(error, "strerror", None) or error
+            if isinstance(error, UnicodeError) or time.monotonic() >= deadline_s:
+                hint = "name it by its IP address, or by a name that all hosts know"
+                raise HardwareError(f"{what}: {why}", hint) from error
+            if not has_waited:
+                note(f"{what} yet: {why}; it is tried for {hosts.join_timeout:g} s")
+            has_waited = True
+            time.sleep(RETRY_S)
     require_private([address], allow_public=hosts.allow_public_address)
     return address
 

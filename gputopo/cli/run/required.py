@@ -24,17 +24,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
 
     if options.repeats > 1:
         _require_repeatable(spec)
-    if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
-        raise UsageError(
-            "--restart goes on from a checkpoint, and this run has none",
-            "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
-        )
-    if options.restart and spec.rank is not None:
-        raise UsageError(
-            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
-            "have to start again",
-            "leave --restart out; after a failure start all hosts again with --resume",
-        )
+    require_restartable(spec, options)
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
     require_numerics(spec, env.run_env(os.environ, target, spec))
@@ -53,6 +43,21 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     from gputopo.launch.models.source_check import require_there
 
     require_there(spec.model)
+
+
+def require_restartable(spec: "RunSpec", options: OutputOptions) -> None:
+    """Raise UsageError where a run is to start again after a failure, and cannot."""
+    if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
+        raise UsageError(
+            "--restart goes on from a checkpoint, and this run has none",
+            "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
+        )
+    if options.restart and spec.rank is not None:
+        raise UsageError(
+            f"--restart cannot be combined with --strategy {spec.strategy}: the workers of all hosts would "
+            "have to start again",
+            "leave --restart out; after a failure start all hosts again with --resume",
+        )
 
 
 def require_files_of(spec: "RunSpec") -> None:

@@ -174,7 +174,7 @@ def _train_once(
     known = known_of(target, spec, past_of(target, folder.path))
     outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
     if meeting is not None:
-        meeting.end(_end_of(outcome))
+        meeting.end(_end_of(outcome, spec))
 
     with signals.deferred():
         result = with_prediction(_judged(outcome.result, folder), target.plan)
@@ -304,14 +304,14 @@ def _supervised(
         )
 
 
-def _end_of(outcome: Outcome) -> "End":
-    """Return what the other hosts are told of the end: whose failure it is, too."""
+def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
+    """Return what the other hosts are told of the end: a failure with its host, rank 0 as well."""
     from gputopo.launch.hosts.gathering.messages import End
 
     failed = outcome.result.failure
     if failed is None:
         return End(exit_code=outcome.exit_code)
-    cause = failed.cause if failed.rank else f"rank 0: {failed.cause}"
+    cause = failed.cause if failed.rank else f"host {spec.servers[0].host} (rank 0): {failed.cause}"
     return End(exit_code=outcome.exit_code, cause=cause, hint=failed.remedy)
 
 

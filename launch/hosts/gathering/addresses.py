@@ -53,10 +53,16 @@ def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
     """Return where rank 0 may listen, best first, so that others who know it by this name reach it.
 
     That is each address of the name. A name other than localhost that means this host's loopback addresses
-    only (Debian's /etc/hosts has 127.0.1.1) has other addresses on other hosts: then it is all interfaces.
-    Raises UsageError for a name that is not known here, and for a public address that is not allowed.
+    only (Debian's /etc/hosts has 127.0.1.1) has other addresses on other hosts: then it is all interfaces, as
+    for a name of this host that is not known here, or not yet (of a pod, in the DNS of its cluster). Raises
+    UsageError for another name that is not known here, and for a public address that is not allowed.
     """
-    found = _resolve(name)
+    try:
+        found = _resolve(name)
+    except UsageError:
+        if _label(name) != _label(platform.node()):
+            raise
+        found = []
     if _is_own_alias(name, found):
         require_private(_own_addresses(), allow_public=allow_public)
         if socket.has_dualstack_ipv6():
@@ -93,6 +99,11 @@ def _resolve(name: str) -> list[Bindable]:
         ) from error
     places = [(family, str(address[0])) for family, _, _, _, address in found]
     return list(dict.fromkeys(one for one in places if one[0] in (socket.AF_INET, socket.AF_INET6)))
+
+
+def _label(name: str) -> str:
+    """Return the first label of a host's name, in which it does not depend on its domain."""
+    return name.lower().partition(".")[0]
 
 
 def _is_own_alias(name: str, found: Iterable[Bindable]) -> bool:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -24,6 +25,8 @@ from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.values import schema
 from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed
+
+_Event = TypeVar("_Event", bound=Event)
 
 _ENDED = "ended"  # kind of what ends a server when the run is over, or goes on with other servers
 # A server prints nothing while it serves, however long that is.
@@ -99,7 +102,8 @@ def serve(
             running.run(spec, partial(server_command, file, rank), record, log, sources)
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
-    return telling.end or End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+    own = failed if spec.rank is not None else _of_server(failed, spec.servers[rank].host, log)
+    return telling.end or End(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
 def _next(start: Start, file: Path) -> RunSpec:
@@ -109,8 +113,8 @@ def _next(start: Start, file: Path) -> RunSpec:
     return spec
 
 
-def _of_server(event: GuestEvent, host: str, log: Path) -> GuestEvent:
-    """Return the event of a server in words for rank 0, which has a worker and a log of its own."""
+def _of_server(event: _Event, host: str, log: Path) -> _Event:
+    """Return the event of a server in words that tell it from rank 0's worker, with its own log."""
     if not isinstance(event, RankFailed):
         return event
     cause = event.cause.replace("the worker", "its TensorFlow server")

@@ -14,6 +14,8 @@ from gputopo.launch.spec.exports.yaml_text import Noted, yaml_text
 
 _MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63 characters at most
 _JOB = "workers"
+# Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
+_JOIN = ("--join-timeout", "600")
 
 
 def jobset(start: HostsStart) -> str:
@@ -22,7 +24,7 @@ def jobset(start: HostsStart) -> str:
     container = {
         "name": "gputopo",
         "image": _image(start),
-        "command": _words(start.on_all_gpus("--num-hosts", str(start.size))),
+        "command": _words(start.on_all_gpus("--num-hosts", str(start.size), *_patience(start))),
         "env": [
             {"name": "JOBSET_NAME", "value": name},
             {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},
@@ -73,7 +75,7 @@ def trainjob(start: HostsStart) -> str:
                 },
                 "trainer": {
                     "image": _image(start),
-                    "command": _words(start.on_all_gpus()),
+                    "command": _words(start.on_all_gpus(*_patience(start))),
                     "numNodes": start.size,
                     "resourcesPerNode": _resources(start),
                 },
@@ -94,6 +96,11 @@ def _image(start: HostsStart) -> Noted:
 
 def _resources(start: HostsStart) -> dict[str, Any]:
     return {"limits": {"nvidia.com/gpu": len(start.gpus)}}
+
+
+def _patience(start: HostsStart) -> tuple[str, ...]:
+    """Return how long the pods wait for one another, unless that was asked for."""
+    return () if _JOIN[0] in start.words else _JOIN
 
 
 def _words(command: list[str]) -> list[str]:

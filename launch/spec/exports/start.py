@@ -11,6 +11,7 @@ class HostsStart(msgspec.Struct, frozen=True, kw_only=True):
     `hosts`: their names, empty where they are not known. `gpus`: those of each host that it takes, of the
     `has` that one has. `words`: options of `gputopo run` but for hosts and GPUs, with --model. `program`: of
     the user, empty for the core. `folder`: where it starts; `folders`: others that it reads or writes.
+    `may_lose`: it goes on without hosts that are lost.
     """
 
     size: int
@@ -21,6 +22,7 @@ class HostsStart(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostAddress, ...] = ()
     program: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    may_lose: bool = False
 
     @property
     def job_name(self) -> str:

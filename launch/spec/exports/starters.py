@@ -31,6 +31,7 @@ def sbatch(start: HostsStart) -> str:
         f"#SBATCH --gpus-per-node={start.has}",
         "#SBATCH --mem=0",
         *([f"#SBATCH --nodelist={fold(names)}"] if names else []),
+        *(["#SBATCH --no-kill"] if start.may_lose else []),
         "# Whole nodes: Slurm gives GPUs by number, and this run names those of its plan on each.",
         f"cd -- {shlex.quote(start.folder)} || exit",
         f"exec {shlex.join([*SRUN, *start.on_named_gpus()])}",

@@ -208,7 +208,7 @@ class FedSource:
         except FAILURES as error:
             raise InputError(
                 f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
-                "see worker.log in the run's folder",
+                "see worker.log in the run folder",
             ) from error
         fed = on_host(batch)
         self.waited_s = time.perf_counter() - began

@@ -224,7 +224,7 @@ class PipelineMaker:
         if known is not None:
             return known
         first = str(error).splitlines()[0]
-        return InputError(f"the input cannot be read: {first}", "see worker.log in the run's folder")
+        return InputError(f"the input cannot be read: {first}", "see worker.log in the run folder")
 
     def _take_reports(self, readers: Sequence["_Reader"]) -> None:
         """Add the bad records that other hosts found. Raises InputError if a file differs between hosts."""

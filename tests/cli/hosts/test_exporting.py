@@ -15,6 +15,7 @@ from tests.launch.spec.exports.reading import read_yaml
 
 PATTERN = ("run", "--from", "dgx1-p100", "--dry-run")
 PROGRAM = ["python", "a b.py", "--name=it's", "$HOME $(id) $$", "ü # x: y", "--", ""]
+LOSES = "--restart 1 --min-hosts 1 --checkpoints c"
 FORMATS = ["sbatch", "hostfile", "jobset", "trainjob"]
 
 
@@ -66,6 +67,22 @@ def test_a_batch_script_without_names_takes_any_nodes(call: Call) -> None:
     script = exported(call, "--num-hosts", "2", "--format", "sbatch")
     assert "nodelist" not in directives(script)
     assert "--gpus 0,1,2,3,4,5,6,7 " in script
+
+
+def test_a_job_that_may_lose_a_node_is_not_ended_with_it(call: Call) -> None:
+    words = (*PATTERN, "--model", "resnet50", "--num-hosts", "2", "--format", "sbatch")
+    assert "no-kill" in directives(call(*words, *LOSES.split()).out)
+    assert "no-kill" not in directives(call(*words).out)
+
+
+@pytest.mark.parametrize("shape", ["jobset", "trainjob"])
+def test_pods_wait_for_those_whose_nodes_still_pull_the_image(call: Call, shape: str) -> None:
+    command = exported(call, "--num-hosts", "2", "--format", shape)
+    assert '- "--join-timeout"' in command
+    assert '- "600"' in command
+    command = exported(call, "--num-hosts", "2", "--join-timeout", "90", "--format", shape)
+    assert '- "90.0"' in command
+    assert '- "600"' not in command
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -170,6 +187,14 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
         ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "is within one process", "hierarchical"),
         ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
+        ("--hosts a,b --min-hosts 1 --format sbatch", "--restart is 0", "add --restart N"),
+        (
+            "--hosts a,b --restart 2 --format sbatch",
+            "--restart goes on from a checkpoint",
+            "--checkpoints DIR",
+        ),
+        (f"--hosts a,b {LOSES} --format hostfile", "--min-hosts has no effect", "--format sbatch"),
+        (f"--num-hosts 2 {LOSES} --format jobset", "Kubernetes ends all pods", "--format sbatch"),
     ],
 )
 def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(

@@ -2,13 +2,20 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gputopo.cli.hosts.meeting import address_of
+from gputopo.launch.hosts.allocation import Allocation, HostAddress
+from gputopo.launch.hosts.gathering import patience
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.jobs.hosts import serving
 from gputopo.launch.jobs.hosts.serving import free_port
+from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import slurm_step
 
@@ -47,6 +54,29 @@ def test_a_host_of_another_command_does_not_take_part(call: Call, without_gpu: N
     assert guest.communicate(timeout=60)
     assert guest.returncode == 2
     assert json.loads(done.out)["unread"] == ["localhost (2)"]
+
+
+def test_a_rank_0_whose_name_is_not_known_yet_is_found_once_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[str | OSError] = [socket.gaierror(socket.EAI_NONAME, "Name or service not known")] * 3
+    answers.append("10.0.0.6")
+
+    def own_address(name: str, port: int) -> str:
+        found = answers.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    monkeypatch.setattr(serving, "own_address", own_address)
+    monkeypatch.setattr(patience, "RETRY_S", 0.0)
+    pods = Allocation(rank=1, hosts=(HostAddress("set-workers-0-0.set"), HostAddress(None)), source="JobSet")
+    assert address_of(pods, HostOptions()) == "10.0.0.6"
+    said = "cannot find yet: Name or service not known; it is tried for 60 s"
+    assert capsys.readouterr().err.count(said) == 1
+    answers.append(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    with pytest.raises(HardwareError, match=r"cannot find: Name or service not known$"):
+        address_of(pods, HostOptions(join_timeout=1e-9))
 
 
 def test_inspect_looks_for_other_hosts_only_where_it_is_asked_to(

@@ -194,7 +194,7 @@ def events_of(box: Box, seed: int) -> Iterator[Event]:
                         time_s=event.time_s,
                         kind="error",
                         cause="device kernel image is invalid: GPU is lost",
-                        remedy="see worker.log in the run's folder",
+                        remedy="see worker.log in the run folder",
                         exit_code=3,
                     )
 

@@ -282,6 +282,7 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, {"RANK": "1", "WORLD_SIZE": "2"}, "the host of rank 0 is not given", "--hosts LIST"),
         (SILENT, torchrun(2, 2), "rank 2 is outside the 2 hosts", "0 to 1"),
         (SILENT, {**slurm_step(), "SLURM_NODEID": ""}, "the rank of this one is not given", "--node-rank N"),
+        (SILENT, {**torchrun(), "RANK": "$PROCID"}, "the rank of this one is not given", "--node-rank N"),
         (SILENT, slurm_step("n[1-3]"), "has 2 hosts, and names 3: n[1-3]", "--hosts LIST"),
         (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
         (SILENT, JOBSET, "this is pod 1 of JobSet 'mnist'", "--num-hosts N"),

@@ -261,5 +261,5 @@ def test_an_op_that_fails_in_a_step_is_placed_in_the_users_code(tmp_path: Path) 
     assert failed.cause.endswith(
         ": return tf.gather(x, tf.cast(x[:, 0] * 0 + 99, tf.int32)) if training else x)"
     )
-    assert failed.remedy == "look at that line, or see worker.log in the run's folder"
+    assert failed.remedy == "look at that line, or see worker.log in the run folder"
     assert "Traceback" in stderr

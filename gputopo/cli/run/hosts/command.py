@@ -80,13 +80,20 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
 
 def _export(asked: Asked, command: Callable[..., int]) -> int:
     from gputopo.cli.hosts.exporting import show_hosts_start, words_of_hosts
+    from gputopo.cli.run.required import require_restartable
+    from gputopo.launch.jobs.restarting import require_losable
     from gputopo.launch.spec.target import rehearsal_name
 
+    options, shape = asked.options, asked.options.shape
+
     def of_core(target: "Target") -> "RunSpec":
-        return asked.spec_of(as_strategy_reduces(target, asked.typed))
+        spec = asked.spec_of(as_strategy_reduces(target, asked.typed))
+        require_restartable(spec, options)
+        if options.min_hosts is not None:
+            require_losable(spec, options.min_hosts, options.restart)
+        return spec
 
     _require_several(asked, is_exported=True)
-    shape = asked.options.shape
     typed = {**asked.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
     words = start.words_of(declared := parameters_of(command), typed)
     if asked.model is not None:
@@ -99,6 +106,7 @@ def _export(asked: Asked, command: Callable[..., int]) -> int:
         words,
         rehearsal_of=rehearsal_name(asked.sources),
         program=asked.program,
+        may_lose=options.min_hosts is not None,
         spec_of=None if asked.model is None else of_core,
         folders_of=start.folders_of,
     )

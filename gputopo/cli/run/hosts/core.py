@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.values.machine import Machine
+    from gputopo.values.machine import Gpu, Machine
 
 # Folders and files are rank 0's business, and the others may see them under other names.
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
@@ -203,7 +203,7 @@ def _take_part(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.gathering.messages import End, Start, Unused
+    from gputopo.launch.hosts.gathering.messages import Start, Unused
 
     try:
         address = address_of(allocation, hosts)
@@ -218,10 +218,7 @@ def _take_part(
     try:
         end = _served(reply, guest, bringing, machine, options)
     except GputopoError as error:
-        failed = End(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
-        with contextlib.suppress(GputopoError):  # rank 0 is gone
-            guest.tell([_failure(failed)])
-        end = failed
+        return failed_here(guest, error)
     if end.cause is None:
         note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
     else:
@@ -231,17 +228,39 @@ def _take_part(
     return end.exit_code
 
 
-def _failure(end: "End") -> RankFailed:
-    return RankFailed(
-        time_s=time.time(), kind="error", cause=end.cause or "", remedy=end.hint, exit_code=end.exit_code
+def failed_here(guest: "Guest", error: GputopoError) -> int:
+    """Print what keeps this host from its part after it has joined, report it, and return the exit code.
+
+    For rank 1 and above; it ends after rank 0.
+    """
+    show_error(error.what, error.hint)
+    failure = RankFailed(
+        time_s=time.time(),
+        kind="error",
+        cause=error.what,
+        remedy=error.hint,
+        exit_code=int(error.exit_code),
     )
+    with contextlib.suppress(GputopoError):  # rank 0 is gone
+        guest.tell([failure])
+    guest.outlast()
+    return int(error.exit_code)
+
+
+def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
+    """Claim GPUs of this host until `held` closes. Raises HardwareError where another run was quicker."""
+    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
+
+    try:
+        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+    except ClaimedError as error:
+        raise never_free() from error
 
 
 def _served(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
-    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
     from gputopo.launch.jobs.hosts.serving import own_spec, serve
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
@@ -263,10 +282,7 @@ def _served(
     )
     cards = [gpu for gpu in machine.gpus if gpu.index in gpus]
     with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(claimed(cards, claims_folder(os.environ), "gputopo run", on_problem=note))
-        except ClaimedError as error:
-            raise never_free() from error
+        claim(cards, held)
         return serve(
             spec,
             file,

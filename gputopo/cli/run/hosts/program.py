@@ -2,8 +2,7 @@
 
 import contextlib
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,13 @@ import msgspec
 from gputopo.cli.hosts.meeting import address_of, excuse, join, meeting_of
 from gputopo.cli.hosts.planning import address_of_leader
 from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.hosts.core import common, joining_run, joint_target, place_of
+from gputopo.cli.run.hosts.core import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.drive.agent import begun
 from gputopo.launch.hosts import cluster
 from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.options import HostOptions
-from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
 from gputopo.launch.jobs.hosts.program import Following, Leading
 from gputopo.launch.jobs.hosts.serving import free_port, own_address
 from gputopo.launch.recorded.recording import signals_blocked
@@ -32,14 +30,12 @@ from gputopo.launch.supervise.process.cpus import usable_cpus
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.option import listed
-from gputopo.values.run.events import RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.guest import Guest
     from gputopo.launch.hosts.gathering.messages import Joining, Reply
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.values.machine import Gpu, Machine
+    from gputopo.values.machine import Machine
 
 # Not "run": a program does not meet the hosts of a training by the core.
 _COMMAND = {"command": "run -- PROGRAM"}
@@ -202,37 +198,21 @@ def _follow(
         fail_on=None,
     )
     with contextlib.ExitStack() as held:
-        _claim(guest, [gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
+        try:
+            claim([gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
+            folder = make_folder(spec, part.plan, machine, own)
+        except GputopoError as error:
+            return failed_here(guest, error)
         to_stderr(f"gputopo: {where}.\n")
         code = run_recorded(
             program,
             _with(environment, part.cluster | _nccl(bringing.address, machine, spec)),
             spec,
             other_gpus(machine, spec),
-            make_folder(spec, part.plan, machine, own),
+            folder,
             own,
             partial(Following, guest, part.host, program[0]),
         )
     if not code:
         note(f"the run is over, exit code {code}: its result is on rank 0")
     return code
-
-
-def _claim(guest: "Guest", gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
-    """Claim this host's GPUs until `held` closes. Raises HardwareError, which rank 0 learns, too."""
-    try:
-        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
-    except ClaimedError as error:
-        refused = never_free()
-        guest.tell(
-            [
-                RankFailed(
-                    time_s=time.time(),
-                    kind="error",
-                    cause=refused.what,
-                    remedy=refused.hint,
-                    exit_code=int(refused.exit_code),
-                )
-            ]
-        )
-        raise refused from error

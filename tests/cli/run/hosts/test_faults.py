@@ -101,10 +101,9 @@ def test_a_rank_0_that_is_killed_is_named_and_nothing_is_left(hosts: Hosts) -> N
 
 def test_a_worker_of_rank_0_that_is_killed_is_the_reason_on_both_hosts(hosts: Hosts) -> None:
     first, second = hosts.start(0, worker="killed"), hosts.start(1)
-    for host in (first, second):
-        code, printed = host.ended()
-        assert code == 137
-        assert "the worker was ended by SIGKILL from outside" in printed
+    assert (first.ended()[0], second.ended()[0]) == (137, 137)
+    assert "\nkilled: the worker was ended by SIGKILL from outside" in first.seen
+    assert "gputopo: host localhost (rank 0): the worker was ended by SIGKILL" in second.seen
 
 
 def test_another_host_that_is_killed_is_named_and_nothing_is_left(hosts: Hosts) -> None:
@@ -127,7 +126,7 @@ def test_a_server_that_is_killed_is_reported_by_its_own_host_and_rank_0_reports_
     assert "Failed: host localhost (rank 1): its TensorFlow server was ended by SIGKILL" in " ".join(
         first.seen.split()
     )
-    assert "was ended by SIGKILL from outside" in second.seen
+    assert "gputopo: its TensorFlow server was ended by SIGKILL from outside" in second.seen
 
 
 def test_a_host_that_is_suspended_is_named_and_ends_when_it_goes_on(hosts: Hosts) -> None:
@@ -180,6 +179,14 @@ def test_a_full_disk_is_the_reason_on_both_hosts(hosts: Hosts, rank: int, disk_b
         assert host.ended()[0] == 3, host.seen
         assert re.search(rf"cannot write \S+{file}: File too large", host.seen), host.seen
         assert "no longer answers" not in host.seen
+
+
+def test_a_full_disk_of_a_host_of_a_program_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    named = ("--output", str(tmp_path / "out"), "--", "sleep", "600")
+    first, second = hosts.start(0, *named), hosts.start(1, *named, disk_bytes=1000)
+    assert first.ended()[0] == second.ended()[0] != 0, first.seen + second.seen
+    (what,) = re.findall(r"gputopo: (cannot write \S+rank-1/\w+.json: File too large)", second.seen)
+    assert f"gputopo: host localhost (rank 1): {what}" in first.seen
 
 
 def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:

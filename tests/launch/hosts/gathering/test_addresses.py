@@ -88,6 +88,17 @@ def test_a_name_that_rank_0_does_not_know_is_an_error_of_usage(names: dict[str, 
         places_to_listen("n0", allow_public=False)
 
 
+def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interfaces(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "set-workers-0-0")
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    found = places_to_listen("set-workers-0-0.set", allow_public=False)
+    assert {address for _, address in found} <= {"::", "0.0.0.0"}
+    with pytest.raises(UsageError, match="cannot resolve"):
+        places_to_listen("set-workers-0-1.set", allow_public=False)
+
+
 def test_an_address_of_another_host_cannot_be_listened_on() -> None:
     with pytest.raises(HardwareError, match=r"rank 0 is '192\.0\.2\.1', and this host has no such address"):
         Meeting(["192.0.2.1", "n1"], 0)
