@@ -121,7 +121,7 @@ print(callback.steps)
 
 
 SHARES = """
-import tensorflow as tf
+import os, tensorflow as tf
 from gputopo.launch.throughput import _of_this_worker
 
 class Worker(tf.distribute.MultiWorkerMirroredStrategy):
