@@ -1,6 +1,6 @@
-"""The order of a host's RDMA devices: NCCL joins the first card of a host to the first of the next, ...
+"""The order of a host's RDMA devices, by which NCCL joins the cards of hosts: first to first, and so on.
 
-So on a network with a switch for each rail, a host whose devices count its cards in another order than its
+On a network with a switch for each rail, a host whose devices count its cards in another order than its
 peers' sends across the rails (NVIDIA/nccl issues 1277, 1363 and 1591).
 """
 
