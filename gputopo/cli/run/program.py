@@ -49,7 +49,7 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
     environment = env.run_env(os.environ, target, None)
     check_program(program, environment)
     if options.dry_run:
-        from gputopo.cli.run.showing.dry import show_dry_run
+        from gputopo.cli.run.showing import show_dry_run
 
         changes = env.changes(os.environ, environment)
         show_dry_run(target, None, changes, program, options.shape)
@@ -251,7 +251,7 @@ class _Display:
         self._metrics: Callable[[Event], None] | None = None
         self._shows = True
         if prometheus is not None:
-            from gputopo.cli.run.showing.metrics_file import MetricsFile
+            from gputopo.cli.run.showing import MetricsFile
 
             self._metrics = MetricsFile(Path(prometheus), note).event
 

@@ -14,7 +14,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.required import require_files_of, require_runnable
-from gputopo.cli.run.showing.display import RunDisplay
+from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
@@ -260,7 +260,7 @@ def _traced_into(folder: runs.RunFolder, spec: "RunSpec") -> "RunSpec":
 
 def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
     """Print what `train` would start, and start nothing."""
-    from gputopo.cli.run.showing.dry import show_dry_run
+    from gputopo.cli.run.showing import show_dry_run
 
     require_runnable(target, spec, options)
     environment = env.run_env(os.environ, target, spec)

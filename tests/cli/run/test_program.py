@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from gputopo.cli.run.showing.dry import DryRun
+from gputopo.cli.run.showing import DryRun
 from gputopo.values import schema
 from tests.cli.conftest import Call
 from tests.kit import commands

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.cli.run.showing.dry import DryRun
+from gputopo.cli.run.showing import DryRun
 from gputopo.launch.spec.host_place import HostPlace
 from gputopo.launch.spec.start_scripts import Start, renumbered, start_script
 from gputopo.values import schema

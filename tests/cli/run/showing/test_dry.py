@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.run.showing.dry import DryRun
+from gputopo.cli.run.showing import DryRun
 from gputopo.values import schema
 from tests.cli.conftest import Call
 

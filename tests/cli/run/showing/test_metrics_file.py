@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.run.options import read_written_file
-from gputopo.cli.run.showing.metrics_file import EVERY_S, MetricsFile
+from gputopo.cli.run.showing import EVERY_S, MetricsFile
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import RunFinished
 from tests.invented_runs import step

@@ -1,7 +1,8 @@
-"""Progress of runs on the terminal, in a file of metrics, and told to who asked for news of anomalies."""
+"""What a run shows: its display, its dry run, the file of metrics."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,18 @@ import msgspec
 
 from gputopo.cli.printing import is_lost_terminal, note, tolerating_stderr_errors, unwritten
 from gputopo.cli.run.options import Shape
+from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.scalars import SampleScalars
+from gputopo.report.metrics.run import RunMetrics
+from gputopo.values import schema
 from gputopo.values.errors import InputError
+from gputopo.values.run.events import Event, RunFinished
+from gputopo.values.run.plan import Plan
 
 if TYPE_CHECKING:
-    from gputopo.cli.run.showing.metrics_file import MetricsFile
     from gputopo.values.run.events import Event
 
 
@@ -75,7 +82,7 @@ class RunDisplay:
     def _metrics_file(self) -> "MetricsFile | None":
         if self._prometheus is None:
             return None
-        from gputopo.cli.run.showing.metrics_file import MetricsFile
+        from gputopo.cli.run.showing import MetricsFile
 
         return MetricsFile(Path(self._prometheus), note)
 
@@ -102,3 +109,80 @@ class RunDisplay:
         except OSError as error:
             if not is_lost_terminal(error):
                 self._unwritten = unwritten(error)
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
+    """A run that was not started. `environment`: changes to the caller's. `spec`: of the built-in core.
+
+    `host`: the CPUs, memory and threads of a run on GPUs.
+    """
+
+    plan: Plan
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    spec: RunSpec | None = None
+    host: HostPlace = HostPlace()
+
+
+def show_dry_run(
+    target: Target, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
+) -> None:
+    """Print it as a table or, where `shape` is json, as a DryRun document. Raises InputError."""
+    from gputopo.cli.printing import emit, show
+
+    plan = target.plan
+    place = target.host_place if spec is None or spec.backend == "gpu" else HostPlace()
+    if shape == "json":
+        from gputopo.values import schema
+
+        dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec, host=place)
+        try:
+            text = schema.encode_pretty(dry)
+        except UnicodeEncodeError as error:  # a program's arguments may be any bytes
+            raise InputError(
+                "the command is not UTF-8, as JSON must be", "leave --json out to see it"
+            ) from error
+        emit(text)
+        return
+    says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
+    emit("".join(f"{line}\n" for line in says) + "\n")
+    if plan.choice.gpus:
+        from gputopo.report.plan import plan_view
+
+        show(lambda width: plan_view(plan, width))
+        emit("\n")
+    sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    if place.says:
+        emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
+    emit(f"Sets\n{sets}\nStarts\n  {shlex.join(command)}\n")
+
+
+EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.
+
+
+class MetricsFile:
+    """Writes the metrics of a run every few seconds of its events, and at its end.
+
+    A file that cannot be written is reported once by `on_problem`, and not tried again.
+    """
+
+    def __init__(self, path: Path, on_problem: Callable[[str], None]) -> None:
+        self._path: Path | None = path
+        self._on_problem = on_problem
+        self._metrics = RunMetrics()
+        self._next_s = 0.0
+
+    def event(self, event: Event) -> None:
+        """Add the next event of the run."""
+        self._metrics.add(event)
+        # A clock that was set back must not stop the file.
+        due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
+        if self._path is None or not (due or isinstance(event, RunFinished)):
+            return
+        self._next_s = event.time_s + EVERY_S
+        try:
+            with schema.replacing(self._path) as stream:
+                stream.write(self._metrics.text().encode())
+        except InputError as error:
+            self._path = None
+            self._on_problem(error.what)

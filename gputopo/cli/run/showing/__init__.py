@@ -1,1 +1,0 @@
-"""What a run shows: its display, its dry run, the file of metrics."""
