@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gputopo.launch.failure import last_words
 from gputopo.launch.jobs.reduction.spec import (
     EMPTY_CALLS,
     METHODS,
@@ -30,7 +31,6 @@ from gputopo.launch.jobs.reduction.spec import (
 from gputopo.launch.jobs.trials import StoppedError, run_worker, until_stopped
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import last_words
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
