@@ -9,16 +9,19 @@ from collections.abc import Sequence
 
 from gputopo.findings import (
     clocks,
-    configuration,
     driver,
     fleet,
     memory_health,
+    network,
+    nvlink,
+    pcie,
     peers,
-    rising,
     sources,
     throttling,
 )
-from gputopo.findings.links import network, nvlink, pcie, peer_access
+from gputopo.findings import nvlink as peer_access
+from gputopo.findings import usage as configuration
+from gputopo.findings import watched as rising
 from gputopo.findings.rule import (
     SEVERITIES,
     Case,

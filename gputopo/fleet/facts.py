@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.findings.difference import compared_facts, drivers, without_generation
-from gputopo.findings.load import under_load
+from gputopo.findings.usage import under_load
 from gputopo.fleet.alignment import gpu_places, same_addresses
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import Field

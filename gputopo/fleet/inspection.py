@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gputopo.findings import Finding, find, fleet, worst_first
-from gputopo.findings.majority import majority
+from gputopo.findings.peers.facts import majority
 from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
 from gputopo.fleet.facts import Device, HostFacts, Known, facts_of_host
 from gputopo.fleet.kinds import HostReading, Kind, kinds

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.peers import errors
+from gputopo.findings import memory_health as errors
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, gpu, sound
 

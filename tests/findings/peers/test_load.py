@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings.peers import load
+from gputopo.findings import clocks as load
 from tests.findings.boxes import Change, all_of, every_gpu, gpu, sound
 from tests.findings.faults import IDLE
 
