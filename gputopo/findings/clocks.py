@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gputopo.findings import pcie, throttling
-from gputopo.findings.peers.facts import differences, known
+from gputopo.findings.compare import differences, known
 from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
@@ -325,7 +325,7 @@ def idle_draw(machine: Machine) -> Iterator[Fault]:
 @check(MEMORY_SLOWER)
 def memory_clocks(machine: Machine) -> Iterator[Fault]:
     """Find memory clocks below those of the peers in the same P-state, where no other finding shows it."""
-    covered = _accused(machine, clocks.low)
+    covered = _accused(machine, low)
     for group in _same_load(machine):
         unthrottled = [gpu for gpu in group if not throttling.explained(reasons_of(gpu.throttle))]
         found = differences(unthrottled, "clocks_mhz.memory.now", MEMORY_NOW_SHARE.value)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from gputopo.findings.peers.facts import known
+from gputopo.findings.compare import known
 from gputopo.findings.rule import SEVERITIES, Case, Fault, Rule, Severity, Threshold, by_model, check, present
 from gputopo.values.fact_path import FactPath
 from gputopo.values.fields import fields_of, path_in_words
@@ -363,7 +363,7 @@ _ABSENT = ("N/A", "[N/A]", "NOT_SUPPORTED", "Not Supported", "[Not Supported]")
 @check(MORE_MEMORY_ERRORS)
 def memory_errors(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with far more corrected errors than their peers; what needs a repair has a finding."""
-    covered = {index for finding in memory_health.verdicts(machine) for index in finding.subject.gpus}
+    covered = {index for finding in verdicts(machine) for index in finding.subject.gpus}
     for group in by_model(machine):
         found: dict[int, dict[str, int]] = {}
         for path, least in _COUNTS.items():

@@ -1,8 +1,7 @@
 """Findings over time: the checks over a History, of a watch or of a log."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import Any
 
 from gputopo.findings.driver import GPU_LOST, XID, xid_case
 from gputopo.findings.pcie import (
@@ -17,7 +16,6 @@ from gputopo.findings.rule import (
     Fault,
     Finding,
     Rule,
-    Severity,
     Threshold,
     check,
     named,
@@ -36,79 +34,9 @@ from gputopo.findings.throttling import (
 from gputopo.findings.usage import BUSY_PERCENT
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
-from gputopo.values.fields import path_in_words
 from gputopo.values.history import GpuHistory, History
-from gputopo.values.machine import Gpu, Machine, Sample
-from gputopo.values.samples import seconds
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, Subject
-
-REPLAYS_A_MINUTE = Threshold(
-    "packet replays in a minute",
-    8,
-    "replays",
-    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes)",
-)
-
-ERRORS_RISING = Rule(
-    "errors.rising",
-    title="errors counted between two samples",
-    remedy="The fault is present, not of the past: see the counters (nvidia-smi -q -d ECC, sudo dmesg | grep "
-    "-i -e xid -e aer), and keep long runs off this GPU until they stop.",
-    severities=("warning", "info"),
-    thresholds=(REPLAYS_A_MINUTE,),
-)
-
-REPLAYS = "pcie.replay_counter"
-_COUNTED = ("ecc.corrected_volatile", "ecc.uncorrected_volatile", "pcie.aer", REPLAYS)
-LOST = ("uncorrected", "fatal")  # in the names of counters of errors that lost data
-
-
-@check(ERRORS_RISING)
-def rising(machine: Machine) -> Iterator[Fault]:
-    """Find error counters that rose from one sample to a later one."""
-    samples = [sample for sample in machine.samples if seconds(sample.time) is not None]
-    if len(samples) < 2:
-        return
-    for gpu in present(machine):
-        rises = growth(samples, gpu.index)
-        if rises.get(REPLAYS, 0) <= REPLAYS_A_MINUTE.value * max(minutes(samples), 1.0):
-            rises.pop(REPLAYS, None)
-        if not rises:
-            continue
-        words = ", ".join(f"{path_in_words(Gpu, name)} by {count}" for name, count in rises.items())
-        lost = any(word in name for name in rises for word in LOST)
-        severity: Severity = "warning" if lost or REPLAYS in rises else "info"
-        between = {"from": samples[0].time, "to": samples[-1].time}
-        yield ERRORS_RISING.fault(gpu, f"rose between samples: {words}", {"rose": rises} | between, severity)
-
-
-def growth(samples: Sequence[Sample], gpu: int) -> dict[str, int]:
-    """Return by how much each counter rose over the samples; one that falls was reset, and starts again."""
-    found: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for sample in samples:
-        facts = next((one for one in sample.gpus if one["index"] == gpu), {})
-        for name, count in _counts(facts):
-            if count > last.get(name, count):
-                found[name] = found.get(name, 0) + count - last[name]
-            last[name] = count
-    return found
-
-
-def _counts(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for path in _COUNTED:
-        value = facts.get(path)
-        if isinstance(value, dict):
-            yield from ((f"{path}.{key}", count) for key, count in value.items())
-        elif value is not None:
-            yield path, value
-
-
-def minutes(samples: Sequence[Sample]) -> float:
-    """Return the time from the first sample to the last."""
-    first, last = seconds(samples[0].time), seconds(samples[-1].time)
-    return 0.0 if first is None or last is None else (last - first) / 60
-
 
 SAG_SHARE = Threshold(
     "sagging core clock",

@@ -8,8 +8,7 @@ from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.driver import DRIVER_STATUS
-from gputopo.findings.measured.direct import host_failures
-from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
+from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
     SEVERITIES,
     WRONG_DATA_ID,

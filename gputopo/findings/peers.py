@@ -3,107 +3,15 @@
 Which facts they are is declared beside the fields (`Fact.peers`); here are the rules with their noise.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, memory_health, pcie, throttling
-from gputopo.findings import usage as configuration
+from gputopo.findings import clocks, memory_health, pcie, throttling, usage
+from gputopo.findings.compare import Difference, differences
 from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
-from gputopo.values.fields import field_at, fields_of
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
-
-Who = TypeVar("Who", bound=Hashable)
-
-
-class Majority(NamedTuple, Generic[Who]):
-    """`common`: the value of more than half, else None. `odd`: the values of the others, by who has them: of
-    all where none is common. `others`: how many have the common value.
-    """
-
-    common: Any
-    odd: dict[Who, Any]
-    others: int
-
-
-def majority(
-    values: Mapping[Who, Any], same: Callable[[Any, Any], bool] | None = None
-) -> Majority[Who] | None:
-    """Compare values by who has them; None where all agree.
-
-    `same`: whether two values are the same, where that is not equality. Of two values that as many have, the
-    greater one is looked at first.
-    """
-    distinct = list(dict.fromkeys(values.values()))
-    if len(distinct) < 2:
-        return None
-    count = dict.fromkeys(distinct, 0)
-    for value in values.values():
-        count[value] += 1
-    near = {
-        one: [other for other in distinct if other == one or (same is not None and same(other, one))]
-        for one in distinct
-    }
-    having = {one: sum(count[other] for other in near[one]) for one in distinct}
-    common = max(distinct, key=lambda one: (having[one], _number(one)))
-    if having[common] == len(values):
-        return None
-    if 2 * having[common] <= len(values):
-        return Majority(None, dict(values), 0)
-    odd = {who: value for who, value in values.items() if value not in near[common]}
-    return Majority(common, odd, having[common])
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-class Difference(NamedTuple):
-    """GPUs of one model that do not agree on a fact. `common`: the value of more than half, else None.
-
-    `odd`: the values of the others, by index: of all of them where none is common. `others`: how many GPUs
-    have the common value.
-    """
-
-    path: str
-    common: Any
-    odd: Mapping[int, Any]
-    others: int
-
-    def words(self, index: int) -> str:
-        """Return what one GPU has and the others have: `VBIOS version A (B on 7 GPUs of this model)`."""
-        field = field_at(Gpu, self.path)
-        others = f"{field.value_in_words(self.common)} on {self.others} GPUs of this model"
-        return f"{field.words} {field.value_in_words(self.odd[index])} ({others})"
-
-    def all_words(self) -> str:
-        """Return what each GPU has where no value is common: `VBIOS version A (GPU 0), B (GPU 1)`."""
-        field = field_at(Gpu, self.path)
-        gpus: dict[str, list[int]] = {}
-        for index, value in self.odd.items():
-            gpus.setdefault(field.value_in_words(value), []).append(index)
-        return f"{field.words} " + ", ".join(
-            f"{value} (GPU {index_ranges(indices)})" for value, indices in gpus.items()
-        )
-
-
-def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
-    """Return the values of a fact by GPU, where they are known."""
-    read = attrgetter(path)
-    return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
-
-
-def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Difference | None:
-    """Compare the GPUs of one model by a fact; None where all that report it agree.
-
-    `noise`: values within this share of the common one are the same.
-    """
-    values = known(group, path)
-    found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
-    return None if found is None else Difference(path, found.common, found.odd, found.others)
-
 
 CARD_DIFFERS = Rule(
     "card.differs",
@@ -114,7 +22,7 @@ CARD_DIFFERS = Rule(
     thresholds=(throttling.LIMIT_SHARE,),
 )
 SETTING_DIFFERS = Rule(
-    "configuration.differs",
+    "usage.differs",
     title="a setting differs from GPUs of the same model",
     remedy="Set it as on the other GPUs: ECC with sudo nvidia-smi -i GPU -e 0 (or 1) and a reboot, the power "
     "limit with -pl WATTS, BAR1 with Resizable BAR in the BIOS.",
@@ -158,8 +66,8 @@ _FACTS = {
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
     **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
-    "memory_mib.total": Compared(configuration.MIXED_MEMORY, configuration.MEMORY_SHARE),
-    _BAR1: Compared(SETTING_DIFFERS, configuration.MEMORY_SHARE),
+    "memory_mib.total": Compared(usage.MIXED_MEMORY, usage.MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, usage.MEMORY_SHARE),
     "power_w.limit": _LIMITS,
     "power_w.enforced_limit": _LIMITS,
     "power_w.default_limit": _POWER,
@@ -169,16 +77,16 @@ _FACTS = {
     "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
     "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
-    "mig.mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
-    "compute_mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
-    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=configuration.persistence),
+    "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
 }
 _PEERS = tuple(
     path for path, field in fields_of(Gpu).items() if field.fact.peers and field.leaf and "[]" not in path
 )
 _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
 # What differs by the build of the card has one cause; each setting may have one of its own.
-_OF_BUILD = (clocks.MEMORY_DIFFERS, configuration.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
+_OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
 
 
 @check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS)
