@@ -22,7 +22,7 @@ CARD_DIFFERS = Rule(
     thresholds=(throttling.LIMIT_SHARE,),
 )
 SETTING_DIFFERS = Rule(
-    "usage.differs",
+    "configuration.differs",
     title="a setting differs from GPUs of the same model",
     remedy="Set it as on the other GPUs: ECC with sudo nvidia-smi -i GPU -e 0 (or 1) and a reboot, the power "
     "limit with -pl WATTS, BAR1 with Resizable BAR in the BIOS.",
