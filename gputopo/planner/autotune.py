@@ -21,7 +21,7 @@ from statistics import median, stdev
 from typing import Any
 
 from gputopo.planner.request import SPREAD
-from gputopo.runs.speed.throughput import MAD_TO_SIGMA
+from gputopo.runs.speed import MAD_TO_SIGMA
 from gputopo.runs.time_budget import TimeBudget
 from gputopo.values.run.all_reduce import Backend, parse
 from gputopo.values.run.autotune import Settled, Timed

@@ -10,8 +10,8 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.speed.median_bound import Interval, interval
-from gputopo.runs.verdict.blocks import Blocks
+from gputopo.runs.bounded import Blocks
+from gputopo.runs.verdict.bounds import Interval, interval
 from gputopo.runs.verdict.thresholds import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE
 from gputopo.values.run.events import Device, HostExchange, Step
 from gputopo.values.run.result import Exchanged, HostExchanged

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from gputopo.runs.anomaly import AnomalyCheck, event_of
+from gputopo.runs.bounded import Thinned
 from gputopo.runs.device_results import batch_sizes, device_results
 from gputopo.runs.hardware.hosts import HostRecords
 from gputopo.runs.life import Life
 from gputopo.runs.ran import PROGRAM, what_ran
-from gputopo.runs.speed.counted import CountedSteps
-from gputopo.runs.speed.throughput import RunningThroughput
-from gputopo.runs.thinned import Thinned
+from gputopo.runs.speed import CountedSteps, RunningThroughput
 from gputopo.runs.verdict.host import OneMachine
 from gputopo.runs.verdict.judge import judge
 from gputopo.runs.verdict.paces import Paces

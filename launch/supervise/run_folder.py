@@ -24,8 +24,8 @@ import msgspec
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.locks import is_left_over, locked_spec
+from gputopo.runs.bounded import WrittenSamples
 from gputopo.runs.history import fingerprint
-from gputopo.runs.thinned import WrittenSamples
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError

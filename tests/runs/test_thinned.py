@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.thinned import ALL_SAMPLES, BLOCK_SAMPLES, Thinned, WrittenSamples
+from gputopo.runs.bounded import ALL_SAMPLES, BLOCK_SAMPLES, Thinned, WrittenSamples
 from gputopo.values.run.events import Sample, Xid
 
 

@@ -8,9 +8,9 @@ import msgspec
 
 from gputopo.runs.causes import words
 from gputopo.runs.causes.facts import Facts
-from gputopo.runs.causes.fit import Slope, slopes
 from gputopo.runs.causes.rules import CAUSES, CPU, GPU, View
 from gputopo.runs.causes.rules import Cause as Rule
+from gputopo.runs.verdict.bounds import Slope, slopes
 from gputopo.runs.verdict.devices import is_cpu
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import Difference

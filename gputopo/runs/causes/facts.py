@@ -7,7 +7,7 @@ from statistics import fmean
 
 from gputopo.reference.clock_events import BITS
 from gputopo.reference.expectations import expected_link
-from gputopo.runs.verdict.blocks import Blocks
+from gputopo.runs.bounded import Blocks
 from gputopo.runs.verdict.host import CORES_TAKEN_SHARE, OTHER_CPU_SHARE, SWAP_BYTES_PER_S
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.verdict import Known

@@ -8,9 +8,8 @@ from gputopo.runs.causes import facts as fact
 from gputopo.runs.causes import words
 from gputopo.runs.causes.explain import COVERED_SHARE, MIN_SHARE
 from gputopo.runs.causes.facts import Facts
-from gputopo.runs.causes.fit import CHANCE
 from gputopo.runs.causes.heat import WARMING, heat
-from gputopo.runs.speed.median_bound import Interval, interval
+from gputopo.runs.verdict.bounds import CHANCE, Interval, interval
 from gputopo.runs.verdict.devices import is_cpu, short_name_of
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict

@@ -23,7 +23,7 @@ from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words
-from gputopo.runs.speed.steadiness import MIN_STEPS
+from gputopo.runs.speed import MIN_STEPS
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.drill import labels

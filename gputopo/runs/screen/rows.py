@@ -21,7 +21,7 @@ import msgspec
 from gputopo.planner.autotune import lead
 from gputopo.runs.screen.causes import causes_of
 from gputopo.runs.screen.changes import changes
-from gputopo.runs.speed.median_bound import students_t
+from gputopo.runs.verdict.bounds import students_t
 from gputopo.runs.verdict.thresholds import EVEN_PERCENT, SLOW_PERCENT
 from gputopo.runs.verdict.words import at_least, at_most, percent
 from gputopo.values.run.autotune import Timed

@@ -12,9 +12,9 @@ from statistics import NormalDist, median
 
 import msgspec
 
-from gputopo.runs.speed.median_bound import Interval, correlation_time, interval, lacking
+from gputopo.runs.bounded import FOLD
 from gputopo.runs.verdict import words
-from gputopo.runs.verdict.blocks import FOLD
+from gputopo.runs.verdict.bounds import Interval, correlation_time, interval, lacking
 from gputopo.runs.verdict.devices import is_cpu
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.past import MAX_PARTS, dips, parts, residual_time, slow_values

@@ -8,8 +8,8 @@ one costs its own images only.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from gputopo.runs.bounded import KeptStep
 from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
-from gputopo.runs.verdict.steps_kept import KeptStep
 from gputopo.values.run.events import TowerMarks
 from gputopo.values.run.verdict import Cost
 

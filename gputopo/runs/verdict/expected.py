@@ -2,8 +2,8 @@
 
 import math
 
-from gputopo.runs.speed.median_bound import interval
 from gputopo.runs.verdict import words
+from gputopo.runs.verdict.bounds import interval
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.past import parts
 from gputopo.runs.verdict.thresholds import EVEN_PERCENT, FALSE_ALARM, SLOW_PERCENT

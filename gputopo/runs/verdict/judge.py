@@ -77,7 +77,7 @@ def judge(
     }
 
     def cost_of(peers: Mapping[tuple[int, str], int]) -> Cost | None:
-        return cost(paces.kept.steps, peers, paces.allowance, alone=mode in ALONE) if peers else None
+        return cost(paces.kept.items, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
     together = _slow_together(verdicts := named_by_host(paces.devices, verdicts))
     costing = {
@@ -127,7 +127,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
         percent_under_high=slow.percent.high,
         steps=slow.steps,
         effective_steps=slow.percent.effective,
-        cost=without_share(paces.kept.steps, slow.percent.middle / 100),
+        cost=without_share(paces.kept.items, slow.percent.middle / 100),
     )
     host = device.host or f"rank {device.rank}"
     says = words.slow_network(

@@ -12,7 +12,7 @@ from statistics import fmean, median, stdev
 
 import msgspec
 
-from gputopo.runs.speed.median_bound import CORRELATED, correlation_time, interval, ranks_of, students_t
+from gputopo.runs.verdict.bounds import CORRELATED, correlation_time, interval, ranks_of, students_t
 from gputopo.runs.verdict.thresholds import POWER
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over

@@ -6,7 +6,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.speed.median_bound import Interval, interval, min_values
+from gputopo.runs.verdict.bounds import Interval, interval, min_values
 from gputopo.runs.verdict.devices import kind_of, reference_of
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.thresholds import FALSE_ALARM, WHOLE_SHARE

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from gputopo.runs.speed.counted import KEPT_STEPS, CountedSteps
+from gputopo.runs.speed import KEPT_STEPS, CountedSteps
 from gputopo.values.run.events import Step
 from tests.invented_runs import InventedRun, Noise
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.speed.median_bound import correlation_time, lower_bound, min_values
+from gputopo.runs.verdict.bounds import correlation_time, lower_bound, min_values
 
 finite = st.floats(-1e6, 1e6)
 

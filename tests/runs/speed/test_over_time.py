@@ -2,8 +2,8 @@
 
 import pytest
 
-from gputopo.runs.speed.over_time import OverTime, over_time
-from gputopo.runs.verdict.blocks import CAPACITY
+from gputopo.runs.bounded import CAPACITY
+from gputopo.runs.over_time import OverTime, over_time
 from gputopo.values.run.events import (
     Anomaly,
     Device,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.speed.steadiness import MAX_STEPS, MIN_STEPS, steady, steady_from
+from gputopo.runs.speed import MAX_STEPS, MIN_STEPS, steady, steady_from
 
 LEVELS = st.floats(0.001, 10.0)
 SEEDS = st.integers(0, 10_000)

@@ -3,7 +3,7 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
-from gputopo.runs.speed.throughput import RunningThroughput
+from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.events import WarmupDone
 from tests.invented_runs import BEGAN_S, InventedRun, cpu_devices, step, stream
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from gputopo.runs.bounded import Blocks
 from gputopo.runs.device_results import batch_sizes
-from gputopo.runs.verdict.blocks import Blocks
 from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.run.events import (
     Anomaly,
