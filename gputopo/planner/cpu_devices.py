@@ -13,8 +13,7 @@ from gputopo.prediction.cpu_devices import CpuStep, cpu_devices, predict
 from gputopo.prediction.step import Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, mode_words, runners_up
 from gputopo.workload.workloads import Workload
 
 CPU_DEVICES = 2

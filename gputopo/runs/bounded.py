@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from gputopo.values.run.events import Sample, Step, TowerMarks
+from gputopo.values.run.events import Sample, TowerMarks
 
 T = TypeVar("T")
 
@@ -56,8 +56,6 @@ class WrittenSamples:
         every = 1 << (self._seen // ALL_SAMPLES).bit_length()
         block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
         return bool(sample.xids) or sample.gap_s is not None or block % every == 0
-
-
 
 
 class KeptStep(msgspec.Struct, frozen=True):

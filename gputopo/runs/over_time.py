@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.runs.bounded import Blocks
-from gputopo.runs.device_results import batch_sizes
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import batch_sizes, short_name_of
 from gputopo.values.run.events import (
     Anomaly,
     CheckpointSaved,

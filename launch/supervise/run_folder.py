@@ -33,8 +33,8 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
-from gputopo.values.run.screen import Screen
-from gputopo.values.run.sweep import FOLDER as CELLS
+from gputopo.values.run.several_runs import FOLDER as CELLS
+from gputopo.values.run.several_runs import Screen
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = (

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.input_verdict import ENOUGH, NOISE, judge, judge_waiting, verdict
+from gputopo.runs.compared import ENOUGH, NOISE, judge, judge_waiting, verdict
 from gputopo.runs.summary import summarise
 from gputopo.values.run.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream

@@ -2,8 +2,7 @@ import pytest
 
 from gputopo.report.runs.news import news
 from gputopo.report.runs.report import run_report
-from gputopo.runs.life import Life
-from gputopo.runs.summary import summarise
+from gputopo.runs.summary import Life, summarise
 from gputopo.values.run.events import (
     CheckpointSaved,
     Evaluated,

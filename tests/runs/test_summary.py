@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gputopo.report.layout import text_of
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.report import title
-from gputopo.runs.anomaly import event_of, find_anomalies
 from gputopo.runs.summary import Summary, summarise
+from gputopo.runs.verdict.judge import event_of, find_anomalies
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
 from gputopo.runs.bounded import Blocks, KeptStep, Thinned
-from gputopo.runs.causes.facts import Facts
-from gputopo.runs.exchange import Exchange
-from gputopo.runs.verdict.devices import groups, kind_of
-from gputopo.runs.verdict.host import HostRecord
+from gputopo.runs.devices import groups, kind_of
+from gputopo.runs.verdict.hosts import Exchange
+from gputopo.runs.verdict.sampled import Facts, HostRecord
 from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
 from gputopo.values.run.verdict import Expected, Known
 

@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.runs.screen import screen_lines
-from gputopo.runs.screen.rows import device_rows
+from gputopo.runs.screen import device_rows
 from tests.runs.screen.test_rows import NAMES, runs, screen_of
 
 SPEEDS = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}

@@ -1,7 +1,7 @@
 """Facts are of the host and the GPU of a tower, where several hosts have the same numbers."""
 
-from gputopo.runs.causes import facts as fact
-from gputopo.runs.causes.facts import Facts
+from gputopo.runs.verdict import sampled
+from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step, Xid
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 
@@ -17,9 +17,9 @@ def test_a_tower_has_the_clock_of_its_hosts_gpu_and_the_load_of_its_host() -> No
     facts.add(sample(0, 1800, 0.0))
     facts.add(sample(1, 1200, 0.5))
     facts.end_step(Step(time_s=0.0, step=1, seconds=0.1, images=2, loss=1.0, marks=()), counted=True)
-    assert [facts.of_gpu(tower, fact.CORE) for tower in (0, 1)] == [[1800.0], [1200.0]]
-    assert [facts.of_host(tower, fact.HOST_CPU) for tower in (0, 1)] == [[0.0], [0.5]]
-    assert facts.of_step(fact.STEP) == [0.1]
+    assert [facts.of_gpu(tower, sampled.CORE) for tower in (0, 1)] == [[1800.0], [1200.0]]
+    assert [facts.of_host(tower, sampled.HOST_CPU) for tower in (0, 1)] == [[0.0], [0.5]]
+    assert facts.of_step(sampled.STEP) == [0.1]
     assert facts.xids == {(1, 0): 79}
 
 
@@ -28,5 +28,5 @@ def test_what_others_take_is_shared_by_the_devices_of_that_host_alone() -> None:
     for rank in (0, 1):
         facts.add(sample(rank, 0, 0.15))
     facts.end_step(Step(time_s=0.0, step=1, seconds=0.1, images=7, loss=1.0, marks=()), counted=True)
-    taken = [facts.of_host(tower, fact.HOST_TAKEN) for tower in (0, 6)]
+    taken = [facts.of_host(tower, sampled.HOST_TAKEN) for tower in (0, 6)]
     assert taken == [[0.15 * 6], [0.15 * 4]]  # of one of six devices; of one of four cores

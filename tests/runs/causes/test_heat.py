@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.runs.causes.heat import COOLING, STEADY, WARMING, heat
+from gputopo.runs.verdict.causes import COOLING, STEADY, WARMING, heat
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import GpuSample, Sample, Step

@@ -251,7 +251,7 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.runs.history.file.WAIT_S", 0.0)
+    monkeypatch.setattr("gputopo.runs.history.WAIT_S", 0.0)
     path = tmp_path / history.FILE
     history.save(path, MACHINE, session(1.0), saved_at=0.0)
     holder = sqlite3.connect(path, isolation_level=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.runs import history
-from gputopo.runs.history import results
+from gputopo.runs.history import save_result, stored_results
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.result import Result, Throughput
@@ -24,24 +24,24 @@ def result_of(speed: float, model: str = "alexnet") -> Result:
 
 def speeds(path: Path, **asked: object) -> list[float]:
     """The speeds of the stored results that were asked for."""
-    found = results.stored(path, **asked)  # type: ignore[arg-type]
+    found = stored_results(path, **asked)  # type: ignore[arg-type]
     return [one.result.throughput.median for one in found if one.result.throughput is not None]
 
 
 def test_results_come_back_whole_and_oldest_first(tmp_path: Path) -> None:
     path = tmp_path / "new" / history.FILE
-    assert results.add(path, MACHINE, result_of(2.0), folder="/b", finished_at=20.0)
-    assert results.add(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
-    first, second = results.stored(path)
+    assert save_result(path, MACHINE, result_of(2.0), folder="/b", finished_at=20.0)
+    assert save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
+    first, second = stored_results(path)
     assert (first.result, first.folder, first.finished_at) == (result_of(1.0), "/a", 10.0)
     assert second.fingerprint == history.fingerprint(MACHINE)
 
 
 def test_they_are_found_by_machine_model_and_time(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
-    results.add(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
-    results.add(path, MACHINE, result_of(2.0, "vgg16"), folder="/b", finished_at=20.0)
-    results.add(path, machine_with(3), result_of(3.0), folder="/c", finished_at=30.0)
+    save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
+    save_result(path, MACHINE, result_of(2.0, "vgg16"), folder="/b", finished_at=20.0)
+    save_result(path, machine_with(3), result_of(3.0), folder="/c", finished_at=30.0)
     assert speeds(path, machine=history.fingerprint(MACHINE)) == [1.0, 2.0]
     assert speeds(path, model="alexnet") == [1.0, 3.0]
     assert speeds(path, since=20.0) == [2.0, 3.0]
@@ -50,7 +50,7 @@ def test_they_are_found_by_machine_model_and_time(tmp_path: Path) -> None:
 
 def test_a_machine_that_cannot_be_identified_has_no_history(tmp_path: Path) -> None:
     unknown = Machine(source="t", gpus=(Gpu(index=0),))
-    assert not results.add(tmp_path / history.FILE, unknown, result_of(1.0), folder="/a", finished_at=1.0)
+    assert not save_result(tmp_path / history.FILE, unknown, result_of(1.0), folder="/a", finished_at=1.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,25 +62,25 @@ def test_without_a_file_or_with_one_of_an_earlier_version_there_are_none(tmp_pat
         connection.execute("DROP TABLE result")
         connection.execute("PRAGMA user_version = 1")
     assert speeds(path) == []
-    results.add(path, MACHINE, result_of(1.0), folder="/a", finished_at=1.0)
+    save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=1.0)
     assert speeds(path) == [1.0]
     assert history.latest(path, MACHINE) is not None
 
 
 def test_a_file_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
-    results.add(path, MACHINE, result_of(1.0), folder="/a", finished_at=1.0)
+    save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=1.0)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
     with pytest.raises(InputError, match="later version"):
-        results.add(path, MACHINE, result_of(2.0), folder="/b", finished_at=2.0)
+        save_result(path, MACHINE, result_of(2.0), folder="/b", finished_at=2.0)
     assert path.read_bytes() == before
 
 
 def _add_many(path: Path, number: int) -> None:
     for place in range(10):
-        results.add(path, MACHINE, result_of(1.0), folder=f"/{number}/{place}", finished_at=1.0)
+        save_result(path, MACHINE, result_of(1.0), folder=f"/{number}/{place}", finished_at=1.0)
 
 
 def test_parallel_runs_lose_no_result(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_parallel_runs_lose_no_result(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    assert {one.folder for one in results.stored(path)} == {f"/{a}/{b}" for a in range(3) for b in range(10)}
+    assert {one.folder for one in stored_results(path)} == {f"/{a}/{b}" for a in range(3) for b in range(10)}

@@ -8,7 +8,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.planner import Request, plan
 from gputopo.prediction.step import Placing
-from gputopo.runs.predicted.compare import against, with_prediction
+from gputopo.runs.compared import against, with_prediction
 from gputopo.runs.summary import summarise
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import AgainstPrediction, Result

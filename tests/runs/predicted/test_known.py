@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.runs.predicted.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
+from gputopo.runs.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine, Nic, NicPort
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Plan, Prediction
+from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require

@@ -9,7 +9,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.step import Placing
-from gputopo.runs.predicted.past import MAX_JOBS, figures_by_marks, learned, past_run
+from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gputopo.runs.screen.causes import causes_of
-from gputopo.values.run.autotune import Timed
-from gputopo.values.run.screen import Reading
+from gputopo.runs.screen import causes_of
+from gputopo.values.run.plan import Timed
+from gputopo.values.run.several_runs import Reading
 from gputopo.values.run.verdict import Causes
 
 WELL = {

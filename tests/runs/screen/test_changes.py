@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.runs.screen.changes import changes
-from gputopo.values.run.screen import Reading, ScreenDevice, Under
+from gputopo.runs.screen import changes
+from gputopo.values.run.several_runs import Reading, ScreenDevice, Under
 
 WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_gen": 3.0, "pcie_width": 16.0}
 

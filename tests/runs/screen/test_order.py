@@ -1,6 +1,6 @@
 """The order of the runs of a screen."""
 
-from gputopo.runs.screen.order import alone_order, stages
+from gputopo.runs.screen import alone_order, stages
 
 
 def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from gputopo.runs.screen.rows import device_rows, outliers
-from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun
+from gputopo.runs.screen import device_rows, outliers
+from gputopo.values.run.several_runs import InRun, Reading, Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import Verdict
 
 NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")

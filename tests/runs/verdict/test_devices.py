@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.verdict.devices import label_of, name_of, place_name, short_name_of, with_names
+from gputopo.runs.devices import label_of, name_of, place_name, short_name_of, with_names
 from gputopo.values.run.events import Device
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.runs.verdict.host import OneMachine
+from gputopo.runs.verdict.sampled import OneMachine
 from gputopo.values.run.events import HostLoad, Sample
 
 

@@ -1,6 +1,6 @@
 """Each GPU of a machine by the same job: alone, all at once, in pairs (`gputopo.screen/1`)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -126,3 +126,102 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     complete: bool
     fingerprint: str | None = None
     last: str | None = None
+
+
+CellState = Literal["pending", "running", "done", "failed", "refused", "left_out"]
+"""`refused`: its options do not go together, or not here; `left_out`: it makes no sense on this machine."""
+# Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
+FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
+BY_TIME = "time"  # ended by its time budget
+
+
+class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a sweep. `number`: from 1, in the order of the matrix; `name`: of its folder.
+
+    `table`: the table of the matrix that it is of. `options`: those of `gputopo run`, by name as typed
+    (`variable_update`), True for a flag; `data_dir` may be `made:imagenet` or `made:cifar10`: drawn images
+    of gputopo make-data. `repeat`: from 1. `mode`: the placement that was planned (`mode_words`);
+    `gpus`: of the plan, in tower order, none on CPU devices; `devices`: their number.
+    `reason`: why it failed, was refused or left out; `notes`: what was changed for this machine.
+    `counted_s`: seconds of its counted steps, None: as the options say. `predicted_s`: of the whole cell, the
+    start of TensorFlow included; None: not known. `seconds`: measured.
+    `images_per_sec`: median of all devices together, of `steps` counted steps; `noise`: standard error of it,
+    as a share of it; None: of fewer than two steps.
+    `other_cpu_share`: of all cores, by other processes, the higher of before and during the cell;
+    `beside_other_work`: that is too much for a comparison. `temperature_c`: of the hottest GPU at its start.
+    """
+
+    number: int
+    name: str
+    table: str
+    options: dict[str, Any]
+    repeat: int = 1
+    state: CellState = "pending"
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+    mode: str | None = None
+    gpus: tuple[int, ...] = ()
+    devices: int | None = None
+    counted_s: float | None = None
+    predicted_s: float | None = None
+    began_at: float | None = None
+    seconds: float | None = None
+    images_per_sec: float | None = None
+    steps: int | None = None
+    noise: float | None = None
+    other_cpu_share: float | None = None
+    beside_other_work: bool = False
+    temperature_c: float | None = None
+
+    @property
+    def folder(self) -> str:
+        """Folder of its run, within that of the sweep."""
+        return f"{FOLDER}/{self.name}"
+
+    @property
+    def ran(self) -> bool:
+        """Whether it ran to its end, well or not."""
+        return self.state in ("done", "failed")
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.sweep/1"):
+    """The manifest of a sweep. `origin`: the preset, or the name of the file; `matrix`: its TOML text.
+
+    `asked`: the options of `gputopo sweep` that change its cells; `defaults`: of `gputopo run`, those that no
+    machine changes, which cells without the option have. `seed`: of a random order, else None.
+    `cool_down_s`: pause before each cell; `cool_down_c`: below which all GPUs must be then.
+    `excluded`, `duplicates`: how many the matrix excludes without a reason, and equal ones that were removed.
+    `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
+    `time_budget_s`: of `seconds`, from `budget_from_s` of them on; None: no limit.
+    `complete`: no cell is pending. `ended_by`: BY_TIME, or the name of the signal; None: it came to its end.
+    `says`: for every output. `fingerprint`: of the machine; `version`: of gputopo.
+    """
+
+    title: str
+    origin: str
+    matrix: str
+    backend: Literal["cpu", "gpu"]
+    cells: tuple[SweepCell, ...]
+    asked: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    seed: int | None = None
+    cool_down_s: float = 0.0
+    cool_down_c: float | None = None
+    excluded: int = 0
+    duplicates: int = 0
+    says: tuple[str, ...] = ()
+    began_at: float | None = None
+    seconds: float = 0.0
+    time_budget_s: float | None = None
+    budget_from_s: float = 0.0
+    complete: bool = False
+    ended_by: str | None = None
+    fingerprint: str | None = None
+    version: str = ""
+
+    @property
+    def budget_left_s(self) -> float | None:
+        """What is left of the time budget; None: there is none."""
+        if self.time_budget_s is None:
+            return None
+        return self.time_budget_s - (self.seconds - self.budget_from_s)

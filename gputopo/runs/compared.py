@@ -13,16 +13,19 @@ Forward begins before the last weights have come, so the marks show more of weig
 is predicted: compute counts as longer only by its own mark, weights by both together.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import msgspec
 
-from gputopo.runs.predicted.past import why_unpredicted
-from gputopo.runs.verdict.devices import name_of
-from gputopo.runs.verdict.thresholds import EVEN_PERCENT
+from gputopo.runs.devices import name_of
+from gputopo.runs.past_runs import why_unpredicted
+from gputopo.runs.ran import what_ran
+from gputopo.runs.verdict.words import EVEN_PERCENT
 from gputopo.values.run.plan import Candidate, Plan
-from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
+from gputopo.values.run.result import AgainstPrediction, DeviceResult, InputVerdict, PartMs, Result
 
 UPDATE = "update of the variables"
 VARIABLES = "cost of variables"
@@ -163,3 +166,145 @@ def _hint(part: str, resource: str) -> str:
     if resource.startswith("network of "):
         return f" ({_CHECK_NETWORK})"
     return "" if resource in (VARIABLES, UPDATE) else f" ({_CHECK_LINK})"
+
+
+# Two runs of the same work differ by some percent: below this difference neither is called the slower.
+NOISE = 0.05
+# Training and input share the host's cores: an input that alone is just fast enough may not be beside
+# training. tf_cnn_benchmarks' published tables show real data within 8 % of synthetic where the input alone
+# was far faster, so this much more than needed is called enough.
+ENOUGH = 1.2
+# What two runs must have in common to be comparable. How a training computed stands in its message: a run of
+# the input alone has no such options.
+_SAME = ("model", "batch_size", "backend", "rehearsal_of")
+# Some batches are ready before the first counted step: so many steps show that more come as fast.
+MIN_STEPS = 10
+
+
+def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
+
+    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
+    devices has no input to judge.
+    """
+    rate = _rate(result)
+    if rate is None:
+        return None
+    if result.spec.get("task") == "input":
+        return _of_the_input(result, rate, earlier)
+    if result.spec.get("task") == "train" and not _is_free(result.spec):
+        return _of_training(result, rate, earlier)
+    return None
+
+
+def judge(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
+    """Compare the input alone with training alone (synthetic data on the devices), both in images/sec.
+
+    `how`: words for how that training computed.
+    """
+    headroom = input_rate / training_rate
+    alone = f"training alone ({how})" if how else "training alone"
+    rates = f"{input_rate:.1f} images/sec against {training_rate:.1f} of {alone}"
+    if headroom < 1 - NOISE:
+        lost = 100 * (1 - headroom)
+        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f} % less.")
+    if headroom < ENOUGH:
+        shared = "training uses the same cores and may slow it down"
+        return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
+
+
+def judge_waiting(share: float, training_rate: float, input_rate: float | None = None) -> InputVerdict:
+    """Judge a training by the share of its steps' time, 0 to 1, in which all devices waited for examples.
+
+    `input_rate`: images/sec of the input alone, where that was measured; it shows how near the input is to
+    its limit.
+    """
+    headroom = None if input_rate is None else input_rate / training_rate
+    waited = f"the devices waited for it in {100 * share:.1f} % of the steps' time"
+    if share >= NOISE:
+        shared = ""
+        if headroom is not None and headroom >= ENOUGH:
+            shared = (
+                f"; alone it reached {input_rate:.1f} images/sec, during training {training_rate:.1f}: "
+                "they share the cores"
+            )
+        return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
+    if headroom is None:
+        return _verdict("enough", None, f"The input is fast enough: {waited}.")
+    rates = f"alone it reached {input_rate:.1f} images/sec, training needs {training_rate:.1f}"
+    if headroom < ENOUGH:
+        return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")
+
+
+def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
+    return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
+
+
+def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    for where, other, training in _rated(earlier):
+        plain = other.spec.get("task") == "train" and not _disturbed(other.spec)
+        if plain and _is_free(other.spec) and _same(result.spec, other.spec):
+            return msgspec.structs.replace(judge(rate, training, _how(other.spec)), other=where)
+    return None
+
+
+def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    share = result.input_waited_share
+    if share is None or (share < NOISE and result.steps < MIN_STEPS):
+        return None
+    for where, other, alone in _rated(earlier):
+        of_the_input = other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec)
+        if of_the_input and _same(result.spec, other.spec):
+            return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
+    return judge_waiting(share, rate)
+
+
+def _disturbed(spec: Mapping[str, Any]) -> bool:
+    """Whether a training was slowed down on purpose."""
+    return bool(spec.get("drills"))
+
+
+def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:
+    for where, other in earlier:
+        rate = _rate(other)
+        if rate is not None:
+            yield where, other, rate
+
+
+def _rate(result: Result) -> float | None:
+    """Return a run's images/sec, above 0; None where it has none that could be compared."""
+    if result.status != "complete" or result.throughput is None:
+        return None
+    rate = result.throughput.mean
+    return rate if rate > 0 and math.isfinite(rate) else None
+
+
+def _how(spec: Mapping[str, Any]) -> str:
+    ran = what_ran(spec)
+    return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a.get(name) == b.get(name) for name in _SAME) and _gpus(a) == _gpus(b)
+
+
+def _gpus(spec: Mapping[str, Any]) -> list[Any]:
+    """Return host and GPU of every device; None: the only host, a CPU device."""
+    devices = spec.get("devices", ())
+    return [
+        (device.get("host"), device.get("gpu")) if isinstance(device, Mapping) else device
+        for device in devices
+    ]
+
+
+def _data(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    data = spec.get("data")
+    return data if isinstance(data, Mapping) else {}
+
+
+def _is_free(spec: Mapping[str, Any]) -> bool:
+    """Whether the examples are made once on the devices, so that the input takes no time."""
+    data = _data(spec)
+    return data.get("folder") is None and data.get("source", "gpu") == "gpu"

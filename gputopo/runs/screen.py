@@ -1,14 +1,7 @@
-"""What the short runs of a screen say of each device: slow, even, or cannot tell, and why. Pure.
+"""What the short runs of a screen show. Pure.
 
-A device alone is compared with the middle one of the others of its kind, round by round (see
-`gputopo.planner.autotune.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
-
-    slow         the lower bound of the difference is above SLOW_PERCENT
-    even         its upper bound is not above EVEN_PERCENT
-    cannot tell  neither
-
-Where fewer than two rounds leave that open, the verdict of the run of all at once counts, which compares
-step by step, and its causes.
+`order` has the order of the runs; `rows` the verdict on each device; `causes` why one is slow; `changes` what
+is different from the last screen.
 """
 
 import math
@@ -19,14 +12,163 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.planner.autotune import lead
-from gputopo.runs.screen.causes import causes_of
-from gputopo.runs.screen.changes import changes
+from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import students_t
-from gputopo.runs.verdict.thresholds import EVEN_PERCENT, SLOW_PERCENT
-from gputopo.runs.verdict.words import at_least, at_most, percent
-from gputopo.values.run.autotune import Timed
-from gputopo.values.run.screen import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.runs.verdict.causes import explained_view
+from gputopo.runs.verdict.peers import COMPUTE
+from gputopo.runs.verdict.rules import CAUSES, GPU, View
+from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
+from gputopo.values.run.plan import Timed
+from gputopo.values.run.several_runs import InRun, Kind, Reading, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Causes
+
+ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
+AT_ONCE: Kind = "independent"
+
+
+class Stage(NamedTuple):
+    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none."""
+
+    kinds: tuple[Kind, ...]
+    number: int = 1
+    whole: bool = False
+
+
+OTHERS: tuple[Kind, ...] = ("together", "pair")
+WHOLE = (*(Stage(("alone",), number) for number in range(1, ROUNDS + 1)), Stage((AT_ONCE, *OTHERS)))
+QUICK = (
+    Stage((AT_ONCE,)),
+    Stage(("alone",)),
+    Stage(OTHERS),
+    *(Stage(("alone",), number, whole=True) for number in range(2, ROUNDS + 1)),
+)
+
+
+def stages(limited: bool) -> tuple[Stage, ...]:
+    """Return the stages of a screen. `limited`: in time."""
+    return QUICK if limited else WHOLE
+
+
+def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -> list[int]:
+    """Return the order of the devices in a round: alternating, those that `words` calls slow first."""
+    ordered = list(devices[:: 1 if number % 2 else -1])
+    return sorted(ordered, key=lambda device: words.get(device) != SLOW)
+
+
+# A clock that moves by less follows the temperature from run to run. Ours.
+CLOCK_PERCENT = 2.0
+# A room that is warmer or cooler by a few degrees, or a GPU that starts warm, is no change. Ours.
+TEMPERATURE_C = 10.0
+# Above what differs between starts; power limits move in steps of 5 % and more. Ours.
+POWER_PERCENT = 10.0
+
+
+def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple[str, ...]:
+    """Return what is different from the last screen. `since`: percent below it, with bounds."""
+    found = []
+    if since is not None and since.low is not None and since.low > 0:
+        found.append(f"{percent(since.percent)} % slower (at least {at_least(since.low)} %)")
+    if since is not None and since.high is not None and since.high < 0:
+        found.append(f"{percent(-since.percent)} % faster (at least {at_least(-since.high)} %)")
+    if then.word != now.word:
+        found.append(f"{now.word}, was {then.word}")
+    return (*found, *_changed_readings(then.reading, now.reading))
+
+
+def _changed_readings(then: Reading, now: Reading) -> list[str]:
+    found = [
+        f"{name} {new:,.0f} {unit}, was {old:,.0f} {unit}"
+        for name, unit, old, new, least in (
+            ("core clock", "MHz", then.graphics_mhz, now.graphics_mhz, CLOCK_PERCENT),
+            ("memory clock", "MHz", then.memory_mhz, now.memory_mhz, CLOCK_PERCENT),
+            ("power", "W", then.power_w, now.power_w, POWER_PERCENT),
+        )
+        if old and new is not None and 100 * abs(new / old - 1) >= least
+    ]
+    if then.temperature_c is not None and now.temperature_c is not None:
+        warmer = now.temperature_c - then.temperature_c
+        if abs(warmer) >= TEMPERATURE_C:
+            found.append(f"{abs(warmer):.0f} \N{DEGREE SIGN}C {'warmer' if warmer > 0 else 'cooler'}")
+    if _link(then) != _link(now) and None not in (_link(then), _link(now)):
+        found.append(f"link {_link(now)}, was {_link(then)}")
+    return found
+
+
+def _link(reading: Reading) -> str | None:
+    if reading.pcie_gen is None or reading.pcie_width is None:
+        return None
+    return f"gen{reading.pcie_gen:g} x{reading.pcie_width:g}"
+
+
+OF_GPU = {
+    sampled.CORE: "graphics_mhz",
+    sampled.MEMORY: "memory_mhz",
+    sampled.THROTTLED_POWER: "throttled_power",
+    sampled.THROTTLED_THERMAL: "throttled_thermal",
+    sampled.THROTTLED_HARDWARE: "throttled_hardware",
+    sampled.LINK: "link_gb_per_s",
+    sampled.OTHERS: "other_processes",
+}
+OF_HOST = {sampled.HOST_CPU: "host_cpu", sampled.HOST_SWAP: "host_swap"}
+# A device alone takes the whole step: what slows its computing, and what its weights arrive over.
+RULES = tuple(
+    rule
+    for rule in CAUSES
+    if GPU in rule.devices and rule.id != "memory-full" and (COMPUTE in rule.parts or rule.id == "pcie-link")
+)
+
+
+class Rounds:
+    """What two devices read in the same rounds, as `gputopo.runs.verdict.rules.Source`."""
+
+    def __init__(self, readings: Mapping[int, Sequence[Reading]], own: int, peer: int) -> None:
+        self._readings = readings
+        self._own, self._peer = own, peer
+
+    def of_gpu(self, tower: int, which: int, /) -> list[float]:
+        """Return a fact of a device's GPU, by round."""
+        return [_value(one, OF_GPU[which]) for one in self._readings[tower]]
+
+    def of_host(self, tower: int, which: int, /) -> list[float]:
+        """Return by how much a fact of the host was more in the device's run than in the peer's, by round."""
+        name = OF_HOST[which]
+        both = zip(self._readings[self._own], self._readings[self._peer], strict=True)
+        found = [_value(own, name) - _value(peer, name) for own, peer in both]
+        return [more if math.isnan(more) else max(0.0, more) for more in found]
+
+
+def causes_of(
+    own: int,
+    peer: int,
+    readings: Mapping[int, Mapping[int, Reading]],
+    speeds: Mapping[int, Mapping[int, Timed]],
+    percent: float,
+) -> Causes:
+    """Return the causes of a device that is `percent` slower than its peer.
+
+    `readings`, `speeds`: by device and round; one round of both at least.
+    """
+    rounds = sorted(speeds[own].keys() & speeds[peer].keys())
+    listed = {one: [readings[one].get(number, Reading()) for number in rounds] for one in (own, peer)}
+    view = View(
+        facts=Rounds(listed, own, peer),
+        tower=own,
+        peer=peer,
+        part=COMPUTE,
+        rows=range(len(rounds)),
+        gap=[
+            math.log(speeds[peer][number].images_per_sec / speeds[own][number].images_per_sec)
+            for number in rounds
+        ],
+        waits=[_value(one, "weights_share") for one in listed[own]],
+    )
+    return explained_view(view, range(len(rounds)), percent, RULES)
+
+
+def _value(reading: Reading, name: str) -> float:
+    found = getattr(reading, name)
+    return math.nan if found is None else found
+
 
 # Each bound of a change since the last screen is passed by chance as often, as in `lead`.
 CHANCE = 0.025

@@ -1,9 +1,4 @@
-"""What is known before a run, beside which it is judged: earlier runs, predicted or published speeds. Pure.
-
-The expected speed is that of earlier runs of the same job on the same GPUs, of this machine or of the same
-hosts; else the one that the plan predicts; else, on one host, published ones of as many GPUs of the same
-model with the same job.
-"""
+"""Which devices of which hosts train together: earlier runs of the same ones say something of a run. Pure."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
@@ -18,8 +13,7 @@ from gputopo.prediction.one_gpu.published import SAME_JOB, gpu_names
 from gputopo.prediction.one_gpu.speeds import SAME_RUN, past_speeds, single_gpu_speeds
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
-from gputopo.runs.predicted.past import MAX_UNCERTAINTY, why_unpredicted
-from gputopo.runs.predicted.together import together
+from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
 from gputopo.values.machine import Machine, NicPort
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device, gpu_key
@@ -27,6 +21,40 @@ from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Expected, Known
 from gputopo.workload.workloads import Workload
+
+
+class Together(NamedTuple):
+    """The devices that train together on several hosts; empty for those of one.
+
+    `hosts`: the name of each, and past rank 0 its address on their network. `devices`: of each the rank of
+    its host, and index and model of its GPU.
+    """
+
+    hosts: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[int, int | None, str], ...]
+
+
+def together_of(
+    servers: Sequence[tuple[str, str]], devices: Sequence[tuple[int, int | None, str | None]]
+) -> Together:
+    """Return what trains together. `servers`: name, and address with a port; `devices`: as of Together."""
+    return Together(
+        tuple(
+            (host, address.rpartition(":")[0] if rank else "") for rank, (host, address) in enumerate(servers)
+        ),
+        tuple((rank, gpu, (name or "").removeprefix("NVIDIA ")) for rank, gpu, name in devices),
+    )
+
+
+def together(spec: Mapping[str, Any]) -> Together:
+    """Return what trained together by the JSON form of a spec."""
+    servers = [one for one in spec.get("servers") or () if isinstance(one, Mapping)]
+    devices = [one for one in spec.get("devices") or () if servers and isinstance(one, Mapping)]
+    return together_of(
+        [(str(one.get("host")), str(one.get("address"))) for one in servers],
+        [(one.get("rank", 0), one.get("gpu"), one.get("gpu_name")) for one in devices],
+    )
+
 
 # Images/sec of two runs of one job on the CPU, which other programs use, too, differ by this at most. Ours.
 SAME_CPU_RUN = 0.10

@@ -13,7 +13,7 @@ from statistics import fmean, median, stdev
 import msgspec
 
 from gputopo.runs.verdict.bounds import CORRELATED, correlation_time, interval, ranks_of, students_t
-from gputopo.runs.verdict.thresholds import POWER
+from gputopo.runs.verdict.words import POWER
 
 # Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
 # within fewer is no level. Ours.

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import msgspec
 
-from gputopo.runs.causes import facts as fact
+from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
+_FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f} %"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
@@ -93,9 +94,9 @@ def _shortfall(which: int) -> Cost:
     return cost
 
 
-_core = _shortfall(fact.CORE)
+_core = _shortfall(sampled.CORE)
 # A clock can be reduced for several reasons at once: the first counts.
-_ORDER = (fact.THROTTLED_THERMAL, fact.THROTTLED_HARDWARE, fact.THROTTLED_POWER)
+_ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
 
 
 def _core_by(reason: int | None) -> Cost:
@@ -124,7 +125,7 @@ def _share(flags: Sequence[float], reason: int | None) -> float:
 def _link(view: View) -> list[float]:
     return [
         wait * max(0.0, 1 - own / peer) if own > 0 and peer > 0 else math.nan
-        for own, peer, wait in zip(view.own(fact.LINK), view.peers(fact.LINK), view.waits, strict=True)
+        for own, peer, wait in zip(view.own(sampled.LINK), view.peers(sampled.LINK), view.waits, strict=True)
     ]
 
 
@@ -135,11 +136,11 @@ def _excess(view: View, which: int) -> list[float]:
 
 
 def _shared(view: View) -> list[float]:
-    return [wait * more for wait, more in zip(view.waits, _excess(view, fact.SHARED), strict=True)]
+    return [wait * more for wait, more in zip(view.waits, _excess(view, sampled.SHARED), strict=True)]
 
 
 def _memory_full(view: View) -> list[float]:
-    return _all_of_the_gap(view, _excess(view, fact.FULL))
+    return _all_of_the_gap(view, _excess(view, sampled.FULL))
 
 
 def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
@@ -163,7 +164,7 @@ def _cpu_taken(which: int) -> Cost:
 
 def _others(view: View) -> list[float]:
     # One more process on the device than on its peer takes half of the time at most, two take two thirds.
-    more = _excess(view, fact.OTHERS)
+    more = _excess(view, sampled.OTHERS)
     if view.part == COMPUTE:
         return [math.log(1 + one) for one in more]
     return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
@@ -171,7 +172,7 @@ def _others(view: View) -> list[float]:
 
 def _host_swap(view: View) -> list[float]:
     # How long a thread waits for its pages has no bound.
-    return _all_of_the_gap(view, view.host(fact.HOST_SWAP))
+    return _all_of_the_gap(view, view.host(sampled.HOST_SWAP))
 
 
 def _clock_words(which: int, name: str, why: str = "") -> Describe:
@@ -183,17 +184,17 @@ def _clock_words(which: int, name: str, why: str = "") -> Describe:
 
 
 def _link_words(view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(fact.LINK), places), _at(view.peers(fact.LINK), places)
+    own, peer = _at(view.own(sampled.LINK), places), _at(view.peers(sampled.LINK), places)
     return f"a PCIe link of {own:.1f} GB/s, its peers' {peer:.1f} GB/s"
 
 
 def _others_words(view: View, places: Sequence[int]) -> str:
-    count = max(1, round(_at(view.own(fact.OTHERS), places) - _at(view.peers(fact.OTHERS), places)))
+    count = max(1, round(_at(view.own(sampled.OTHERS), places) - _at(view.peers(sampled.OTHERS), places)))
     return "another process on the GPU" if count == 1 else f"{count} other processes on the GPU"
 
 
 def _host_words(view: View, places: Sequence[int]) -> str:
-    shares = view.host(fact.HOST_CPU)
+    shares = view.host(sampled.HOST_CPU)
     share = max(shares[place] for place in places if not math.isnan(shares[place]))
     return f"other programs took up to {100 * share:.0f} % of the CPU"
 
@@ -203,18 +204,18 @@ def _swap_words(view: View, places: Sequence[int]) -> str:
 
 
 def _shared_words(view: View, places: Sequence[int]) -> str:
-    share = _at(view.own(fact.SHARED), places)
+    share = _at(view.own(sampled.SHARED), places)
     return (
         f"a link to the host that other GPUs copied over at the same time ({100 * share:.0f} % of its rate)"
     )
 
 
 def _memory_words(view: View, places: Sequence[int]) -> str:
-    return f"GPU memory more than {100 * fact.MEMORY_FULL_SHARE:.0f} % full, its peers' not"
+    return f"GPU memory more than {_FULL} full, its peers' not"
 
 
 def _taken_words(view: View, places: Sequence[int]) -> str:
-    share = _at(view.host(fact.HOST_TAKEN), places)
+    share = _at(view.host(sampled.HOST_TAKEN), places)
     return f"cores that other programs took, up to {100 * share:.0f} % of one device's"
 
 
@@ -239,20 +240,20 @@ def _core_clock(name: str, title: str, reason: int | None, words: str = "") -> C
         family="core clock",
         within="clocks",
         cost=_core_by(reason),
-        describe=_clock_words(fact.CORE, "core clock", words),
+        describe=_clock_words(sampled.CORE, "core clock", words),
     )
 
 
 CAUSES: tuple[Cause, ...] = (
-    _core_clock("thermal", "while the GPU is too warm", fact.THROTTLED_THERMAL, " (thermal slowdown)"),
+    _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL, " (thermal slowdown)"),
     _core_clock(
         "hardware-slowdown",
         "by the hardware: power brake, supply, board limit, sync boost",
-        fact.THROTTLED_HARDWARE,
+        sampled.THROTTLED_HARDWARE,
         " (hardware slowdown)",
     ),
     _core_clock(
-        "power-cap", "while the power limit is reached", fact.THROTTLED_POWER, " (power limit reached)"
+        "power-cap", "while the power limit is reached", sampled.THROTTLED_POWER, " (power limit reached)"
     ),
     _core_clock("core-clock", "for no reason of the above", None),
     Cause(
@@ -263,8 +264,8 @@ CAUSES: tuple[Cause, ...] = (
         parts=(COMPUTE,),
         family="memory clock",
         within="clocks",
-        cost=_shortfall(fact.MEMORY),
-        describe=_clock_words(fact.MEMORY, "memory clock"),
+        cost=_shortfall(sampled.MEMORY),
+        describe=_clock_words(sampled.MEMORY, "memory clock"),
     ),
     Cause(
         id="pcie-link",
@@ -288,7 +289,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         id="memory-full",
-        title=f"more than {100 * fact.MEMORY_FULL_SHARE:.0f} % of the GPU's memory used, less on its peers",
+        title=f"more than {_FULL} of the GPU's memory used, less on its peers",
         needs=("memory_used_mib",),
         explains="all of the gap while it is full: faster kernels lack their work space",
         parts=(COMPUTE,),
@@ -313,7 +314,7 @@ CAUSES: tuple[Cause, ...] = (
         explains="the share of the CPU that others took",
         parts=(COMPUTE, WEIGHTS),
         family="host busy",
-        cost=_cpu_taken(fact.HOST_CPU),
+        cost=_cpu_taken(sampled.HOST_CPU),
         describe=_host_words,
     ),
     Cause(
@@ -334,7 +335,7 @@ CAUSES: tuple[Cause, ...] = (
         explains="their CPU time, if all of it was taken from this device or from a core that it waits for",
         parts=(COMPUTE, WEIGHTS),
         family="cores taken",
-        cost=_cpu_taken(fact.HOST_TAKEN),
+        cost=_cpu_taken(sampled.HOST_TAKEN),
         describe=_taken_words,
         devices=(CPU,),
     ),
