@@ -1,4 +1,4 @@
-"""A few of many: items evenly spread over a stream of any length, in bounded memory; samples, in a file."""
+"""Streams of any length in bounded memory: evenly spread items, blocks of rows; which samples are written."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

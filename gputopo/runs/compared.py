@@ -1,4 +1,4 @@
-"""A run beside the prediction of its plan, and what it says where it is outside the range. Pure.
+"""A run compared with the prediction of its plan, and with the rate of its input. Pure.
 
 The parts of a step, in the prediction and by the time marks of the slowest device:
 
@@ -11,6 +11,10 @@ The parts of a step, in the prediction and by the time marks of the slowest devi
 What the network of several hosts takes is one of the rest, or of the weights where these are on one of them.
 Forward begins before the last weights have come, so the marks show more of weights and less of compute than
 is predicted: compute counts as longer only by its own mark, weights by both together.
+
+A run of the input alone (`--input-only`) is compared with an earlier training on data that is made on the
+devices. A training is judged by the measured time in which its devices wait for examples between two steps;
+its own rate is never above the rate of its input.
 """
 
 import math
@@ -181,7 +185,7 @@ _SAME = ("model", "batch_size", "backend", "rehearsal_of")
 MIN_STEPS = 10
 
 
-def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
 
     `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
@@ -197,7 +201,7 @@ def verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdi
     return None
 
 
-def judge(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
+def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
     """Compare the input alone with training alone (synthetic data on the devices), both in images/sec.
 
     `how`: words for how that training computed.
@@ -246,7 +250,7 @@ def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Resu
     for where, other, training in _rated(earlier):
         plain = other.spec.get("task") == "train" and not _disturbed(other.spec)
         if plain and _is_free(other.spec) and _same(result.spec, other.spec):
-            return msgspec.structs.replace(judge(rate, training, _how(other.spec)), other=where)
+            return msgspec.structs.replace(judge_rates(rate, training, _how(other.spec)), other=where)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which devices of a run are compared with which, and their names."""
+"""The devices of a run: names, groups, and their rows of the final table."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

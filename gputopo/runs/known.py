@@ -1,4 +1,9 @@
-"""Which devices of which hosts train together: earlier runs of the same ones say something of a run. Pure."""
+"""What is known before a run, beside which it is judged: earlier runs, predicted or published speeds. Pure.
+
+The expected speed is that of earlier runs of the same job on the same GPUs, of this machine or of the same
+hosts; else the one that the plan predicts; else, on one host, published ones of as many GPUs of the same
+model with the same job.
+"""
 
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low

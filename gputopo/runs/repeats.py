@@ -1,4 +1,4 @@
-"""The same run several times: mean and spread over all of them (`gputopo.repeats/1`). Pure."""
+"""The same run several times: mean and spread (`gputopo.repeats/1`); and jobs in a limited time."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev

@@ -1,7 +1,23 @@
-"""What the short runs of a screen show. Pure.
+"""What the short runs of a screen show: their order, the verdict on each device, causes, changes. Pure.
 
-`order` has the order of the runs; `rows` the verdict on each device; `causes` why one is slow; `changes` what
-is different from the last screen.
+All of it: three rounds of each device alone, in alternating order, then the runs of several devices. One
+run at a time: a worker that starts beside it loads and compiles on the cores that feed the GPUs, and two GPUs
+under load share power, air and links, so neither would be alone.
+
+In a limited time: first the run of all at once with nothing exchanged, which compares all devices step by
+step; then each device alone, those that it showed as slow first; then the other runs of several devices; then
+further rounds, each only as a whole. A run is begun only where one as long as the longest so far would end in
+time.
+
+A device alone is compared with the middle one of the others of its kind, round by round (see
+`gputopo.planner.autotune.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
+
+    slow         the lower bound of the difference is above SLOW_PERCENT
+    even         its upper bound is not above EVEN_PERCENT
+    cannot tell  neither
+
+Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too few to
+fit a slope, so a cause explains at most what it can cost by physics.
 """
 
 import math

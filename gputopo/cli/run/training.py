@@ -205,11 +205,13 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add the verdict on this run's input from an earlier run."""
     from gputopo.launch.supervise.run_folder import latest_results
-    from gputopo.runs.compared import verdict
+    from gputopo.runs.compared import input_verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
     # The verdict names the other run's folder, and a result is written in UTF-8.
-    found = verdict(result, ((where.encode(errors="replace").decode(), other) for where, other in earlier))
+    found = input_verdict(
+        result, ((where.encode(errors="replace").decode(), other) for where, other in earlier)
+    )
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 

@@ -1,8 +1,4 @@
-"""How the temperature of a GPU went in a run: steady, warming or cooling. Pure.
-
-A temperature is no cause: a warm GPU is not slow, and a cool one not fast. What heat costs is in its clock
-and in the reasons that throttle it (`rules`).
-"""
+"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, each with its share. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Hosts that are slow as a whole: what all their devices show alike is of the host. Pure."""
+"""Several hosts: those whose devices are all slow, and the exchange of gradients between them. Pure.
+
+All hosts exchange in the same step, so one whose gradients arrive later, or which receives them later, than
+the others' is named. Of two hosts neither can be: there is one path between them.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,9 @@
-"""Differences between a device and its peers, with bounds. Pure."""
+"""A device against its peers: the difference with bounds, and the answer: slow, even, or cannot tell. Pure.
+
+Slow: the lower bound of the difference is above `SLOW_PERCENT`. Even: the upper bound is not above
+`EVEN_PERCENT`. Cannot tell: neither is proven. What is true of a part of the run, or of single steps all over it,
+is answered as such.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The load of the host beside a run: whether it is so busy that the devices' paces say nothing about them."""
+"""What was sampled of the GPUs and the host, as rows beside the paces; whether the host is too busy to judge."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The sentences of verdicts. Pure."""
+"""Thresholds and sentences of verdicts. Pure."""
 
 import math
 

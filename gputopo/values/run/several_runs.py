@@ -1,4 +1,4 @@
-"""Each GPU of a machine by the same job: alone, all at once, in pairs (`gputopo.screen/1`)."""
+"""Documents of several runs: a screen (`gputopo.screen/1`) and a sweep (`gputopo.sweep/1`)."""
 
 from typing import Any, Literal
 

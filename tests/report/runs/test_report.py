@@ -22,8 +22,8 @@ from gputopo.values.run.events import (
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
 from gputopo.values.run.several_runs import Screen, ScreenDevice
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
-from tests.runs.causes.cards import always as readings
-from tests.runs.causes.cards import events
+from tests.runs.verdict.cards import always as readings
+from tests.runs.verdict.cards import events
 from tests.runs.verdict.drills import Trainer, always
 
 QUIET = Noise(own=0.01, stalls=0.0)

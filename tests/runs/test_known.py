@@ -14,7 +14,7 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
 from tests.invented_runs import gpu_devices, on_hosts
-from tests.runs.predicted.boxes import BATCH, ON_CPU, run, spec_of
+from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
 
 MACHINE = read_bundled("7gforce")
 PLAN = Plan(

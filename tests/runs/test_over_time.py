@@ -4,16 +4,7 @@ import pytest
 
 from gputopo.runs.bounded import CAPACITY
 from gputopo.runs.over_time import OverTime, over_time
-from gputopo.values.run.events import (
-    Anomaly,
-    Device,
-    Event,
-    GpuSample,
-    RunStarted,
-    Sample,
-    Step,
-    TowerMarks,
-)
+from gputopo.values.run.events import Anomaly, Device, Event, GpuSample, RunStarted, Sample, Step, TowerMarks
 
 DEVICES = tuple(Device(tower=tower, device=f"/GPU:{tower}", gpu=tower + 2) for tower in range(2))
 STARTED = RunStarted(time_s=100.0, host="h", spec={"batch_size": 32}, devices=DEVICES, backend="gpu")

@@ -14,7 +14,7 @@ from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import require
-from tests.runs.predicted.boxes import BATCH, ON_CPU, run
+from tests.runs.boxes import BATCH, ON_CPU, run
 
 MACHINE = read_bundled("dgx1-p100")
 NCCL = Placing("replicated", None, "nccl")
