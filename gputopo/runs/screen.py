@@ -16,8 +16,8 @@ A device alone is compared with the middle one of the others of its kind, round 
     even         its upper bound is not above EVEN_PERCENT
     cannot tell  neither
 
-Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too few to
-fit a slope, so a cause explains at most what it can cost by physics.
+Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too
+few to fit a slope, so a cause explains at most what it can cost by physics.
 """
 
 import math
@@ -31,12 +31,11 @@ from gputopo.planner.autotune import lead
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import students_t
 from gputopo.runs.verdict.causes import explained_view
-from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
 from gputopo.values.run.plan import Timed
 from gputopo.values.run.several_runs import InRun, Kind, Reading, Screen, ScreenDevice, ScreenRun, Under
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Causes
+from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
 
 ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
 AT_ONCE: Kind = "independent"

@@ -1,10 +1,10 @@
 """Speed of a run: throughput by the formulas of tf_cnn_benchmarks, length of the warm-up, sums of its steps.
 
-A run is steady after a warm-up of k steps where the medians of the first few of the others, of their first half
-and of their second half agree, and the robust slope (H. Theil, 1950; P. K. Sen, 1968) is small. What differs by
-less than `LEVEL_SHARE`, or by less than the noise of the steps explains, agrees. Medians ignore single slow
-steps, so regular ones (a checkpoint every hundredth step) do not count. A ramp slower than the noise is not
-detected: more steps would be needed.
+A run is steady after a warm-up of k steps where the medians of the first few of the others, of their first
+half and of their second half agree, and the robust slope (H. Theil, 1950; P. K. Sen, 1968) is small. What
+differs by less than `LEVEL_SHARE`, or by less than the noise of the steps explains, agrees. Medians ignore
+single slow steps, so regular ones (a checkpoint every hundredth step) do not count. A ramp slower than the
+noise is not detected: more steps would be needed.
 """
 
 from collections.abc import Sequence

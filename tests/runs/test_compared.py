@@ -244,7 +244,7 @@ PLAIN = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).s
 PYTHON = {"source": "python", "feed": "queue", "folder": None}
 
 
-def rated_run(task: str, rate: float, data: dict[str, Any] | None = None, **changes: Any) -> Result:
+def rated(task: str, rate: float, data: dict[str, Any] | None = None, **changes: Any) -> Result:
     assert PLAIN.throughput is not None
     spec = {
         "task": task,
@@ -260,7 +260,7 @@ def rated_run(task: str, rate: float, data: dict[str, Any] | None = None, **chan
 
 
 def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None:
-    found = input_verdict(rated_run("input", 50.0, PYTHON), [("/runs/1", rated_run("train", 100.0))])
+    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", rated("train", 100.0))])
     assert found is not None
     assert (found.verdict, found.other) == ("input", "/runs/1")
     assert found.headroom == pytest.approx(0.5)
@@ -268,18 +268,16 @@ def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None
 
 
 def test_how_the_other_training_computed_is_reported() -> None:
-    other = rated_run(
-        "train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"}
-    )
-    found = input_verdict(rated_run("input", 50.0, PYTHON), [("/runs/1", other)])
+    other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
+    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)])
     assert found is not None
     assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
 
 
 def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_called_fast_enough() -> None:
     # A disk of 50 images/sec before devices that could do 100.
-    earlier = [("/runs/2", rated_run("input", 50.0, PYTHON)), ("/runs/1", rated_run("train", 100.0))]
-    found = input_verdict(rated_run("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
+    earlier = [("/runs/2", rated("input", 50.0, PYTHON)), ("/runs/1", rated("train", 100.0))]
+    found = input_verdict(rated("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
     assert found is not None
     assert (found.verdict, found.other) == ("input", "/runs/2")
     assert "50.0 % of the steps' time" in found.says
@@ -288,8 +286,8 @@ def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_called_fast_e
 def test_a_slow_model_is_not_blamed_on_its_input() -> None:
     # Beside an input of the same 50 images/sec, devices that can do no more.
     found = input_verdict(
-        rated_run("train", 50.0, PYTHON, input_waited_share=0.01),
-        [("/runs/1", rated_run("input", 51.0, PYTHON))],
+        rated("train", 50.0, PYTHON, input_waited_share=0.01),
+        [("/runs/1", rated("input", 51.0, PYTHON))],
     )
     assert found is not None
     assert found.verdict == "close"
@@ -297,8 +295,8 @@ def test_a_slow_model_is_not_blamed_on_its_input() -> None:
 
 def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alone() -> None:
     other = {**PYTHON, "feed": "dataset"}
-    earlier = [("/runs/2", rated_run("input", 10.0, other)), ("/runs/1", rated_run("input", 900.0, PYTHON))]
-    trained = rated_run("train", 100.0, PYTHON, input_waited_share=0.0)
+    earlier = [("/runs/2", rated("input", 10.0, other)), ("/runs/1", rated("input", 900.0, PYTHON))]
+    trained = rated("train", 100.0, PYTHON, input_waited_share=0.0)
     found = input_verdict(trained, earlier)
     assert found is not None
     assert (found.verdict, found.other) == ("enough", "/runs/1")
@@ -309,46 +307,41 @@ def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alon
 
 def test_few_steps_without_waiting_report_nothing_and_with_waiting_they_do() -> None:
     # Some batches were ready before the first counted step.
-    assert input_verdict(rated_run("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
-    found = input_verdict(rated_run("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
+    assert input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
+    found = input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
     assert found is not None
     assert found.verdict == "input"
 
 
 def test_a_run_that_did_not_report_its_waiting_is_not_judged() -> None:
-    assert (
-        input_verdict(rated_run("train", 100.0, PYTHON), [("/runs/1", rated_run("input", 900.0, PYTHON))])
-        is None
-    )
+    assert input_verdict(rated("train", 100.0, PYTHON), [("/runs/1", rated("input", 900.0, PYTHON))]) is None
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        rated_run("input", 100.0, PYTHON),
-        rated_run("train", 100.0, PYTHON),
-        rated_run("train", 100.0, status="failed"),
-        rated_run("train", 100.0, throughput=None),
-        rated_run("train", 100.0, spec={"model": "vgg16"}),
-        rated_run("train", 100.0, spec={"batch_size": 4}),
-        rated_run("train", 100.0, spec={"devices": [{"tower": 0, "device": "/CPU:0"}]}),
-        rated_run("train", 100.0, spec={"devices": [{"gpu": 0}, {"gpu": 3}]}),
-        rated_run("train", 100.0, spec={"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.5}]}),
-        rated_run("train", 0.0),
+        rated("input", 100.0, PYTHON),
+        rated("train", 100.0, PYTHON),
+        rated("train", 100.0, status="failed"),
+        rated("train", 100.0, throughput=None),
+        rated("train", 100.0, spec={"model": "vgg16"}),
+        rated("train", 100.0, spec={"batch_size": 4}),
+        rated("train", 100.0, spec={"devices": [{"tower": 0, "device": "/CPU:0"}]}),
+        rated("train", 100.0, spec={"devices": [{"gpu": 0}, {"gpu": 3}]}),
+        rated("train", 100.0, spec={"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.5}]}),
+        rated("train", 0.0),
     ],
 )
 def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
-    assert input_verdict(rated_run("input", 50.0, PYTHON), [("/runs/1", other)]) is None
+    assert input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
 
 
 def test_training_on_data_that_cost_nothing_and_other_tasks_are_not_judged() -> None:
-    earlier = [("/runs/1", rated_run("input", 50.0))]
-    assert input_verdict(rated_run("train", 100.0, input_waited_share=0.9), earlier) is None
-    assert input_verdict(rated_run("forward", 100.0, PYTHON, input_waited_share=0.9), earlier) is None
+    earlier = [("/runs/1", rated("input", 50.0))]
+    assert input_verdict(rated("train", 100.0, input_waited_share=0.9), earlier) is None
+    assert input_verdict(rated("forward", 100.0, PYTHON, input_waited_share=0.9), earlier) is None
     assert (
-        input_verdict(
-            rated_run("input", 50.0, PYTHON, status="failed"), [("/runs/1", rated_run("train", 100.0))]
-        )
+        input_verdict(rated("input", 50.0, PYTHON, status="failed"), [("/runs/1", rated("train", 100.0))])
         is None
     )
 

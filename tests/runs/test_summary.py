@@ -38,7 +38,7 @@ from gputopo.values.run.events import (
 from gputopo.values.run.result import Result
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
-EVENTS: tuple[Event, ...] = (
+LIFE: tuple[Event, ...] = (
     Resumed(time_s=1.0, path="/kept/1", steps=100),
     Noticed(time_s=1.0, says="checkpoint 2 is damaged"),
     Noticed(time_s=1.0, says="checkpoint 2 is damaged"),
@@ -55,7 +55,7 @@ EVENTS: tuple[Event, ...] = (
 
 def test_what_was_kept_and_noticed_is_reported_once() -> None:
     life = Life()
-    for event in EVENTS:
+    for event in LIFE:
         life.add(event)
     found = life.fields()
     assert life.notices == ("checkpoint 2 is damaged", "no copies in it")
@@ -68,7 +68,7 @@ def test_what_was_kept_and_noticed_is_reported_once() -> None:
 
 def test_a_result_holds_them_and_its_report_shows_them() -> None:
     reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
-    result = summarise([*reported[:-1], *EVENTS, reported[-1]])
+    result = summarise([*reported[:-1], *LIFE, reported[-1]])
     text = " ".join("".join(piece for piece, _ in line) for line in run_report(result, 120))
     text = " ".join(text.split())
     for words in (
@@ -83,7 +83,7 @@ def test_a_result_holds_them_and_its_report_shows_them() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("event", EVENTS[:-1], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("event", LIFE[:-1], ids=lambda event: type(event).__name__)
 def test_each_is_news_in_one_line_while_the_run_goes(event: Event) -> None:
     line = news(event)
     assert line
@@ -91,7 +91,7 @@ def test_each_is_news_in_one_line_while_the_run_goes(event: Event) -> None:
 
 
 def test_steps_and_memory_are_no_news_and_a_failure_is() -> None:
-    assert news(EVENTS[-1]) is None
+    assert news(LIFE[-1]) is None
     assert news(Step(time_s=1.0, step=1, seconds=1.0, images=1, loss=1.0, marks=())) is None
     lost = RankFailed(time_s=1.0, kind="killed", cause="by SIGKILL", remedy="look", exit_code=137)
     assert news(lost) == "killed: by SIGKILL"

@@ -5,9 +5,10 @@ true median with the binomial chance of k heads in n tosses (W. J. Conover, Prac
 Statistics, 3rd ed., section 3.2). Steps of a run are not independent, so the margin is widened by the
 square root of the integrated autocorrelation time, as the error of a mean would be.
 
-A slope is the median of those of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the regression
-coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968): between two levels
-of a clock this is the difference of the medians. Facts are fitted in turn, each to what the others leave.
+A slope is the median of those of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the
+regression coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968):
+between two levels of a clock this is the difference of the medians. Facts are fitted in turn, each to what
+the others leave.
 """
 
 import math

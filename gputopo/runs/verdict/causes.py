@@ -1,4 +1,4 @@
-"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, each with its share. Pure."""
+"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, with their shares."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

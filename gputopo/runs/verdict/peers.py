@@ -1,8 +1,8 @@
 """A device against its peers: the difference with bounds, and the answer: slow, even, or cannot tell. Pure.
 
 Slow: the lower bound of the difference is above `SLOW_PERCENT`. Even: the upper bound is not above
-`EVEN_PERCENT`. Cannot tell: neither is proven. What is true of a part of the run, or of single steps all over it,
-is answered as such.
+`EVEN_PERCENT`. Cannot tell: neither is proven. What is true of a part of the run, or of single steps all
+over it, is answered as such.
 """
 
 import math
@@ -28,11 +28,10 @@ from gputopo.runs.verdict.words import (
     WHOLE_SHARE,
 )
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS, Verdict
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0
-COMPUTE, WEIGHTS = "compute", "weights"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from gputopo.runs.verdict import sampled
-from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
+from gputopo.values.run.verdict import COMPUTE, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
 _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f} %"

@@ -1,4 +1,4 @@
-"""What was sampled of the GPUs and the host, as rows beside the paces; whether the host is too busy to judge."""
+"""Samples of the GPUs and the host, as rows beside the paces; whether the host is too busy to judge."""
 
 import math
 from collections.abc import Mapping, Sequence

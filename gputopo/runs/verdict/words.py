@@ -5,9 +5,8 @@ import math
 import msgspec
 
 from gputopo.runs.devices import name_of
-from gputopo.runs.verdict.peers import COMPUTE
 from gputopo.values.run.events import NETWORK, Device
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Cost, Expected, HostSummary, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Cost, Expected, HostSummary, Verdict
 
 # Chance that a window of an even run names any device, for all comparisons together.
 FALSE_ALARM = 0.001

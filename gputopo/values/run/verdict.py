@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
+COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
