@@ -58,10 +58,13 @@ def in_session(
     """
     import subprocess
 
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process: subprocess.Popen[bytes] = subprocess.Popen(
-        command, env=env and dict(env), start_new_session=True, **(streams | options)
-    )
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    streams |= options
+    process = subprocess.Popen(command, env=env and dict(env), start_new_session=True, **streams)
     with process:  # closes the pipes
         try:
             yield process
