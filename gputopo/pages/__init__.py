@@ -2,7 +2,7 @@
 
 A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a
 table's row (`alexnet`, `--batch-size`, for which `batch-size` does too). The pages that follow from the
-code are written by `python -m gputopo.pages.generate`.
+code are written by `python -m tests.pages.generate`.
 """
 
 import re

@@ -1,8 +1,7 @@
 """Published images/sec of training on several GPUs: `data/published.csv`, and the machines that they are of.
 
 Every row is one measurement; its source is one of `SOURCES`. Nothing here is of a GPU of the user. Cells that
-a source names and has no figure for are in `data/published_missing.csv`, what the sources derive from their
-figures in `data/published_derived.csv`.
+a source names and has no figure for are in `data/published_missing.csv`.
 """
 
 import csv
@@ -78,31 +77,6 @@ class Missing(PublishedCell, frozen=True, kw_only=True):
     reason: str
 
 
-class Derived(msgspec.Struct, frozen=True, kw_only=True):
-    """A speedup, efficiency, ratio or median as a document prints it, with the conditions that it states.
-
-    `metric`: speedup, efficiency_percent, the id of a comparison, these after `median_`, percent_of_gpu_0,
-    clock_percent_of_gpu_0, pair_gain, percent_of_tf_nchw, percent_of_tf_nhwc, row_label.
-    """
-
-    source: str
-    metric: str
-    machine: str | None = None
-    model: str | None = None
-    dataset: str | None = None
-    data: str | None = None
-    batch_per_gpu: int | None = None
-    data_format: str | None = None
-    framework: str | None = None
-    method: str | None = None
-    variable_update: str | None = None
-    ps_device: str | None = None
-    nccl: bool | None = None
-    gpus: tuple[int, ...] = ()
-    n_gpus: int | None = None
-    printed: str
-
-
 class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of the published figures that is not bundled.
 
@@ -167,12 +141,6 @@ def published() -> tuple[Published, ...]:
 def published_missing() -> tuple[Missing, ...]:
     """Return the cells without a figure, in the order of the table."""
     return msgspec.convert(_rows("published_missing.csv"), tuple[Missing, ...], strict=False)
-
-
-@functools.cache
-def published_derived() -> tuple[Derived, ...]:
-    """Return the derived figures of the documents as printed, in the order of the table."""
-    return msgspec.convert(_rows("published_derived.csv"), tuple[Derived, ...], strict=False)
 
 
 def _rows(name: str) -> list[dict[str, object]]:

@@ -190,23 +190,20 @@ def test_without_runs_those_of_the_user_are_reported(call: Call, own_home: Path)
     assert "1 run under" in call("report").out
 
 
-# A row of each document; tests/measurements/test_seed_tables.py has every cell.
+# Of a row of each document; tests/published compares every derived figure.
 PRINTED = {
-    "tensorpack": "8 1612 1579 1551 1580.58",
-    "tf-official": "8 1131 227 1734 387 1079 225 1630 381 995 216 1485 362 966 216 1410 359",
-    "lambda-cpu": "alexnet 7851.70 5337.62 7422.44 missing 8560.16",
-    "keras-multi-gpu": "replicated nccl 1428.81 1175.59 1.22x",
+    "tensorpack": "1612 7.07x 88.38",
+    "tf-official": "1131",
+    "lambda-cpu": "alexnet 7852 5338 7422 8560 missing",
+    "keras-multi-gpu": "replicated nccl 1429 1176 1.22x",
 }
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_published_document_is_printed_anew_with_its_errors(call: Call, name: str) -> None:
+def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(call: Call, name: str) -> None:
     done = call("report", "--published", name, "--format", "markdown")
     assert done.code == 0, done.err
-    shown = " ".join(done.out.replace("|", " ").replace("\\", "").split())
-
-    assert PRINTED[name] in shown
-    assert ("Errors of the document" in shown) == (name != "tensorpack")
+    assert PRINTED[name] in " ".join(done.out.replace("|", " ").replace("\\", "").split())
 
 
 def test_json_has_ids_evidence_and_the_cells_of_each_observation(call: Call) -> None:

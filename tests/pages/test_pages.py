@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from gputopo import pages
-from gputopo.pages import generate
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads
+from tests.pages import generate
 
 FOLDER = Path(pages.__file__).parent
 
 
 @pytest.mark.parametrize("name", generate.GENERATED)
 def test_a_generated_page_matches_the_code(name: str) -> None:
-    assert pages.read(name) == generate.GENERATED[name](), "run python -m gputopo.pages.generate"
+    assert pages.read(name) == generate.GENERATED[name](), "run python -m tests.pages.generate"
 
 
 def test_every_page_of_the_folder_is_in_the_list_and_has_a_title() -> None:

@@ -46,7 +46,7 @@ def report(
     ] = (),
     published: Annotated[
         PublishedName | None,
-        Option("--published", "Make the tables of a published document anew, with the errors that it has"),
+        Option("--published", "Recompute the tables of a published document from its raw figures"),
     ] = None,
     baseline: Annotated[
         tuple[str, ...],
@@ -101,10 +101,10 @@ def report(
             "the published figures of a GPU stand beside its runs without it: leave it out",
         )
     else:
-        from gputopo.measurements.documents.made import made
+        from gputopo.measurements.published import made
 
         study = made(published)
-    _show(study, lambda pictures: _document(study, published, ours, pictures=pictures), shape, output)
+    _show(study, lambda pictures: _document(study, ours, pictures=pictures), shape, output)
     return _exit_code(study, fail_on)
 
 
@@ -156,7 +156,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training.files import read
-    from gputopo.measurements.documents.published import known_machines, published_measurements
+    from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import Unread, study_of
     from gputopo.reference.published import SOURCES
 
@@ -214,12 +214,11 @@ def _home() -> str:
     return str(home)
 
 
-def _document(study: "Study", published: str | None, ours: "RunFolders", *, pictures: bool) -> "Document":
+def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Document":
     """Return the document of a study; with pictures it has those of the runs that tell most, too."""
     from gputopo.report.study.document import study_document
-    from gputopo.report.study.published import published_document
 
-    document = study_document(study) if published is None else published_document(published, study)
+    document = study_document(study)
     if not pictures:
         return document
     from gputopo.measurements.sources.one_run import most_telling, one_run

@@ -134,7 +134,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
     is per device, None where devices differ (`devices` has that of each), `global_batch_size` of all.
     `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
-    the warm-up as the step times show it (`runs.speed.steadiness`), None where `steady` has the reason.
+    the warm-up as the step times show it (`runs.speed`), None where `steady` has the reason.
     Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
     `wall_s` is of the whole run. `alone`: folders of the screen or runs that measured the devices alone.
     `checkpoints`: those that are there. `input`: how the examples came, as the

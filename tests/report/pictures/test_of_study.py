@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from gputopo import captures
-from gputopo.measurements.documents.made import made
+from gputopo.measurements.published import made
 from gputopo.measurements.sources.one_run import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
 from gputopo.report.pictures.of_study import with_pictures
-from gputopo.report.study.published import published_document
+from gputopo.report.study.document import study_document
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,
@@ -83,7 +83,7 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
 @pytest.mark.parametrize("name", ["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"])
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
     found = made(name)
-    names = [one.name for one in with_pictures(published_document(name, found), found, [], of=0).pictures]
+    names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]
     assert names == ([] if name == "lambda-cpu" else ["speedup", "efficiency"])  # four GPUs alone
 
 

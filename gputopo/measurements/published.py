@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.measurements.study import Study, study_of
 from gputopo.reference.published import (
     SOURCES,
     Missing,
@@ -93,7 +94,21 @@ def known_machines() -> Mapping[str, Machine]:
     return {name: machine_named(name) for name in {row.machine for row in published()}}
 
 
-def citation(measurement: Measurement) -> str | None:
-    """Return the publication of a published figure, None for any other."""
-    name = measurement.source.removeprefix(PUBLISHED)
-    return SOURCES.get(name) if name != measurement.source else None
+# Names of the documents on the command line, with those of their sources.
+DOCUMENTS: Mapping[str, str] = {
+    "tensorpack": "tensorpack",
+    "tf-official": "tensorflow.org",
+    "lambda-cpu": "lambda-2018",
+    "keras-multi-gpu": "rossumai",
+}
+
+
+def made(name: str) -> Study:
+    """Return the study of a document, from its raw figures."""
+    source = DOCUMENTS[name]
+    return study_of(
+        published_measurements(source),
+        title=f"{name}, recomputed from its raw figures",
+        machines=known_machines(),
+        sources={source: SOURCES[source]},
+    )

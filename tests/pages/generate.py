@@ -1,4 +1,4 @@
-"""Write the pages that follow from the code: `python -m gputopo.pages.generate`. A test compares them."""
+"""Write the pages that follow from the code: `python -m tests.pages.generate`. A test compares them."""
 
 import inspect
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gputopo import pages
 from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
@@ -15,6 +16,8 @@ from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
+
+_PAGES = Path(pages.__file__).parent
 
 
 def findings() -> str:
@@ -113,7 +116,7 @@ where it is more than 5 % faster: `exchange between hosts: copies 38 ms, nccl 12
 
 def formats() -> str:
     """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
-    page = Path(__file__).with_name("formats.md").read_text(encoding="utf-8")
+    page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
     rows = detect.readable()
     return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
@@ -121,7 +124,7 @@ def formats() -> str:
 
 def plan() -> str:
     """Return the page of plans, with the constants of the programs as they are; its other text as it is."""
-    page = Path(__file__).with_name("plan.md").read_text(encoding="utf-8")
+    page = (_PAGES / "plan.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CONSTANTS)
     programs = [require_program(name) for name in program_names()]
     shown = inspect.cleandoc(Program.__doc__ or "")
@@ -140,7 +143,7 @@ def plan() -> str:
 
 def run() -> str:
     """Return the page of runs, with the causes as they are declared; its other text as it is."""
-    page = Path(__file__).with_name("run.md").read_text(encoding="utf-8")
+    page = (_PAGES / "run.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CAUSES)
     rows = [
         (f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs), one.explains)
@@ -160,7 +163,7 @@ def run() -> str:
 
 def program() -> str:
     """Return the page of programs, with the checks of their hardware as they are declared."""
-    page = Path(__file__).with_name("program.md").read_text(encoding="utf-8")
+    page = (_PAGES / "program.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CHECKS)
     rows = [(f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs)) for one in CHECKS]
     return above + _table(_CHECKS_HEADER, rows) + "\n" + below.partition("\n\n")[2]
@@ -192,7 +195,7 @@ GENERATED = {
 def main() -> None:
     """Write all generated pages."""
     for name, page in GENERATED.items():
-        Path(__file__).with_name(f"{name}.md").write_text(page(), encoding="utf-8")
+        (_PAGES / f"{name}.md").write_text(page(), encoding="utf-8")
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
