@@ -61,7 +61,7 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
         to_stderr(
             f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
         )
-    history = History()
+    history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
     began_s = time.monotonic()
     try:
         with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
