@@ -5,7 +5,7 @@ from statistics import median
 
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
-from gputopo.copies.nvlinks import NvLinks
+from gputopo.copies.pair_speeds import NvLinks
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network.by_nccl import (
+from gputopo.copies.nccl_hosts import (
     ALL_LIMIT_S,
     LIMIT_S,
     Pair,
@@ -18,10 +18,9 @@ from gputopo.copies.network.by_nccl import (
     pair_command,
     with_all,
 )
-from gputopo.copies.network.schedule import Host, Order
-from gputopo.copies.network.tools import Nccl
-from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
+from gputopo.copies.network import Host, Nccl, Order
 from gputopo.probes.processes import tethered
+from gputopo.probes.programs import Ended, all_reduce_of, rate_of, run_all
 from gputopo.values.bandwidth import Bandwidth
 
 # With so many partners a host has failed before it is left out; so many rounds have measured nothing before

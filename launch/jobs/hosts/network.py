@@ -9,22 +9,26 @@ from functools import partial
 
 import msgspec
 
-from gputopo.copies.network.schedule import (
+from gputopo.copies.network import (
+    NCCL_TESTS,
+    USES,
     Host,
     Measured,
     Order,
     Result,
     Timing,
+    Tool,
+    ToolChoice,
     bandwidth_of,
+    choose,
     schedule,
 )
-from gputopo.copies.network.tools import NCCL_TESTS, USES, Tool, ToolChoice, choose
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused
-from gputopo.probes.network.programs import ProgramError, Programs
-from gputopo.probes.network.tcp import Listener, latency, send
 from gputopo.probes.processes import tethered
+from gputopo.probes.programs import ProgramError, Programs
+from gputopo.probes.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode

@@ -20,7 +20,7 @@ from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps
 from gputopo.probes import child
-from gputopo.probes.sampling.run_watch import RunWatch
+from gputopo.probes.run_watch import RunWatch
 from gputopo.report.runs.program import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events

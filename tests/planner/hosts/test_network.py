@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies.network.schedule import AT_ONCE
+from gputopo.copies.network import AT_ONCE
 from gputopo.planner.hosts.network import Card, SavedNetwork, rates_in_words, rates_of
 from gputopo.prediction.links.hosts import GRPC_GB_PER_S, GRPC_OF_CARD, rate_of_card
 from gputopo.values.bandwidth import Bandwidth, Sample

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.copies.network.schedule import QUICK, Host, Order
-from gputopo.copies.network.tools import NCCL_TESTS, Nccl, Tools
+from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Tools
 from gputopo.launch.jobs.hosts.by_nccl import measure_by_nccl
 from gputopo.values.bandwidth import Bandwidth
-from tests.probes.network.stand_ins import UNREACHABLE, MpiFault, NcclTests
+from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests
 
 
 @pytest.fixture

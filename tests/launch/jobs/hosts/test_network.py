@@ -10,19 +10,18 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network.schedule import Host, Order, Timing, schedule
-from gputopo.copies.network.tools import Tools
+from gputopo.copies.network import Host, Order, Timing, Tools, schedule
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Start
 from gputopo.launch.hosts.gathering.patience import Patience
 from gputopo.launch.jobs.hosts.network import lead, measure, order_of, take_part
-from gputopo.probes.network.programs import ProgramError, Programs
-from gputopo.probes.network.tcp import Listener
+from gputopo.probes.programs import ProgramError, Programs
+from gputopo.probes.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
-from tests.probes.network.stand_ins import StandIns
+from tests.probes.stand_ins import StandIns
 
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
 PATIENCE: Patience = msgspec.convert(
