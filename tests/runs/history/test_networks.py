@@ -5,7 +5,7 @@ import pytest
 from gputopo.runs.history import latest, latest_network, save_network
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
-from tests.planner.hosts.machines import two_switches
+from tests.planner.joint_machines import two_switches
 
 
 def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
