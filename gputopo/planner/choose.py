@@ -35,9 +35,7 @@ from gputopo.prediction.step import model_of
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import as_typed, plain, require_one_each
-from gputopo.values.run.candidate import Candidate, mode_words
-from gputopo.values.run.plan import HowMany, Learned, Plan
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, StepLine, mode_words
 from gputopo.workload import workloads
 
 

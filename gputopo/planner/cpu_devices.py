@@ -16,8 +16,15 @@ from gputopo.prediction.programs import FILE
 from gputopo.prediction.step import Model, Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, Plan, Prediction, runners_up
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    SURE_MARGIN,
+    Candidate,
+    Plan,
+    Prediction,
+    mode_words,
+    runners_up,
+)
 from gputopo.workload.workloads import Workload
 
 UPDATE = 3  # times that an update reads or writes a number

@@ -11,12 +11,10 @@ from gputopo.prediction.links.flows import Flows, Load, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_loads, ring_loads
 from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
-from gputopo.topology.reduction_groups import Groups, reduction_groups
+from gputopo.topology.hops import Groups, reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Plan
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
 
 SAME = 0.02  # Links of one kind within this are shown as one: measured copies repeat as well. Ours.
 

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Literal, NamedTuple
 
-from gputopo.topology.reduction_groups import Groups, halves, leaders_of
+from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.values.run.all_reduce import Reduction
 from gputopo.workload.spreading import chunk_count, largest_share, spread
 

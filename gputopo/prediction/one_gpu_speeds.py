@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.findings.load import busy
+from gputopo.findings.usage import busy
 from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu
 from gputopo.reference.published import Published, published, published_machines

@@ -13,7 +13,7 @@ from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import Model, Placing, Stepper, predict
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.plan import StepLine
 from tests.matrices import FOUR_AND_FOUR, machine_of
 from tests.prediction.invented import machines, models, placings, programs
 

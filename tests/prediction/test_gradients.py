@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.prediction.gradients import TRAFFIC, Block, line_of, parts_of, stages_of
 from gputopo.prediction.step import Model
-from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.workload.spreading import MIN_CHUNK
 from tests.prediction.invented import models

@@ -7,7 +7,7 @@ To add a method: its name in `gputopo.values.run.all_reduce`, and if its algorit
 import msgspec
 
 from gputopo.launch.spec.run_spec import Backend, RunSpec
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.run import all_reduce
 from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction
 
