@@ -17,7 +17,7 @@ from gputopo.launch.hosts.hostlists import HostAddress, fold, read_hosts
 from gputopo.launch.hosts.messages import END_S, SILENT_S
 from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.tether import tethered
+from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
 from gputopo.values.option import shown
 

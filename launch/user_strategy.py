@@ -38,7 +38,7 @@ from gputopo.planner.request import SPREAD
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Candidate
 
 if TYPE_CHECKING:
     import tensorflow as tf

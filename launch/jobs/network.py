@@ -28,10 +28,10 @@ from gputopo.copies.network.tools import NCCL_TESTS, USES, Nccl, Tool, ToolChoic
 from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
 from gputopo.launch.hosts.server import Meeting
-from gputopo.launch.supervise.tether import tethered
 from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
 from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener, latency, send
+from gputopo.probes.processes import tethered
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode

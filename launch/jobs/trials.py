@@ -21,13 +21,12 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Sampler
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.planner.autotune import Race
-from gputopo.runs.predicted.compare import with_prediction
-from gputopo.runs.time_budget import TimeBudget
+from gputopo.runs.compared import with_prediction
+from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
-from gputopo.values.run.autotune import Autotune, Measured, Timed
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import Autotune, Candidate, Measured, Plan, Timed
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 

@@ -13,10 +13,9 @@ from gputopo.launch import failure
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.runs.anomaly import AnomalyCheck
 from gputopo.runs.live import Recent, Reports, Window, judged
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs.verdict.judge import AnomalyCheck, Judgement
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Event,

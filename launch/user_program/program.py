@@ -19,8 +19,8 @@ from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.witness import Witness
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.child import Ours, adopting
-from gputopo.launch.supervise.tether import tethered
 from gputopo.launch.user_program import leftovers
+from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}

@@ -22,7 +22,7 @@ from gputopo.launch.user_strategy import (
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Candidate
 from tests.launch.forks import run_program
 from tests.launch.hosts.environs import ray_train
 from tests.launch.specs import machine

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.spec import host_place
-from gputopo.launch.supervise import tether
 from gputopo.launch.supervise.cgroup import cpu_quota, oom_kills, usable_cpus
+from gputopo.probes import processes
 from gputopo.values.index_ranges import index_ranges
 
 
@@ -91,7 +91,7 @@ def tethered(**variables: str) -> list[str]:
         "print(maps.read_text().split()[1] if maps.exists() else '?')"
     )
     done = subprocess.run(
-        tether.tethered([sys.executable, "-I", "-c", shows], 15),
+        processes.tethered([sys.executable, "-I", "-c", shows], 15),
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -118,4 +118,4 @@ def test_a_child_prefers_the_memory_of_a_node_where_the_kernel_lets_it() -> None
 
 
 def test_the_names_of_the_variables_are_those_of_the_spec() -> None:
-    assert (tether._CPUS, tether._MEMORY_NODE) == (host_place.CPUS, host_place.MEMORY_NODE)
+    assert (processes._CPUS, processes._MEMORY_NODE) == (host_place.CPUS, host_place.MEMORY_NODE)
