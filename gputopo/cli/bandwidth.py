@@ -436,7 +436,7 @@ def measure_links(
 
 def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
     """Write to stderr which of the GPUs another program uses, before they are put under load."""
-    from gputopo.findings.load import use_of
+    from gputopo.findings.usage import use_of
 
     for gpu in machine.gpus:
         use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)

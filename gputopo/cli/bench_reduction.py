@@ -73,7 +73,7 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
     """
     from gputopo.launch.jobs import reduction_bench
     from gputopo.planner.choose import plan_environment
-    from gputopo.topology.reduction_groups import reduction_groups
+    from gputopo.topology.hops import reduction_groups
 
     gpus = _gpus(chosen, machine)
     began = time.time()

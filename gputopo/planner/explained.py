@@ -8,7 +8,7 @@ from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 from gputopo.prediction.timeline import timeline
-from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine

@@ -25,7 +25,7 @@ from gputopo.prediction.programs import Program
 from gputopo.prediction.search import fastest
 from gputopo.prediction.sets import DIGITS, Found, Question
 from gputopo.prediction.step import Model, Placing, Stepper, predict
-from gputopo.topology.reduction_groups import Groups, GroupsOf
+from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO

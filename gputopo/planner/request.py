@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from gputopo.findings import find_read
-from gputopo.findings.load import use_of
+from gputopo.findings.usage import use_of
 from gputopo.prediction.one_gpu.speeds import given_speeds
 from gputopo.prediction.programs import DEFAULT
-from gputopo.reference.kernel_drivers import gpus_of_other_drivers
+from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
-from gputopo.topology.reduction_groups import Groups, halves, leaders_of
+from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.values.run.all_reduce import Reduction
 from gputopo.workload.spreading import chunk_count, largest_share, spread
 

@@ -17,7 +17,7 @@ from gputopo.prediction.links.rates import Rates, RateTable
 from gputopo.prediction.links.rings import Rings, once_round
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, stage_limits
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 
 DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
 

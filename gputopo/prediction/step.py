@@ -16,7 +16,7 @@ from gputopo.prediction.links.flows import GB, Flows, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_rate, ring_rate
 from gputopo.prediction.programs import Program
-from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
 from gputopo.workload.workloads import Workload

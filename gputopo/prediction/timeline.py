@@ -15,7 +15,7 @@ from gputopo.prediction.links.flows import Flows, Load, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_loads, ring_loads
 from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 
 SAME = 0.02  # Links of one kind within this are shown as one: measured copies repeat as well. Ours.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.findings import find
-from gputopo.findings.links.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
+from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu.published import SAME_JOB, gpu_names
 from gputopo.prediction.one_gpu.speeds import SAME_RUN, past_speeds, single_gpu_speeds

@@ -24,7 +24,7 @@ from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words
 from gputopo.runs.speed import MIN_STEPS
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.drill import labels
 from gputopo.values.run.plan import AllReduce, Learned, VariableUpdate

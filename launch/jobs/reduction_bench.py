@@ -35,7 +35,7 @@ from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step

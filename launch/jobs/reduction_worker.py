@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.launch.spec.run_spec import Backend, RunSpec
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run import all_reduce
 from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction

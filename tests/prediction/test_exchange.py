@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.exchange import TRAFFIC, parts_of, stages_of
-from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.workload.spreading import MIN_CHUNK
 

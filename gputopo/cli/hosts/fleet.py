@@ -12,7 +12,7 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputEr
 
 if TYPE_CHECKING:
     from gputopo.findings import Severity
-    from gputopo.fleet.inspection import Fleet
+    from gputopo.findings.fleet import Fleet
     from gputopo.values.machine import Machine
 
 _ASKED = {"command": "inspect"}  # for which the hosts meet: not with those of a training
@@ -32,7 +32,7 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
 
 def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
     from gputopo import findings
-    from gputopo.fleet.inspection import inspect_fleet
+    from gputopo.findings.fleet import inspect_fleet
 
     found = inspect_fleet(readings)
     _print(found, shape)

@@ -23,7 +23,7 @@ from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.step import Placing, Stepper
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import (

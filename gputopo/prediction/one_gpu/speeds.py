@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.findings.load import busy
+from gputopo.findings.usage import busy
 from gputopo.prediction.one_gpu.published import Figure, Job, Speed, published_speed, scaled
 from gputopo.prediction.one_gpu.roofline import Clocks
 from gputopo.reference.expectations import GpuExpectation, expected_gpu

@@ -1,10 +1,10 @@
 """Which GPU an error of the kernel log is of: the one at its address, or the one below the bridge there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gputopo.topology.hops import bridges_above
 from gputopo.values.gpu import short_address
-from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine
+from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine, PciNode
 
 
 def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:
@@ -36,3 +36,35 @@ def _owners(machine: Machine) -> dict[str, Gpu]:
                 below.setdefault(short_address(bridge), []).append(gpu)
     owners = {where: those[0] for where, those in below.items() if len(those) == 1}
     return owners | gpus
+
+
+NVIDIA_DRIVER = "nvidia"
+# Reason of a GPU that NVIDIA's kernel module has and NVML does not count, in `Machine.missing`.
+UNCOUNTED = f"NOT_COUNTED_BY_NVML (kernel driver {NVIDIA_DRIVER})"
+# Drivers to which a device is bound to reserve it for a virtual machine.
+SET_ASIDE = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback"})
+
+
+def gpu_nodes(machine: Machine) -> list[PciNode]:
+    """Return the NVIDIA GPUs on the PCI bus."""
+    return [node for node in machine.pci if node.kind == "gpu"]
+
+
+def gpus_of_other_drivers(machines: Sequence[Machine]) -> dict[str, str]:
+    """Return the other kernel driver of each GPU that has one, by PCI address; of several readings the first.
+
+    Not of a GPU with a name: only NVIDIA's driver reports it. Where there are more names than GPUs without
+    another driver, the bus was read at another time, and none is returned. A GPU whose driver is not reported
+    may have any.
+    """
+    drivers: dict[str, str | None] = {}
+    for node in (node for machine in machines for node in gpu_nodes(machine)):
+        drivers[node.address] = drivers.get(node.address) or node.driver
+    named = [[gpu for gpu in machine.gpus if gpu.name is not None] for machine in machines]
+    worked = {gpu.pci_address for gpus in named for gpu in gpus}
+    bound = {
+        address: driver
+        for address, driver in drivers.items()
+        if driver not in (None, NVIDIA_DRIVER) and address not in worked
+    }
+    return bound if max(map(len, named), default=0) <= len(drivers) - len(bound) else {}

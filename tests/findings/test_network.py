@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find_read
-from gputopo.findings.links import network
+from gputopo.findings import Finding, find_read, network
 from gputopo.values.machine import Driver, Host, Machine, NicPort
 from tests.findings.network_cards import DOWN, alike, ethernet, machine, odd, port
 

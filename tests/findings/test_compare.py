@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.peers.compare import differences
+from gputopo.findings.compare import differences
 from gputopo.values.machine import Gpu, PowerW
 
 LIMIT = "power_w.limit"

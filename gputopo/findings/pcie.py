@@ -8,21 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputopo.findings.driver import event_evidence
-from gputopo.findings.load import BUSY_PERCENT, under_load
-from gputopo.findings.rule import (
-    Case,
-    Fault,
-    Finding,
-    Rule,
-    Severity,
-    Threshold,
-    by_model,
-    check,
-    present,
-)
+from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.usage import BUSY_PERCENT, under_load
 from gputopo.reference.expectations import expected_gpu, expected_link
 from gputopo.topology.hops import bridges_above
-from gputopo.topology.kernel_events import kernel_events
+from gputopo.topology.kernel import kernel_events
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
 from gputopo.values.subject import MACHINE

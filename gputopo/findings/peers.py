@@ -6,9 +6,8 @@ Which facts they are is declared beside the fields (`Fact.peers`); here are the 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, configuration, memory_health, throttling
-from gputopo.findings.links import pcie
-from gputopo.findings.peers.compare import Difference, differences
+from gputopo.findings import clocks, memory_health, pcie, throttling, usage
+from gputopo.findings.compare import Difference, differences
 from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
@@ -67,8 +66,8 @@ _FACTS = {
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
     **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
-    "memory_mib.total": Compared(configuration.MIXED_MEMORY, configuration.MEMORY_SHARE),
-    _BAR1: Compared(SETTING_DIFFERS, configuration.MEMORY_SHARE),
+    "memory_mib.total": Compared(usage.MIXED_MEMORY, usage.MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, usage.MEMORY_SHARE),
     "power_w.limit": _LIMITS,
     "power_w.enforced_limit": _LIMITS,
     "power_w.default_limit": _POWER,
@@ -78,16 +77,16 @@ _FACTS = {
     "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
     "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
-    "mig.mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
-    "compute_mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
-    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=configuration.persistence),
+    "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
 }
 _PEERS = tuple(
     path for path, field in fields_of(Gpu).items() if field.fact.peers and field.leaf and "[]" not in path
 )
 _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
 # What differs by the build of the card has one cause; each setting may have one of its own.
-_OF_BUILD = (clocks.MEMORY_DIFFERS, configuration.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
+_OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
 
 
 @check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.findings.majority import majority
+from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort

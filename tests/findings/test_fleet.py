@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import fleet
-from gputopo.fleet.inspection import Fleet, HostFinding, inspect_fleet
+from gputopo.findings.fleet import Fleet, HostFinding, inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Driver, Host, Machine, NicPort

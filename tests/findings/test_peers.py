@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.findings.peers import facts
+from gputopo.findings import peers
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound
@@ -16,17 +16,17 @@ OTHER_BUILD = gpu(
 
 
 def found(change: Change, count: int = 4) -> list[tuple[str, str]]:
-    return [(one.id, one.subject.text) for one in facts.facts(change(sound(count)))]
+    return [(one.id, one.subject.text) for one in peers.facts(change(sound(count)))]
 
 
 def test_each_fact_with_a_rule_is_declared_to_be_the_same_on_peers() -> None:
     declared = {path for path, field in fields_of(Gpu).items() if field.fact.peers}
-    assert {path for path in facts._FACTS if path not in declared} == set()
+    assert {path for path in peers._FACTS if path not in declared} == set()
 
 
 def test_a_card_of_another_build_is_reported_once() -> None:
     assert found(OTHER_BUILD) == [("clocks.memory_differs", "gpu:1")]
-    (one,) = facts.facts(OTHER_BUILD(sound()))
+    (one,) = peers.facts(OTHER_BUILD(sound()))
     assert one.evidence["vbios_version"] == "88.00.13.00.01"
     assert one.evidence["peers"]["power_w.default_limit"] == 300.0
     assert "graphics" not in one.says  # set with the clock of the SMs
