@@ -12,7 +12,7 @@ from gputopo.cli.plan.options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network.tools import ToolChoice
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown

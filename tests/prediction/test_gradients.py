@@ -23,7 +23,7 @@ def _graph(name: str, towers: int, groups: Groups = ()) -> tuple[dict[tuple[int,
     """Return the share of all bytes that each device sends to each other one, and the additions."""
     import tensorflow as tf
 
-    from gputopo.launch.jobs.reduction.spec import options_of
+    from gputopo.launch.jobs.reduction_worker import options_of
     from gputopo.launch.train.reductions.methods import ALGORITHMS
 
     devices = [f"/GPU:{tower}" for tower in range(towers)]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gputopo.launch.hosts.earlier import Earlier, Shown, shown_by
-from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.spec.target import Target

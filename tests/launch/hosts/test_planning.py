@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import (
     cpu_devices_of_each,
     devices_of_each,
