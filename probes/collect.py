@@ -15,8 +15,8 @@ from gputopo.probes.host import read_host
 from gputopo.probes.nics import Ask, max_rate, not_asked, peer_memory_module, read_network
 from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
-from gputopo.reference.kernel_drivers import UNCOUNTED
-from gputopo.reference.pcie import address_order
+from gputopo.reference.expectations import address_order
+from gputopo.topology.kernel import UNCOUNTED
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 

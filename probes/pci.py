@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gputopo.probes.host import read_text
-from gputopo.reference.pcie import WIDTHS, address_order, generation_of
+from gputopo.reference.expectations import WIDTHS, address_order, generation_of
 from gputopo.values.machine import PciNode
 
 NOT_PERMITTED = "NOT_PERMITTED"  # config space beyond its first 64 bytes is for root (CAP_SYS_ADMIN)

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.probes.facts import FactReader, MissingFacts
 from gputopo.probes.pci import limit_above
-from gputopo.reference.pcie import generation_of
+from gputopo.reference.expectations import generation_of
 from gputopo.values.fact_path import at_gpu, at_link, within
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
-    from gputopo.values.run.screen import Kind, Screen, ScreenRun
+    from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
 
 MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
 FailOn = Literal["warning", "error"]
@@ -143,7 +143,7 @@ def _cells(
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
     from gputopo.launch.spec import target
     from gputopo.launch.spec.prepare import spec_of
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
 
     if machine.gpus and not cpu:
         with contextlib.suppress(GputopoError):
@@ -204,12 +204,12 @@ def _screened(
 ) -> "tuple[Screen, int]":
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
-    from gputopo.launch.supervise.process import signals
+    from gputopo.launch.supervise import signals
     from gputopo.probes.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
-    from gputopo.runs.screen.rows import device_rows
+    from gputopo.runs.screen import device_rows
     from gputopo.values import schema
-    from gputopo.values.run.screen import Screen
+    from gputopo.values.run.several_runs import Screen
 
     began, spec, machine = time.monotonic(), cells[0].trial.spec, chosen.machine
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
@@ -309,7 +309,7 @@ def _print(found: "Screen", shape: str) -> None:
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
-    from gputopo.runs.screen.rows import outliers
+    from gputopo.runs.screen import outliers
 
     failed = any(run.failure is not None for run in found.runs)
     if fail_on is not None and failed:

@@ -18,7 +18,7 @@ from gputopo.probes.pci import (
     read_speed,
     read_width,
 )
-from gputopo.reference.pcie import address_order, generation_of
+from gputopo.reference.expectations import address_order, generation_of
 from gputopo.values.machine import PciNode
 from tests.kit.faults import broken
 from tests.kit.machines import read

@@ -5,7 +5,7 @@ import pytest
 
 from gputopo.report.layout import text_of
 from gputopo.report.step_line import step_line_lines
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
 
 UP = ResourceLoad(
     resource="GPUs 0-3 to the host",

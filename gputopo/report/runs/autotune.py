@@ -1,10 +1,8 @@
 """Predicted and measured speeds of placements side by side."""
 
 from gputopo.report.layout import Column, Line, aligned, line, plain
-from gputopo.values.run.autotune import Autotune, Measured
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import Autotune, Candidate, Measured, mode_words
 
 _SETTLED = {
     "lead": "its lead exceeds the noise",

@@ -7,7 +7,7 @@ import msgspec
 from gputopo.report import units
 from gputopo.report.layout import Column, Line, aligned
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result

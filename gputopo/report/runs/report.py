@@ -6,8 +6,8 @@ from gputopo.report import units
 from gputopo.report.layout import Line, Span, body_width, labelled, line, paragraph, printable
 from gputopo.report.runs.devices import device_tables
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
+from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result

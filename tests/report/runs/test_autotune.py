@@ -2,8 +2,7 @@
 
 from gputopo.report.layout import text_of
 from gputopo.report.runs.autotune import autotune_lines, autotune_note
-from gputopo.values.run.autotune import Autotune, Measured, Timed
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import Autotune, Candidate, Measured, Timed
 
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)
 CPU = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1980.0)
