@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.planner.request import SPREAD
 from gputopo.prediction.cpu_devices import CpuStep, cpu_devices, predict
 from gputopo.prediction.step import Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
 from gputopo.values.run.plan import (
     CPU_DEVICES,
+    SPREAD,
     SURE_MARGIN,
     Candidate,
     Plan,

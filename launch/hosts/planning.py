@@ -23,13 +23,22 @@ from gputopo.planner.hosts.how_many import how_many
 from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, places
 from gputopo.planner.hosts.network import Card, SavedNetwork, rates_of
 from gputopo.planner.hosts.words import fewer_hosts, gpus_of_hosts, scaling
-from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
+from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HostGpus, HowMany, Plan
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    HOST_PS,
+    SPREAD,
+    SURE_MARGIN,
+    Candidate,
+    HostGpus,
+    HowMany,
+    Plan,
+)
 
 
 @dataclass(frozen=True)
