@@ -18,8 +18,7 @@ import msgspec
 
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu.published import Figure
-from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
+from gputopo.prediction.one_gpu_speeds import Figure, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words

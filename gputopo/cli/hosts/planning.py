@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import Joining
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.planner.hosts.network import SavedNetwork
+    from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -46,7 +46,7 @@ def address_of_leader(joined: "Sequence[Joining]") -> str | None:
 
 def saved_network(hosts: "Sequence[Joining]", request: "Request") -> "SavedNetwork | None":
     """Return what was saved here of the network between these hosts, which is printed to stderr."""
-    from gputopo.planner.hosts.network import SavedNetwork
+    from gputopo.planner.network import SavedNetwork
     from gputopo.runs import history
 
     if request.no_history:
