@@ -17,8 +17,8 @@ from gputopo.probes.pci.errors import host_acs
 from gputopo.probes.pci.network import Ask, not_asked, peer_memory_module, read_network
 from gputopo.probes.pci.nodes import interface_name, normal_address, read_pci
 from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
-from gputopo.reference.kernel_drivers import UNCOUNTED
-from gputopo.reference.pcie import address_order
+from gputopo.reference.expectations import address_order
+from gputopo.topology.kernel import UNCOUNTED
 from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 

@@ -12,7 +12,7 @@ from gputopo.cli.plan.options import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network.tools import ToolChoice
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
@@ -436,7 +436,7 @@ def measure_links(
 
 def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
     """Write to stderr which of the GPUs another program uses, before they are put under load."""
-    from gputopo.findings.load import use_of
+    from gputopo.findings.usage import use_of
 
     for gpu in machine.gpus:
         use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)

@@ -47,8 +47,8 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
     """
     from gputopo.cli.source import machine_from, with_ports_now
+    from gputopo.findings import network
     from gputopo.findings.driver import stopped
-    from gputopo.findings.links import network
     from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
 

@@ -17,9 +17,9 @@ from gputopo.reference.expectations import (
     expected_gpu,
     expected_link,
     fitting_links,
+    generation_of,
     newest_generation,
 )
-from gputopo.reference.pcie import generation_of
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Hop, Machine, PciNode

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.fleet.inspection import Fleet
+from gputopo.findings.fleet import Fleet
 from gputopo.report.findings import findings_view
 from gputopo.report.layout import INDENT, Line, labelled, plain, printable, section
 from gputopo.report.markdown import findings_list, table

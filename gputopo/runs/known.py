@@ -12,10 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.findings import find
-from gputopo.findings.links.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
+from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.one_gpu.published import SAME_JOB, gpu_names
-from gputopo.prediction.one_gpu.speeds import SAME_RUN, past_speeds, single_gpu_speeds
+from gputopo.prediction.one_gpu_speeds import SAME_JOB, SAME_RUN, gpu_names, past_speeds, single_gpu_speeds
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted

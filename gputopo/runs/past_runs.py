@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu.published import Figure
-from gputopo.prediction.one_gpu.speeds import single_gpu_speeds
+from gputopo.prediction.one_gpu_speeds import Figure, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, Program, require_program
 from gputopo.prediction.step import Placing, Stepper, limits, model_of
 from gputopo.runs.ran import exchange_words
 from gputopo.runs.speed import MIN_STEPS
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Learned

@@ -10,11 +10,11 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.launch.spec.run_spec import Server
-from gputopo.planner.hosts.joint import Joint, Part, joint_of
+from gputopo.planner.joint import Joint, Part, joint_of
 from gputopo.planner.request import Request
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.hosts import NetworkRate
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.runs.known import Together, together, together_of
 from gputopo.runs.past_runs import MAX_JOBS, PastRun, PlacedJob, by_job, by_marks, figures_by_marks, past_run

@@ -16,7 +16,7 @@ from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Pr
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.planner.request import HOST_PS, SPREAD
-from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import parse

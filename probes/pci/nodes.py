@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from gputopo.probes.files import read_text
 from gputopo.probes.pci.errors import read_acs, read_aer
-from gputopo.reference.pcie import WIDTHS, address_order, generation_of
+from gputopo.reference.expectations import WIDTHS, address_order, generation_of
 from gputopo.values.machine import PciNode
 
 _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)

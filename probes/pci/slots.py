@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.probes.facts import MissingFacts
 from gputopo.probes.pci.nodes import limit_above
-from gputopo.reference.pcie import generation_of
+from gputopo.reference.expectations import generation_of
 from gputopo.values.fact_path import at_gpu, within
 from gputopo.values.machine import Gpu, PciNode
 

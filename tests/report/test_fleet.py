@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.fleet.inspection import Fleet, FleetKind, inspect_fleet
+from gputopo.findings.fleet import Fleet, FleetKind, inspect_fleet
 from gputopo.report.fleet import fleet_markdown, fleet_view
 from gputopo.report.layout import text_of
 from gputopo.values import schema

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.cli.printing import emit
-from gputopo.launch.hosts.allocation import claim_of
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions, claim_of
 from gputopo.values.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,16 +9,15 @@ from gputopo.cli.printing import note, show_error
 from gputopo.copies.network.by_nccl import LIMIT_S
 from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, seconds_of
 from gputopo.copies.network.tools import NCCL_TESTS, PROBE, USES, ToolChoice
-from gputopo.launch.hosts.allocation import Allocation, find
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gputopo.copies.network.schedule import Order
-    from gputopo.launch.hosts.gathering.addresses import Bindable
-    from gputopo.launch.hosts.gathering.meeting import Meeting
+    from gputopo.launch.hosts.addresses import Bindable
+    from gputopo.launch.hosts.server import Meeting
     from gputopo.probes.network.tcp import Listener
     from gputopo.values.bandwidth import Bandwidth, Level
 
@@ -52,9 +51,9 @@ def _lead(
     asked: dict[str, Any],
     report: "Callable[[Bandwidth], int]",
 ) -> int:
-    from gputopo.launch.hosts.gathering.addresses import own_address, places_to_listen
-    from gputopo.launch.hosts.gathering.messages import End
-    from gputopo.launch.jobs.hosts.network import order_of
+    from gputopo.launch.hosts.addresses import own_address, places_to_listen
+    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.jobs.network import order_of
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
@@ -72,8 +71,7 @@ def _lead(
 
 def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[..., Order]") -> "Bandwidth":
     """Measure by the tool of the order, or the next one where that measures nothing. Raises HardwareError."""
-    from gputopo.launch.jobs.hosts.by_nccl import measure_by_nccl
-    from gputopo.launch.jobs.hosts.network import hold, lead
+    from gputopo.launch.jobs.network import hold, lead, measure_by_nccl
 
     order = order_by()
     hosts = len(order.hosts)
@@ -92,8 +90,8 @@ def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[...,
 
 
 def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> int:
-    from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.jobs.hosts.network import take_part
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.jobs.network import take_part
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.load import idle, under_load
+from gputopo.findings.usage import idle, under_load
 from gputopo.report.layout import (
     LOST,
     NOT_ASKED,

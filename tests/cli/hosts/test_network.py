@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.copies.network.schedule import Timing
-from gputopo.launch.hosts.gathering.addresses import free_port
-from gputopo.launch.hosts.gathering.guest import Guest
-from gputopo.launch.hosts.gathering.messages import End, Refused
-from gputopo.launch.jobs.hosts.network import take_part
+from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.hosts.client import Guest
+from gputopo.launch.hosts.messages import End, Refused
+from gputopo.launch.jobs.network import take_part
 from gputopo.probes.network.equipment import nccl_at
 from gputopo.probes.network.tcp import Listener
 from gputopo.runs.history import history_file, latest_network
@@ -194,8 +194,8 @@ def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from gputopo.copies.network.schedule import Host
-    from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.jobs.hosts.network import lead, order_of
+    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.jobs.network import lead, order_of
 
     asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
 

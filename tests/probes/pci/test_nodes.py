@@ -14,7 +14,7 @@ from gputopo.probes.pci.nodes import (
     read_speed,
     read_width,
 )
-from gputopo.reference.pcie import address_order, generation_of
+from gputopo.reference.expectations import address_order, generation_of
 from gputopo.values.machine import PciNode
 from tests.kit.scenarios import SCENARIOS, LinkSpec
 from tests.kit.sysfs import write_files, write_function, write_tree
