@@ -63,7 +63,7 @@ def show_hosts_start(
     """
     from gputopo.launch.spec.exports import kubernetes, starters
     from gputopo.launch.spec.exports.start import HostsStart
-    from gputopo.planner.request import SPREAD
+    from gputopo.values.run.plan import SPREAD
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:

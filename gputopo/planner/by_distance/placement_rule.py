@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import PairSpeed, gb
-from gputopo.planner.request import SPREAD
-from gputopo.values.run.plan import AllReduce, VariableUpdate
+from gputopo.values.run.plan import SPREAD, AllReduce, VariableUpdate
 
 RULE = "two-in-one-island"
 MAX_GPUS_ON_GPU_PS = 2
