@@ -243,7 +243,7 @@ def test_every_rule_is_declared_once_and_completely() -> None:
     for rule in rules:
         cases = rule.cases.values()
         texts = [rule.title, rule.remedy, *(text for case in cases for text in (case.says, case.remedy))]
-        assert rule.title and rule.remedy and rule.severities, rule.id
+        assert all((rule.title, rule.remedy, rule.severities)), rule.id
         assert not any("  " in text for text in texts), rule.id
         assert all(case.severity in rule.severities for case in cases), rule.id
         assert all(one.name and one.unit and len(one.origin) > 3 for one in rule.thresholds), rule.id

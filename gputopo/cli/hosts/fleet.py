@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import emit, note, show
 from gputopo.cli.source import machine_from
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
     A host that does not come is one without a reading. Raises GputopoError.
     """
     from gputopo.cli.hosts.meeting import excuse, join, joining, meeting_of
-    from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.hosts.messages import End, Unused
     from gputopo.topology.identities import without_identities
     from gputopo.topology.peer_access import with_reasons
 
