@@ -68,7 +68,7 @@ NUMBERS: dict[str, dict[str, float]] = {
         "GPU_WARMUP_BATCHES": 10,
     },
     "launch.supervise.alarm": {"COMMAND_S": 30.0, "WEB_S": 10.0, "LAST_S": 5.0, "MAX_WAITING": 100},
-    "launch.supervise.failure": {"LARGE_SHARE": 0.25},
+    "launch.failure": {"LARGE_SHARE": 0.25},
     "launch.supervise.process.output": {"FIRST_BYTES": 8_388_608, "LAST_BYTES": 8_388_608},
     "launch.supervise.scalars": {"EVERY_S": 5.0},
     "launch.supervise.watchdog": {

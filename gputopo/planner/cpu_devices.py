@@ -14,10 +14,9 @@ from gputopo.prediction.step import Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
 from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, runners_up
+from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, Plan, Prediction, runners_up
 from gputopo.workload.workloads import Workload
 
-CPU_DEVICES = 2
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
 PLACES = ("cpu", SPREAD)
 _UPDATE_OF_AUTO = {"auto": "parameter_server"}

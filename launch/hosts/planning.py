@@ -18,7 +18,6 @@ from gputopo.launch.hosts.gathering.messages import Joining
 from gputopo.launch.spec.device_names import host_names, rank_of_place
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
-from gputopo.planner.cpu_devices import CPU_DEVICES
 from gputopo.planner.hosts.cards import Cards
 from gputopo.planner.hosts.how_many import how_many
 from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, places
@@ -31,7 +30,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.candidate import HostGpus
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, HowMany, Plan
+from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HowMany, Plan
 
 
 @dataclass(frozen=True)

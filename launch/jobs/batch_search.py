@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
-from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.job import Workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder

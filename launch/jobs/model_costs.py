@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.failure import last_words
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.launch.supervise.failure import last_words
 from gputopo.launch.supervise.process.tether import tethered
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError

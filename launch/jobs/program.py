@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs import leftovers
 from gputopo.launch.jobs.witness import Witness
-from gputopo.launch.supervise.failure import signal_name
 from gputopo.launch.supervise.process.child import Ours, adopting
 from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.process.tether import tethered

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gputopo.launch import failure
 from gputopo.launch.jobs import batch_search, restarting
 from gputopo.launch.jobs.hosts.regrouping import Regrouping
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.record import Record

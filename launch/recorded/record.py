@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import PurePath
 
+from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.program import Ending
 from gputopo.launch.spec.program_spec import ProgramSpec
-from gputopo.launch.supervise.failure import signal_name
 from gputopo.launch.supervise.looking import Looks
 from gputopo.launch.supervise.record import started
 from gputopo.launch.supervise.run_folder import EventLog

@@ -8,9 +8,9 @@ import os
 import time
 from pathlib import Path
 
+from gputopo.launch.failure import gpu_words
 from gputopo.launch.jobs import leftovers
 from gputopo.launch.jobs.program import Stop
-from gputopo.launch.supervise.failure import gpu_words
 from gputopo.launch.supervise.process.child import Ours, process_state
 from gputopo.launch.supervise.watchdog import Patience, Watchdog, process_words
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded

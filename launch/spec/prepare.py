@@ -14,7 +14,7 @@ from gputopo.launch.spec.rules.checks import check
 from gputopo.launch.spec.rules.hosts import is_multi_worker
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
-from gputopo.planner.cpu_devices import CPU_DEVICES, counted_devices
+from gputopo.planner.cpu_devices import counted_devices
 from gputopo.planner.request import HOST_PS, SPREAD
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
@@ -31,7 +31,7 @@ from gputopo.values.run.batches import (
 )
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import CPU_DEVICES, Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
 # and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.

@@ -498,6 +498,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
         return sum(self.batches)
 
     @property
+    def saves_after_a_step(self) -> bool:
+        """Whether the worker saves something at the end of a step: checkpoints, scalars or a trace."""
+        saved = self.lifecycle
+        checkpoints = self.task == "train" and saved.checkpoints is not None
+        return checkpoints or saved.tensorboard is not None or bool(saved.trace_steps)
+
+    @property
     def batch_limit(self) -> int | None:
         """Maximum number of counted steps; None: to the end of the data."""
         return self.num_batches or self.max_batches

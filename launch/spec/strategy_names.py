@@ -4,8 +4,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from gputopo.planner.cpu_devices import CPU_DEVICES
 from gputopo.values.errors import UsageError
+from gputopo.values.run.plan import CPU_DEVICES
 
 Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
 Reduction = Literal["nccl", "hierarchical", "one", "ring"]

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.process.child import Command, adopting
 from gputopo.launch.supervise.process.oom import oom_kills

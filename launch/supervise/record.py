@@ -7,9 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 import gputopo
+from gputopo.launch import failure
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.looking import Looks
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary

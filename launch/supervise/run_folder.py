@@ -21,9 +21,9 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.locks import is_left_over, locked_spec
 from gputopo.runs.history import fingerprint
 from gputopo.runs.thinned import WrittenSamples
 from gputopo.topology.identities import without_identities

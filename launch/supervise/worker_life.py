@@ -20,10 +20,11 @@ from typing import Literal
 
 import msgspec
 
+from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise import failure
 from gputopo.launch.supervise.process.child import Child, Command
 from gputopo.launch.supervise.process.lines import EventLines, NotAnEventError
+from gputopo.launch.supervise.process.oom import memory_bytes
 from gputopo.launch.supervise.process.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
@@ -248,7 +249,7 @@ class WorkerLife:
             self._signalled_elsewhere = False
 
     def _asked_by(self, signum: int) -> None:
-        worth_a_step = self._has_begun and saves_something(self._spec)
+        worth_a_step = self._has_begun and self._spec.saves_after_a_step
         decided = answer(signum, self._stage, worth_a_step=worth_a_step)
         if decided == "kill":
             self._kill()
@@ -347,6 +348,7 @@ class WorkerLife:
                     last_lines=self._output.last_lines,
                     oom_kills=self._oom_kills_since(),
                     peak_bytes=self._child.peak_bytes,
+                    memory_bytes=memory_bytes(),
                     phase=self._watchdog.phase,
                 )
             )
@@ -391,10 +393,3 @@ def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
     if signum == signal.SIGINT and stage in ("finishing", "asked", "killed"):
         return "kill"
     return "finish" if stage in ("running", "finishing") and worth_a_step else "end"
-
-
-def saves_something(spec: RunSpec) -> bool:
-    """Whether the worker saves something at the end of a step: checkpoints, scalars or a trace."""
-    lifecycle = spec.lifecycle
-    checkpoints = spec.task == "train" and lifecycle.checkpoints is not None
-    return checkpoints or lifecycle.tensorboard is not None or bool(lifecycle.trace_steps)

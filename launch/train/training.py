@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gputopo.launch.locks import locked_outputs
 from gputopo.launch.models.kernels import require_kernels
 from gputopo.launch.models.model import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.locks import locked_outputs
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Source, noticing
 from gputopo.launch.train.lifecycle.checkpoint_files import require_writable

@@ -19,10 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.models.user_line import line_in
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import MORE_SPACE, UNREACHABLE, asked_to_end
-from gputopo.launch.supervise.worker_life import saves_something
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
@@ -60,7 +59,7 @@ def main(arguments: list[str]) -> int:
         data = encode_line(event)
         while data:
             data = data[os.write(events_fd, data) :]
-        if isinstance(event, PlacementChecked) and saves_something(spec):
+        if isinstance(event, PlacementChecked) and spec.saves_after_a_step:
             faulthandler.unregister(signal.SIGTERM)
             _note(signal.SIGTERM, came)
             faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)

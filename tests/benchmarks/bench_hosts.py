@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.jobs.hosts.serving import free_port, own_spec, server_command
+from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.jobs.hosts.serving import own_spec, server_command
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from gputopo.cli.sweep import command
+from gputopo.launch.locks import locked_folder
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.locks import locked_folder
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, results
 from gputopo.sweeps.presets import PRESETS

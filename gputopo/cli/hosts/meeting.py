@@ -85,9 +85,8 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     A name that is not known yet, as that of a pod which has not started, is tried for as long as rank 0 is
     waited for. Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
     """
-    from gputopo.launch.hosts.gathering.addresses import require_private
+    from gputopo.launch.hosts.gathering.addresses import own_address, require_private
     from gputopo.launch.hosts.gathering.patience import RETRY_S
-    from gputopo.launch.jobs.hosts.serving import own_address
 
     leader, address = allocation.leader, None
     assert leader.name is not None, "rank 0 has a name"

@@ -52,10 +52,9 @@ def _lead(
     asked: dict[str, Any],
     report: "Callable[[Bandwidth], int]",
 ) -> int:
-    from gputopo.launch.hosts.gathering.addresses import places_to_listen
+    from gputopo.launch.hosts.gathering.addresses import own_address, places_to_listen
     from gputopo.launch.hosts.gathering.messages import End
     from gputopo.launch.jobs.hosts.network import order_of
-    from gputopo.launch.jobs.hosts.serving import own_address
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"

@@ -38,7 +38,7 @@ def resources_of(machine: "Machine | None", address: str | None) -> dict[str, An
 
 def address_of_leader(joined: "Sequence[Joining]") -> str | None:
     """Return the address of rank 0, this host, on the network of the others; None: it cannot be told."""
-    from gputopo.launch.jobs.hosts.serving import own_address
+    from gputopo.launch.hosts.gathering.addresses import own_address
 
     try:
         return own_address(joined[0].address, joined[0].port or PORT)

@@ -73,7 +73,7 @@ def sweep(
     """
     from gputopo.cli.source import planned_machine
     from gputopo.cli.sweep.begin import begun, paced, resumed
-    from gputopo.launch.supervise.locks import locked_folder
+    from gputopo.launch.locks import locked_folder
 
     if retry_failed and resume is None:
         raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
@@ -117,8 +117,8 @@ def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, 
     If nothing is in it then, it is removed. Raises InputError for one that holds a run or a sweep.
     """
     from gputopo.launch.jobs.sweep import FILE
+    from gputopo.launch.locks import locked_folder
     from gputopo.launch.supervise import run_folder as runs
-    from gputopo.launch.supervise.locks import locked_folder
     from gputopo.values.run.sweep import FOLDER
 
     home = runs.runs_home(os.environ)

@@ -9,6 +9,7 @@ from gputopo.values.run.candidate import AllReduce, Candidate, VariableUpdate, m
 from gputopo.values.run.step_line import StepLine
 
 __all__ = [
+    "CPU_DEVICES",
     "MIN_JOBS",
     "SURE_MARGIN",
     "AllReduce",
@@ -31,6 +32,7 @@ __all__ = [
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2
 

@@ -125,3 +125,18 @@ def _own_addresses() -> list[str]:
 
     families = (socket.AF_INET, socket.AF_INET6)
     return [one.address for card in psutil.net_if_addrs().values() for one in card if one.family in families]
+
+
+def own_address(name: str, port: int) -> str:
+    """Return the address of this host on the network on which another has a name. Raises OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as found:
+        found.connect(address)  # sends nothing: it chooses the route
+        return str(found.getsockname()[0])
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 import gputopo
+from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts.gathering.messages import End, GuestEvent, Joining, Refused, Reply, Start, Unable
 from gputopo.launch.hosts.gathering.patience import Patience, Silence
 from gputopo.launch.recorded.reported import StepsReported
-from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import listed, shown
 from gputopo.values.run.events import RankFailed, Sample, Silent

@@ -16,6 +16,7 @@ from typing import Self
 
 import msgspec
 
+from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End
@@ -24,7 +25,6 @@ from gputopo.launch.jobs.hosts.serving import of_host
 from gputopo.launch.jobs.program import Ending, Stop
 from gputopo.launch.recorded.record import STOPPED, failure_of
 from gputopo.launch.recorded.reported import Batch, StepsReported
-from gputopo.launch.supervise.failure import UNREACHABLE, signal_name
 from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report

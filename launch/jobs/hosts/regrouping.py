@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.jobs.restarting import continued, without_hosts
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.option import listed

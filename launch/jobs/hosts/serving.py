@@ -6,7 +6,6 @@ Where each host trains with a process of its own (`RunSpec.rank`), that runs in 
 import contextlib
 import math
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -144,18 +143,3 @@ class _ServersEnd:
             why, code = (end.cause, end.exit_code) if end is not None else (None, 0)
             why = why or "the run is over"
             yield RankFailed(time_s=0.0, kind=_ENDED, cause=why, remedy="", exit_code=code)
-
-
-def own_address(name: str, port: int) -> str:
-    """Return the address of this host on the network on which another has a name. Raises OSError."""
-    family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as found:
-        found.connect(address)  # sends nothing: it chooses the route
-        return str(found.getsockname()[0])
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gputopo.launch.failure import last_words
 from gputopo.launch.jobs.reduction.spec import (
     EMPTY_CALLS,
     METHODS,
@@ -30,15 +31,15 @@ from gputopo.launch.jobs.reduction.spec import (
 from gputopo.launch.jobs.trials import StoppedError, run_worker, until_stopped
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.failure import last_words
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.planner.cpu_devices import CPU_DEVICES, MAX_CPU_DEVICES
+from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
+from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.workload import workloads as workload
 
 REPEATS = 10

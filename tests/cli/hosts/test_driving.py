@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.jobs.hosts.serving import free_port
+from gputopo.launch.hosts.gathering.addresses import free_port
 from tests.cli.conftest import Call
 from tests.launch.drive.stand_ins import installed
 

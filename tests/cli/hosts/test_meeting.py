@@ -12,9 +12,9 @@ import pytest
 from gputopo.cli.hosts.meeting import address_of
 from gputopo.launch.hosts.allocation import Allocation, HostAddress
 from gputopo.launch.hosts.gathering import patience
+from gputopo.launch.hosts.gathering.addresses import free_port
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.hosts import serving
-from gputopo.launch.jobs.hosts.serving import free_port
 from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import slurm_step

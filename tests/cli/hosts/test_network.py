@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.copies.network.schedule import Timing
+from gputopo.launch.hosts.gathering.addresses import free_port
 from gputopo.launch.hosts.gathering.guest import Guest
 from gputopo.launch.hosts.gathering.messages import End, Refused
 from gputopo.launch.jobs.hosts.network import take_part
-from gputopo.launch.jobs.hosts.serving import free_port
 from gputopo.probes.network.equipment import nccl_at
 from gputopo.probes.network.tcp import Listener
 from gputopo.runs.history import history_file, latest_network

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.launch.jobs.hosts.serving import free_port
+from gputopo.launch.hosts.gathering.addresses import free_port
 from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from tests.cli.conftest import Call

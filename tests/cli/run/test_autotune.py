@@ -12,8 +12,8 @@ import pytest
 from gputopo.cli import run_command
 from gputopo.cli.run import autotune
 from gputopo.launch.jobs import trials
+from gputopo.launch.locks import try_lock
 from gputopo.launch.spec.target import Target
-from gputopo.launch.supervise.locks import try_lock
 from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.autotune import Autotune

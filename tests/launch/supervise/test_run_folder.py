@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputopo.launch.locks import locked_spec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.locks import locked_spec
 from gputopo.launch.supervise.run_folder import MAX_PAST_RUNS, latest_results, past_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
@@ -261,7 +261,7 @@ def test_a_run_folder_that_was_removed_is_reported_as_that_and_no_space_is_asked
 
 
 def test_the_first_failure_stands_where_the_result_cannot_be_written_either(tmp_path: Path) -> None:
-    from gputopo.launch.supervise import failure
+    from gputopo.launch import failure
 
     first = failure.broken("the first", time_s=1.0)
     failed = msgspec.structs.replace(RESULT, status="failed", exit_code=3, failure=first)

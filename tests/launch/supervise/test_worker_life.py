@@ -13,7 +13,7 @@ from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventQueue
-from gputopo.launch.supervise.worker_life import Answer, Stage, answer, saves_something
+from gputopo.launch.supervise.worker_life import Answer, Stage, answer
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed, Step
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
@@ -51,7 +51,7 @@ def test_a_worker_with_nothing_to_save_is_sent_sigterm() -> None:
     ],
 )
 def test_checkpoints_of_a_training_scalars_and_traces_are_worth_a_step(spec: RunSpec, saves: bool) -> None:
-    assert saves_something(spec) is saves
+    assert spec.saves_after_a_step is saves
 
 
 def test_a_failure_that_another_host_reports_ends_the_worker_and_is_the_cause(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def joining_run(
     network: str | None,
 ) -> "Joining":
     """Return what a host brings. `network`: its IP address. Raises HardwareError for a broken driver."""
-    from gputopo.launch.jobs.hosts.serving import free_port
+    from gputopo.launch.hosts.gathering.addresses import free_port
     from gputopo.launch.spec.target import why_cpu
 
     brought = None if why_cpu(machine, os.environ, cpu=options.cpu) is not None else machine

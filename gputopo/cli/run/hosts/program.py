@@ -18,9 +18,9 @@ from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_record
 from gputopo.launch.drive.agent import begun
 from gputopo.launch.hosts import cluster
 from gputopo.launch.hosts.allocation import Allocation
+from gputopo.launch.hosts.gathering.addresses import free_port, own_address
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.hosts.program import Following, Leading
-from gputopo.launch.jobs.hosts.serving import free_port, own_address
 from gputopo.launch.recorded.recording import signals_blocked
 from gputopo.launch.spec import env
 from gputopo.launch.spec.device_names import host_names

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.failure import UNREACHABLE
 from gputopo.launch.hosts.gathering.messages import End
 from gputopo.launch.hosts.gathering.patience import SILENT_S
 from gputopo.launch.jobs.hosts.program import Endings, Following, Leading
 from gputopo.launch.jobs.program import Ending, Stop
-from gputopo.launch.supervise.failure import UNREACHABLE
 from gputopo.launch.throughput import StepDone
 from gputopo.values.run.events import Event, GpuSample, RankFailed, RunFinished, Sample
 from tests.launch.hosts.meetings import START, Later, guest, joining, meeting

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.supervise import failure
+from gputopo.launch import failure
 from gputopo.values.run.events import GpuSample, RankFailed, Sample
 from tests.launch.specs import cpu_spec
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.locks import is_left_over, locked_outputs, locked_spec
 from gputopo.launch.spec.run_spec import Lifecycle
-from gputopo.launch.supervise.locks import is_left_over, locked_outputs, locked_spec
 from gputopo.launch.train.lifecycle.checkpoint_files import FolderError
 from gputopo.values.errors import ExitCode, InputError
 from gputopo.values.run.events import RankFailed
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 KILLED_WITH_A_LOCK = """
 import os, signal, sys
 from pathlib import Path
-from gputopo.launch.supervise.locks import locked_spec
+from gputopo.launch.locks import locked_spec
 with locked_spec(Path(sys.argv[1])) as is_ours:
     assert is_ours
     os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.process import oom
 from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
@@ -83,14 +82,14 @@ def of_exit(
     last_lines: Sequence[str] = (),
     oom_kills: int = 0,
     peak_bytes: int = 0,
-    memory_bytes: int | None = None,
+    memory_bytes: int = 0,
     phase: str | None = None,
 ) -> RankFailed:
     """The failure of a worker that ended without reporting one.
 
     `returncode` as in subprocess: -n for signal n. `oom_kills`: how often the kernel killed for lack
-    of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (None: of
-    this machine). `phase`: which it had begun, if any.
+    of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (0:
+    unknown). `phase`: which it had begun, if any.
     """
     limit = _limit(last_lines) if returncode not in (0, -signal.SIGKILL) else None
     if limit is not None:
@@ -103,8 +102,7 @@ def of_exit(
             last_lines=tuple(last_lines),
         )
     if returncode < 0:
-        memory = oom.memory_bytes() if memory_bytes is None else memory_bytes
-        starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory)
+        starved = _starved(-returncode, spec, oom_kills, peak_bytes, memory_bytes)
         hint = _TRIED_COLLECTIVES if phase == EXCHANGE else None
         return _killed(-returncode, spec, time_s=time_s, last_lines=last_lines, starved=starved, hint=hint)
     if returncode == 0:
