@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from gputopo.report.layout import (
     GAP,
     HEADING,
@@ -25,6 +27,7 @@ from gputopo.report.layout import (
     paragraph,
     plain,
     printable,
+    text_of,
 )
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
@@ -40,9 +43,10 @@ class Styled(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a label and words. A row with an empty label belongs to the one before."""
+    """Rows of a label and words. A row with an empty label belongs to the one before. `styles`: of each."""
 
     rows: tuple[tuple[str, str], ...]
+    styles: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
@@ -66,7 +70,7 @@ class Table(NamedTuple):
     ) -> "Table":
         """Return the table with these rows. `sides`: of each column, left where there are none."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
-        sides = sides or ("left",) * len(heads)
+        sides = sides or tuple[Side, ...]("left" for _ in heads)
         first, *rest = (
             Column(head, tuple(own), side, MAX_CELL)
             for head, own, side in zip(heads, cells, sides, strict=True)
@@ -77,6 +81,11 @@ class Table(NamedTuple):
     def columns(self) -> tuple[Column, ...]:
         """All columns, that with the names of the rows first."""
         return (self.head, *chain.from_iterable(self.groups))
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of all columns, each on one line."""
+        return tuple(column.head.replace("\n", " ") for column in self.columns)
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
@@ -191,6 +200,11 @@ def document_lines(document: Document, width: int) -> list[Line]:
     return printable(lines[:-1])
 
 
+def document_text(document: Document, width: int = 80) -> str:
+    """Return the document as plain text."""
+    return text_of(document_lines(document, width))
+
+
 def block_lines(block: Block, width: int) -> Sequence[Line]:
     """Return a block in lines of at most `width` columns."""
     match block:
@@ -198,8 +212,8 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
             return paragraph(plain(block), width)
         case Styled(text, style):
             return [one for part in text.split("\n") for one in paragraph(plain(part), width, style)]
-        case Rows(rows):
-            return labelled(((plain(label), plain(words)) for label, words in rows), width)
+        case Rows(rows, styles):
+            return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
         case Bullets(items, style):
             folded = (paragraph(plain(item), width - 2, style) for item in items)
             return [
@@ -219,10 +233,20 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
 
 def _table(table: Table, width: int) -> list[Line]:
     lines: list[Line] = []
-    for shown in blocks(table.groups, width - table.head.width, table.gap):
+    head = _narrowed(table.head, width // 2)
+    room = width - head.width - table.gap
+    groups = [[_narrowed(column, room) for column in group] for group in table.groups]
+    for shown in blocks(groups, room + table.gap, table.gap):
         lines += [line()] if lines else []
-        lines += aligned(table.head, shown, table.gap)
+        lines += aligned(head, shown, table.gap)
     return [*lines, *(spans for note in table.notes for spans in paragraph(plain(note), width, QUIET))]
+
+
+def _narrowed(column: Column, room: int) -> Column:
+    """Return a column that may fold with at most this width."""
+    if column.max_width is None or column.width <= room:
+        return column
+    return msgspec.structs.replace(column, max_width=max(room, 8))
 
 
 def _item(item: Item, width: int) -> list[Line]:

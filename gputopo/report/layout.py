@@ -7,7 +7,7 @@ for a pipe is made without importing rich, which costs 36 ms.
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from typing import Literal
 
 import msgspec
@@ -82,16 +82,19 @@ def paragraph(text: str, width: int, style: str = "") -> list[Line]:
     return [line(part, style) for part in _folded(text, width)]
 
 
-def labelled(rows: Iterable[tuple[str, str]], width: int) -> list[Line]:
-    """Return rows of a label and words, which are folded next to the label; under it where it is long."""
+def labelled(rows: Iterable[tuple[str, str]], width: int, styles: Iterable[str] = ()) -> list[Line]:
+    """Return rows of a label and words, which are folded next to the label; under it where it is long.
+
+    `styles`: of the words of each row, the others have none.
+    """
     rows = list(rows)
     space = max((len(label) for label, _ in rows if len(label) <= _MAX_LABEL), default=0)
     lines: list[Line] = []
-    for label, words in rows:
+    for (label, words), style in zip(rows, chain(styles, repeat("")), strict=False):
         if len(label) > _MAX_LABEL:
-            lines += [*paragraph(label, width, QUIET), *indented(paragraph(words, width - GAP), GAP)]
+            lines += [*paragraph(label, width, QUIET), *indented(paragraph(words, width - GAP, style), GAP)]
             continue
-        body = paragraph(words, width - space - GAP)
+        body = paragraph(words, width - space - GAP, style)
         heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(body)]
         lines += [((head, QUIET), *spans) for head, spans in zip(heads, body, strict=False)]
     return lines

@@ -91,10 +91,9 @@ def _block(block: Block, folder: str | None) -> str:
                 return f"{escaped(block.title)}: {words}\n"
             return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{file_of(block)}')}\n"
         case Table():
-            heads = [column.head.replace("\n", " ") for column in block.columns]
             sides = ["---:" if column.side == "right" else "---" for column in block.columns]
             notes = "".join(f"- {escaped(note)}\n" for note in block.notes)
-            return _table(heads, block.rows, sides) + (f"\n{notes}" if notes else "")
+            return _table(block.heads, block.rows, sides) + (f"\n{notes}" if notes else "")
 
 
 def _finding(severity: str, id: str, of: str, says: Sequence[str], remedy: str | None) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from gputopo.report.runs.report import run_report
+from gputopo.report.document import document_lines
+from gputopo.report.runs.report import run_document
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.result import Result
@@ -48,7 +49,7 @@ def run(
 
 
 def report(result: Result) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in run_report(result, 200))
+    return "\n".join("".join(text for text, _ in line) for line in document_lines(run_document(result), 200))
 
 
 def slow_of(result: Result) -> dict[int, str | None]:

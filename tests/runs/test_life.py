@@ -1,7 +1,8 @@
 import pytest
 
+from gputopo.report.document import document_lines
 from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_report
+from gputopo.report.runs.report import run_document
 from gputopo.runs.life import Life
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
@@ -50,7 +51,7 @@ def test_what_was_kept_and_noticed_is_reported_once() -> None:
 def test_a_result_holds_them_and_its_report_shows_them() -> None:
     reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
     result = summarise([*reported[:-1], *EVENTS, reported[-1]])
-    text = " ".join("".join(piece for piece, _ in line) for line in run_report(result, 120))
+    text = " ".join("".join(piece for piece, _ in line) for line in document_lines(run_document(result), 120))
     text = " ".join(text.split())
     for words in (
         "checkpoint 2 is damaged",

@@ -23,7 +23,8 @@ def run_document(result: Result) -> Document:
     """
     failure = [Styled(text, "") for text in failure_lines(result)]
     says = [*(Styled(text, "") for text in result.says), *(Styled(*one) for one in verdict_lines(result))]
-    facts = Rows(tuple((fact.name, fact.text) for fact in run_facts(result)))
+    found = tuple(run_facts(result))
+    facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
     return of_sections(
         [
             ("", [Styled(title(result), "bold"), *failure]),
