@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
-    from gputopo.values.run.screen import Kind, Screen, ScreenRun
+    from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
 
 MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
 FailOn = Literal["warning", "error"]
@@ -207,9 +207,9 @@ def _screened(
     from gputopo.launch.supervise.process import signals
     from gputopo.probes.sampling.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
-    from gputopo.runs.screen.rows import device_rows
+    from gputopo.runs.screen import device_rows
     from gputopo.values import schema
-    from gputopo.values.run.screen import Screen
+    from gputopo.values.run.several_runs import Screen
 
     began, spec, machine = time.monotonic(), cells[0].trial.spec, chosen.machine
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
@@ -304,7 +304,7 @@ def _print(found: "Screen", shape: str) -> None:
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
-    from gputopo.runs.screen.rows import outliers
+    from gputopo.runs.screen import outliers
 
     failed = any(run.failure is not None for run in found.runs)
     if fail_on is not None and failed:

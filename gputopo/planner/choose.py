@@ -29,8 +29,7 @@ from gputopo.prediction.step import model_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import plain, require_one_each
-from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, StepLine
 from gputopo.workload import workloads
 
 __all__ = ["Request", "basis_of", "every_candidate", "plan", "plan_environment"]

@@ -13,8 +13,15 @@ from gputopo.prediction.cpu_devices import CpuStep, cpu_devices, predict
 from gputopo.prediction.step import Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, Plan, Prediction, runners_up
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    SURE_MARGIN,
+    Candidate,
+    Plan,
+    Prediction,
+    mode_words,
+    runners_up,
+)
 from gputopo.workload.workloads import Workload
 
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake

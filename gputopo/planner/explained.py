@@ -11,9 +11,7 @@ from gputopo.prediction.timeline import timeline
 from gputopo.topology.reduction_groups import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Plan
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
 
 _DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
 _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")

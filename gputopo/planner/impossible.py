@@ -8,8 +8,7 @@ import msgspec
 from gputopo.planner.request import Request, ranges
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.run.batches import as_typed
-from gputopo.values.run.candidate import Candidate, mode_words
-from gputopo.values.run.plan import Plan
+from gputopo.values.run.plan import Candidate, Plan, mode_words
 
 
 def with_best(

@@ -10,8 +10,16 @@ from gputopo.report.runs.autotune import autotune_blocks
 from gputopo.report.step_line import step_line_blocks
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import MIN_JOBS, Candidate, Learned, Plan, Prediction, Price, mode_name
+from gputopo.values.run.plan import (
+    MIN_JOBS,
+    Candidate,
+    Learned,
+    Plan,
+    Prediction,
+    Price,
+    mode_name,
+    mode_words,
+)
 
 _ALTERNATIVES = 5  # the rest is in the JSON
 _RUNNERS_UP = 3

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gputopo.report.document import Block, Drawing, Table
 from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
 
 _MAX_RESOURCES = 10  # the others are faster; the JSON has them
 _MAX_BLOCKS = 24  # rows; neighbours share one where a model has more

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from gputopo.launch.supervise.process.tether import tethered
+from gputopo.probes.processes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which begins a report
 BEGUN = "GPUTOPO_BEGUN"  # names the file descriptor that is written to once the training has begun

@@ -17,7 +17,7 @@ from gputopo.launch.drive.agent import LEADER_S, MARK, OTHER_S
 from gputopo.launch.drive.commands import Start, not_started
 from gputopo.launch.drive.course import Course
 from gputopo.launch.supervise.process import signals
-from gputopo.launch.supervise.process.tether import tethered
+from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, HardwareError
 
 _REPORT = re.compile(r"gputopo ([0-9]{1,9}) (?:started|ended ([0-9]{1,3}) ([01]))\n")

@@ -1,6 +1,6 @@
 """What earlier runs over the same devices of the same hosts say of a plan for these. Pure.
 
-As of one machine (`gputopo.runs.predicted.past`) their time marks are speeds of one GPU, of its own host, and
+As of one machine (`gputopo.runs.past_runs`) their time marks are speeds of one GPU, of its own host, and
 two jobs or more adjust the constants: what links reach is then what the network reaches, too. Runs over other
 devices, or with one more host, say nothing.
 """
@@ -16,10 +16,9 @@ from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.one_gpu.published import Figure
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.runs.predicted.past import MAX_JOBS, Job, PastRun, by_job, by_marks, figures_by_marks, past_run
-from gputopo.runs.predicted.together import Together, together, together_of
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Learned
+from gputopo.runs.known import Together, together, together_of
+from gputopo.runs.past_runs import MAX_JOBS, Job, PastRun, by_job, by_marks, figures_by_marks, past_run
+from gputopo.values.run.plan import Candidate, Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 

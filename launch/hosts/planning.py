@@ -29,8 +29,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.candidate import HostGpus
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HowMany, Plan
+from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HostGpus, HowMany, Plan
 
 
 @dataclass(frozen=True)

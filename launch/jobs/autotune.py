@@ -13,10 +13,10 @@ from gputopo.launch.spec.run_spec import Backend
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.process import signals
 from gputopo.planner.autotune import Race
-from gputopo.runs.time_budget import TimeBudget
+from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
-from gputopo.values.run.autotune import Autotune, Measured, Timed
+from gputopo.values.run.plan import Autotune, Measured, Timed
 
 FILE = "autotune.json"
 # Of all runs together: about ten, most of whose time is starting TensorFlow.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu.published import Figure
-    from gputopo.runs.predicted.known import Past
+    from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.verdict import Known
@@ -34,7 +34,7 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
         return Before()
     from gputopo.launch.supervise.run_folder import past_results, runs_home
     from gputopo.prediction.one_gpu.speeds import past_speeds
-    from gputopo.runs.predicted.past import figures_by_marks, learned, past_run
+    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
 
     past = list(past_results(runs_home(os.environ)))
     if not past:
@@ -65,7 +65,7 @@ def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
     Of a target of several hosts the runs of its machine with others.
     """
     from gputopo.launch.supervise.run_folder import past_results, runs_home
-    from gputopo.runs.predicted.known import Past
+    from gputopo.runs.known import Past
 
     machine = _box(target)
     return [
@@ -79,7 +79,7 @@ def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Know
     """Return what is known beside which a run is judged; None for a rehearsal."""
     import msgspec
 
-    from gputopo.runs.predicted.known import known_before, known_of_hosts
+    from gputopo.runs.known import known_before, known_of_hosts
     from gputopo.values import schema
 
     machine = _box(target)

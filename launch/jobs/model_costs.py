@@ -22,7 +22,7 @@ from gputopo.launch.failure import last_words
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.launch.supervise.process.tether import tethered
+from gputopo.probes.processes import tethered
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads

@@ -20,7 +20,7 @@ from gputopo.launch.jobs import leftovers
 from gputopo.launch.jobs.witness import Witness
 from gputopo.launch.supervise.process.child import Ours, adopting
 from gputopo.launch.supervise.process.oom import oom_kills
-from gputopo.launch.supervise.process.tether import tethered
+from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}

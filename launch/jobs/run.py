@@ -1,7 +1,7 @@
 """A training run: its worker, what happened in it, and after out of memory the batch size that fits.
 
 The launcher is the only writer of events.jsonl: RunStarted, the worker's events, samples, anomalies, the
-first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `tether`).
+first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `processes`).
 """
 
 import contextlib

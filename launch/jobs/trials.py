@@ -21,11 +21,10 @@ from gputopo.launch.supervise.process import signals
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Sampler
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.runs.predicted.compare import with_prediction
+from gputopo.runs.compared import with_prediction
 from gputopo.values.machine import Machine
-from gputopo.values.run.autotune import Timed
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.plan import Candidate, Plan, Timed
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 

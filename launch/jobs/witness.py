@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 class Witness:
     """The process that is asked. A context manager that ends it.
 
-    Start it from the main thread (see `supervise.tether`), with the signals blocked that are asked for.
+    Start it from the main thread (see `probes.processes`), with the signals blocked that are asked for.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from gputopo.launch.spec.run_spec import Backend
 from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName
 from gputopo.planner.request import SPREAD
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Candidate
 
 _SAME = {
     "nccl": "mirrored:nccl",

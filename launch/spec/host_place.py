@@ -12,7 +12,7 @@ from gputopo.topology.doubts import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
 
-# What the child does before it becomes the program (`gputopo.launch.supervise.process.tether`).
+# What the child does before it becomes the program (`gputopo.probes.processes`).
 CPUS, MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
 # Threads of TensorFlow's ops, of ops at once, and of OpenMP. All three count the CPUs of the affinity mask by
 # themselves; a quota of CPU time they do not see.

@@ -5,9 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from gputopo.runs.anomaly import AnomalyCheck
 from gputopo.runs.live import Recent, Reports, Window, judged
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs.verdict.judge import AnomalyCheck, Judgement
 from gputopo.values.run.events import Event, Judged, Noticed, RankFailed, Restarted
 
 _Found = tuple[Judgement | Exception, float]

@@ -29,8 +29,8 @@ from gputopo.launch.supervise.process.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
+from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
-from gputopo.runs.verdict.devices import with_names
 from gputopo.values.run.events import (
     SERVING,
     Event,

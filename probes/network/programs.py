@@ -13,11 +13,10 @@ import json
 import math
 import os
 import select
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -26,6 +25,7 @@ from gputopo.captures.network import iperf3_json, perftest
 from gputopo.copies.network.schedule import Timing
 from gputopo.copies.network.tools import Program, Rdma, whole_seconds
 from gputopo.probes.network.tcp import connected
+from gputopo.probes.processes import in_session
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 
@@ -68,7 +68,7 @@ class Programs:
             raise ValueError(name)
         deadline_s = time.monotonic() + self._seconds(program)
         port = _free_port(family, address)
-        with _running(self.wrap(self.server(program, port, address))) as process:
+        with in_session(self.wrap(self.server(program, port, address))) as process:
             why = _until_listening(process, program, port, deadline_s)
             reply = {"port": port} if why is None else {"error": why}
             connection.sendall(json.dumps(reply).encode() + b"\n")
@@ -84,7 +84,7 @@ class Programs:
         deadline_s = time.monotonic() + seconds
         with connected(address, port, token, program, self.timing) as connection:
             at = _port_of(connection, program, deadline_s)
-            with _running(self.wrap(self.client(program, at, address))) as process:
+            with in_session(self.wrap(self.client(program, at, address))) as process:
                 text = _output(process, program, seconds, deadline_s)
                 return _values(program, text, process.returncode, self.timing)
 
@@ -133,25 +133,6 @@ def _free_port(family: socket.AddressFamily, address: str) -> int:
     with socket.socket(family) as found:
         found.bind((address, 0))
         return int(found.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in a session of its own, which is ended and reaped at the end of the block."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    with process:  # closes the pipe
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _until_listening(

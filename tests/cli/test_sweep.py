@@ -19,11 +19,11 @@ from gputopo.cli.sweep import command
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import runs_home
-from gputopo.runs.history import history_file, results
+from gputopo.runs.history import history_file, stored_results
 from gputopo.sweeps.presets import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
-from gputopo.values.run.sweep import BY_TIME, FOLDER, Sweep
+from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
 from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import Call
 from tests.kit_workers import misbehave
@@ -82,7 +82,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     }
     assert spoken == {("synthetic", "fp32", "0")}  # of those that ran, and of those that did not
     assert "cell 6 of 6: models, lenet, variable_update replicated: 40 images/sec" in done.err
-    remembered = [one.result.spec["model"] for one in results.stored(history_file())]
+    remembered = [one.result.spec["model"] for one in stored_results(history_file())]
     assert remembered == ["trivial"] * 3 + ["lenet"] * 3
     table = call("sweep", "--resume", tmp_path / "out")
     assert "8 cells: 6 done, 2 refused" in table.out

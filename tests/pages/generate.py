@@ -11,9 +11,9 @@ from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.prediction.programs import Program, program_names, require_program
-from gputopo.runs.causes.rules import CAUSES
-from gputopo.runs.causes.run_parts import PARTS
 from gputopo.runs.hardware.checks import CHECKS
+from gputopo.runs.verdict.causes import PARTS
+from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
 

@@ -10,7 +10,7 @@ from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.step import Placing
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.plan import StepLine
 from tests.matrices import FOUR_AND_FOUR, machine_of
 
 REQUEST = Request(model="alexnet", single_gpu_images_per_sec=(1500.0,), explain=True)

@@ -1,4 +1,8 @@
+"""Whether another job fits into the time."""
+
 import statistics
+from collections.abc import Callable
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -7,12 +11,44 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import repeats_document
-from gputopo.runs.repeats import Repeats, combine, spread
+from gputopo.runs.repeats import Repeats, TimeBudget, combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.result import Result
 from tests.invented_runs import InventedRun, Noise, cpu_devices, stream
+
+
+def clock_of(now: list[float]) -> Callable[[], float]:
+    return lambda: now[0]
+
+
+@given(st.lists(st.floats(0.1, 50.0), min_size=1), st.floats(0.0, 300.0))
+def test_jobs_like_the_longest_so_far_never_end_late(seconds: list[float], limit: float) -> None:
+    now = [7.0]
+    budget = TimeBudget(limit, clock_of(now))
+    longest = list(accumulate(seconds, max))
+    for each, before in zip(seconds, [0.0, *longest], strict=False):
+        if not budget.fits():
+            break
+        assert now[0] - 7.0 + before <= limit + 1e-6
+
+        def job(each: float = each) -> None:
+            now[0] += each
+
+        budget.timed(job)
+    else:
+        assert abs(budget.used - sum(seconds)) < 1e-6
+
+
+def test_a_known_length_and_a_count_stand_for_the_longest() -> None:
+    now = [0.0]
+    budget = TimeBudget(10.0, clock_of(now))
+    assert budget.fits(each=10.0)
+    assert not budget.fits(each=10.1)
+    assert not budget.fits(3, each=4.0)
+    assert TimeBudget(None, clock_of(now)).fits(1000, each=1e9)
+
 
 LOST = RankFailed(time_s=1.0, kind="killed", cause="killed by SIGKILL", remedy="look", exit_code=137)
 

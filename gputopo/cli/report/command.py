@@ -185,7 +185,7 @@ def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders"
 
 def _folder_of_sweep(path: str) -> str:
     """Return the folder of a sweep for its manifest: that has the runs."""
-    from gputopo.values.run.sweep import MANIFEST
+    from gputopo.values.run.several_runs import MANIFEST
 
     return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
 

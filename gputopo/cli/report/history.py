@@ -37,9 +37,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.measurements.box import box_of
     from gputopo.measurements.sources.from_ours import of_result
     from gputopo.measurements.sources.run_folders import machine_name
-    from gputopo.runs.history import fingerprint, history_file
-    from gputopo.runs.history.bandwidths import stored as stored_bandwidths
-    from gputopo.runs.history.results import stored as stored_results
+    from gputopo.runs.history import fingerprint, history_file, stored_bandwidths, stored_results
 
     begin = None if since is None else _date(since)
     machine = machine_from(())

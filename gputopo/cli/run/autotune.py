@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.values.run.autotune import Autotune, Timed
-    from gputopo.values.run.plan import Candidate, Plan
+    from gputopo.values.run.plan import Autotune, Candidate, Plan, Timed
 
 
 def train_fastest(
@@ -224,7 +223,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
 
 def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
     from gputopo.report.layout import plain
-    from gputopo.values.run.candidate import mode_words
+    from gputopo.values.run.plan import mode_words
 
     outcome = (
         f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"

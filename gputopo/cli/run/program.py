@@ -31,7 +31,7 @@ from gputopo.report.runs.news import news
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
-from gputopo.values.run.hardware import OUTSIDE
+from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
     from gputopo.launch.recorded.recording import Company

@@ -170,7 +170,7 @@ def _train_once(
     )
     spec = _traced_into(folder, spec)
     from gputopo.launch.jobs.before import known_of, past_of
-    from gputopo.runs.predicted.compare import with_prediction
+    from gputopo.runs.compared import with_prediction
 
     known = known_of(target, spec, past_of(target, folder.path))
     outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
@@ -194,11 +194,11 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
     """
     if box is None or result.spec.get("drills"):
         return
-    from gputopo.runs.history import history_file, results
+    from gputopo.runs.history import history_file, save_result
 
     where = str(folder.absolute()).encode(errors="replace").decode()
     try:
-        results.add(history_file(os.environ), box, result, folder=where, finished_at=time.time())
+        save_result(history_file(os.environ), box, result, folder=where, finished_at=time.time())
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
 
@@ -206,20 +206,22 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add the verdict on this run's input from an earlier run."""
     from gputopo.launch.supervise.run_folder import latest_results
-    from gputopo.runs.input_verdict import verdict
+    from gputopo.runs.compared import input_verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
     # The verdict names the other run's folder, and a result is written in UTF-8.
-    found = verdict(result, ((where.encode(errors="replace").decode(), other) for where, other in earlier))
+    found = input_verdict(
+        result, ((where.encode(errors="replace").decode(), other) for where, other in earlier)
+    )
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _with_alone(result: "Result", target: "Target") -> "Result":
     """Add the speeds of the GPUs alone: by the latest screen of this job here, else by its runs here."""
     from gputopo.launch.supervise.run_folder import latest_screens
-    from gputopo.runs.device_results import alone_of_screen, with_alone
-    from gputopo.runs.history import fingerprint, history_file, results
-    from gputopo.runs.predicted.known import alone_of_run
+    from gputopo.runs.devices import alone_of_screen, with_alone
+    from gputopo.runs.history import fingerprint, history_file, stored_results
+    from gputopo.runs.known import alone_of_run
 
     here = None if result.backend != "gpu" or target.machine is None else fingerprint(target.machine)
     if here is None:
@@ -231,7 +233,7 @@ def _with_alone(result: "Result", target: "Target") -> "Result":
     folders: dict[int, str] = {}
     if len(result.devices) > 1:
         with contextlib.suppress(GputopoError):  # a history that cannot be read: see `remember`
-            for one in results.stored(history_file(os.environ), machine=here, model=result.spec.get("model")):
+            for one in stored_results(history_file(os.environ), machine=here, model=result.spec.get("model")):
                 found = alone_of_run(result, one.result)
                 alone |= found  # the latest run counts
                 folders |= dict.fromkeys(found, one.folder)

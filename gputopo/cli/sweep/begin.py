@@ -17,7 +17,7 @@ from gputopo.sweeps.presets import PRESETS, preset_text
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import listed
-from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
+from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 
 
 def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[Sweep, Matrix]:

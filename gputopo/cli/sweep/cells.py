@@ -19,14 +19,14 @@ from gputopo.sweeps.expand import Box
 from gputopo.sweeps.matrix import IMAGENET, MADE
 from gputopo.values.errors import GputopoError
 from gputopo.values.option import Declared, Option, given_of, options_of
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.sweep import Sweep, SweepCell
+from gputopo.values.run.plan import mode_words
+from gputopo.values.run.several_runs import Sweep, SweepCell
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.runs.predicted.known import Past
+    from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
 
 _ALL_WRITE = "all cells would write to it"

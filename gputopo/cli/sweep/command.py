@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gputopo.sweeps.matrix import Matrix
     from gputopo.values.machine import Machine
     from gputopo.values.run.result import Result
-    from gputopo.values.run.sweep import Sweep, SweepCell
+    from gputopo.values.run.several_runs import Sweep, SweepCell
 
 LOAD_S = 1.0  # over which the load of the host is measured before a cell
 
@@ -119,7 +119,7 @@ def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, 
     from gputopo.launch.jobs.sweep import FILE
     from gputopo.launch.locks import locked_folder
     from gputopo.launch.supervise import run_folder as runs
-    from gputopo.values.run.sweep import FOLDER
+    from gputopo.values.run.several_runs import FOLDER
 
     home = runs.runs_home(os.environ)
     if output is not None:

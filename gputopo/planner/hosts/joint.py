@@ -26,8 +26,15 @@ from gputopo.prediction.step import Placing, Stepper
 from gputopo.topology.reduction_groups import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.candidate import Candidate, VariableUpdate
-from gputopo.values.run.plan import SURE_MARGIN, Learned, Prediction, mode_name, runners_up
+from gputopo.values.run.plan import (
+    SURE_MARGIN,
+    Candidate,
+    Learned,
+    Prediction,
+    VariableUpdate,
+    mode_name,
+    runners_up,
+)
 
 # Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
 # thousands, and all but the default send more over the network.

@@ -6,8 +6,7 @@ from gputopo.planner.hosts.joint import Joint
 from gputopo.planner.request import HOST_PS
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.option import listed
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import SURE_MARGIN
+from gputopo.values.run.plan import SURE_MARGIN, Candidate
 
 _NAMED = 8  # hosts in one sentence
 

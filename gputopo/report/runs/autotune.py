@@ -1,9 +1,8 @@
 """Predicted and measured speeds of placements side by side."""
 
 from gputopo.report.document import Block, Table
-from gputopo.values.run.autotune import Autotune, Measured
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.candidate import mode_words
+from gputopo.values.run.plan import Autotune, Measured, mode_words
 
 _SETTLED = {
     "lead": "its lead exceeds the noise",

@@ -6,7 +6,7 @@ from gputopo.report import units
 from gputopo.report.document import Table
 from gputopo.report.layout import Column
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result

@@ -5,8 +5,8 @@ from gputopo.report.document import Document, Rows, Styled, of_sections
 from gputopo.report.layout import Span
 from gputopo.report.runs.devices import device_table
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
+from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result

@@ -6,10 +6,10 @@ from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import Column, Side
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.screen.rows import outliers
+from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.screen import Screen, ScreenDevice
+from gputopo.values.run.several_runs import Screen, ScreenDevice
 from gputopo.values.run.verdict import EVEN, SLOW
 
 

@@ -9,7 +9,7 @@ from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.study.tables import without_empty
 from gputopo.sweeps.course import left_s
-from gputopo.values.run.sweep import Sweep, SweepCell
+from gputopo.values.run.several_runs import Sweep, SweepCell
 
 _NOT_RUN = ("refused", "left_out")
 _WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}

@@ -77,7 +77,7 @@ def _pictures(
 ) -> tuple[Block, ...]:
     from gputopo.report.pictures.charts import Point, dated_picture
     from gputopo.report.pictures.charts import Series as Curve
-    from gputopo.runs.speed.over_time import Happening
+    from gputopo.runs.over_time import Happening
 
     worse = {change.what: change for change in changes}
     several = [one for one in series if len(one.points) > 1]

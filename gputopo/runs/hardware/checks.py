@@ -15,7 +15,7 @@ from gputopo.findings.watched import SAG_SAMPLES, SAG_SHARE
 from gputopo.reference.clock_events import decode, in_words
 from gputopo.runs.hardware.record import HardwareRecord
 from gputopo.values.history import GpuHistory
-from gputopo.values.run.hardware import HardwareFault
+from gputopo.values.run.verdict import HardwareFault
 
 # Samples under load of a GPU, at least, for what is compared or counted: ten seconds with several GPUs. Ours.
 MIN_LOADED = 20

@@ -9,7 +9,7 @@ from gputopo.runs.hardware.checks import CHECKS
 from gputopo.runs.hardware.judge import judge_hardware, worst_first
 from gputopo.runs.hardware.record import HardwareRecord
 from gputopo.values.run.events import Device, Sample
-from gputopo.values.run.hardware import (
+from gputopo.values.run.verdict import (
     AS_PLANNED,
     FAULTY,
     NOT_CHECKED,

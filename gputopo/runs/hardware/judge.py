@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gputopo.findings.rule import SEVERITIES, Severity
 from gputopo.runs.hardware.checks import CHECKS, loaded
 from gputopo.runs.hardware.record import HardwareRecord
-from gputopo.values.run.hardware import FAULTY, NOT_JUDGED, SOUND, Hardware, HardwareFault
+from gputopo.values.run.verdict import FAULTY, NOT_JUDGED, SOUND, Hardware, HardwareFault
 
 
 def judge_hardware(record: HardwareRecord) -> Hardware:

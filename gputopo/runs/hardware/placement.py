@@ -6,7 +6,7 @@ from gputopo.findings.load import CONTEXT_MIB
 from gputopo.values.history import BUSY_PERCENT
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import GpuSample, Sample
-from gputopo.values.run.hardware import AS_PLANNED, NOT_CHECKED, NOT_SEEN, OUTSIDE, Placed
+from gputopo.values.run.verdict import AS_PLANNED, NOT_CHECKED, NOT_SEEN, OUTSIDE, Placed
 
 # Importing a framework, opening the data and building a model take less before the first use of a GPU. Ours.
 NOT_SEEN_S = 60.0

@@ -6,9 +6,9 @@ from statistics import median
 import msgspec
 
 from gputopo.findings.peers.load import SAME_LOAD_POINTS
+from gputopo.runs.bounded import Thinned
 from gputopo.runs.hardware.placement import PlacementRecord
-from gputopo.runs.thinned import Thinned
-from gputopo.runs.verdict.host import HostRecord
+from gputopo.runs.verdict.sampled import HostRecord
 from gputopo.values.history import History, under_load
 from gputopo.values.run.events import Device, GpuSample, MachineSample, Sample
 

@@ -20,8 +20,8 @@ from gputopo.copies.network.by_nccl import (
 )
 from gputopo.copies.network.schedule import Host, Order
 from gputopo.copies.network.tools import Nccl
-from gputopo.launch.supervise.process.tether import tethered
 from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
+from gputopo.probes.processes import tethered
 from gputopo.values.bandwidth import Bandwidth
 
 # With so many partners a host has failed before it is left out; so many rounds have measured nothing before

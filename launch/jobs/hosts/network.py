@@ -22,9 +22,9 @@ from gputopo.copies.network.tools import NCCL_TESTS, USES, Tool, ToolChoice, cho
 from gputopo.launch.hosts.gathering.guest import Guest, Telling
 from gputopo.launch.hosts.gathering.meeting import Meeting
 from gputopo.launch.hosts.gathering.messages import End, Joining, Refused, Start, Unused
-from gputopo.launch.supervise.process.tether import tethered
 from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener, latency, send
+from gputopo.probes.processes import tethered
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode

@@ -13,7 +13,7 @@ from gputopo.launch.train.inputs.reading.checks import ask
 from gputopo.launch.train.lifecycle import profile, trace_reading
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 

@@ -13,7 +13,7 @@ from gputopo.launch.jobs.autotune import FILE, tune
 from gputopo.launch.jobs.trials import Trial, trial_of
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
-from gputopo.values.run.autotune import Autotune, Timed
+from gputopo.values.run.plan import Autotune, Timed
 from gputopo.values.run.result import Result
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec, plan_for

@@ -13,7 +13,7 @@ from gputopo.launch.jobs.sweep import FILE, Pause, run_cells
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
+from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 from tests.launch.jobs.test_autotune import COPIES, PS, pretends
 from tests.launch.jobs.test_screen import ticking, unsampled
 

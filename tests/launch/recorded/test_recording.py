@@ -24,8 +24,8 @@ from gputopo.probes.sampling.run_watch import RunWatch
 from gputopo.report.runs.program import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
-from gputopo.values.run.hardware import AS_PLANNED, OUTSIDE
 from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, hang, installed
 from tests.kit.scenarios import SCENARIOS

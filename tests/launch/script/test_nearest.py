@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.launch.script.nearest import nearest
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Candidate
 
 
 def choice(**fields: Any) -> Candidate:

@@ -10,7 +10,7 @@ from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, rate_of_card
 from gputopo.prediction.links.paths import paths_of
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.run.candidate import Candidate
+from gputopo.values.run.plan import Candidate
 from tests.planner.hosts.machines import box, two_switches
 
 ASKED = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))

@@ -9,8 +9,8 @@ import pytest
 from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES, Rate, environment, pair_command
 from gputopo.copies.network.schedule import QUICK
 from gputopo.copies.network.tools import Nccl
-from gputopo.launch.supervise.process.tether import tethered
 from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
+from gputopo.probes.processes import tethered
 from gputopo.values.bandwidth import Bandwidth
 from tests.kit.dialects.nccl_tests import one_size
 from tests.probes.network.stand_ins import MpiFault, NcclTests

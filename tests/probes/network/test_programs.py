@@ -14,9 +14,9 @@ import pytest
 from gputopo.captures.network import perftest as perftest_reader
 from gputopo.copies.network.schedule import QUICK, Timing
 from gputopo.copies.network.tools import Program, Rdma
-from gputopo.launch.supervise.process.tether import tethered
 from gputopo.probes.network.programs import ProgramError, Programs
 from gputopo.probes.network.tcp import Listener, connected, latency
+from gputopo.probes.processes import tethered
 from tests.probes.network.stand_ins import TAKEN, Fault, StandIns
 
 HERE = "127.0.0.1"

@@ -1,8 +1,7 @@
 """Predicted and measured speeds side by side."""
 
 from gputopo.report.runs.autotune import autotune_blocks, autotune_note
-from gputopo.values.run.autotune import Autotune, Measured, Timed
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import Autotune, Candidate, Measured, Timed
 from tests.report.shown import text_of_blocks
 
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)

@@ -13,7 +13,7 @@ from gputopo.report.runs.news import news
 from gputopo.report.runs.report import run_document
 from gputopo.report.runs.state import STARTING, RunState
 from gputopo.report.runs.tf_cnn_log import lines
-from gputopo.runs.speed.over_time import over_time
+from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Event,

@@ -7,7 +7,7 @@ from gputopo.report import units
 from gputopo.report.document import document_lines, document_text
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import failure_lines, run_document, title, verdict_lines
-from gputopo.runs.device_results import alone_of_screen, with_alone
+from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     Device,
@@ -21,10 +21,10 @@ from gputopo.values.run.events import (
     Traced,
 )
 from gputopo.values.run.result import AgainstPrediction, PartMs, Result
-from gputopo.values.run.screen import Screen, ScreenDevice
+from gputopo.values.run.several_runs import Screen, ScreenDevice
 from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
-from tests.runs.causes.cards import always as readings
-from tests.runs.causes.cards import events
+from tests.runs.verdict.cards import always as readings
+from tests.runs.verdict.cards import events
 from tests.runs.verdict.drills import Trainer, always
 
 QUIET = Noise(own=0.01, stalls=0.0)

@@ -5,8 +5,8 @@ import pytest
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.screen import screen_document
-from gputopo.runs.screen.rows import device_rows
-from tests.runs.screen.test_rows import NAMES, runs, screen_of
+from gputopo.runs.screen import device_rows
+from tests.runs.test_screen import NAMES, runs, screen_of
 
 SPEEDS = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}
 CLOCKS = {0: 1885.0, 1: 1790.0, 2: 1873.0, 3: 1790.0, 4: 1885.0, 5: 1880.0}

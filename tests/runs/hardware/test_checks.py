@@ -10,7 +10,7 @@ from gputopo.runs.hardware.checks import CHECKS
 from gputopo.runs.hardware.judge import judge_hardware
 from gputopo.runs.hardware.record import HardwareRecord
 from gputopo.values.run.events import Xid
-from gputopo.values.run.hardware import FAULTY, NOT_JUDGED, SOUND
+from gputopo.values.run.verdict import FAULTY, NOT_JUDGED, SOUND
 from tests.runs.hardware.samples import IDLE_HOST, Changes, devices, recorded
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from gputopo.runs.hardware.hosts import HostRecords
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample
-from gputopo.values.run.hardware import AS_PLANNED, FAULTY, NOT_JUDGED, OUTSIDE, SOUND
+from gputopo.values.run.verdict import AS_PLANNED, FAULTY, NOT_JUDGED, OUTSIDE, SOUND
 from tests.runs.hardware.samples import IDLE_HOST, WORKING, devices
 
 SPEC = {"servers": [{"host": "n1"}, {"host": "n2"}]}

@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.runs.hardware.placement import NOT_SEEN_S, PlacementRecord
 from gputopo.values.run.events import GpuSample, Sample
-from gputopo.values.run.hardware import AS_PLANNED, NOT_CHECKED, NOT_SEEN, OUTSIDE
+from gputopo.values.run.verdict import AS_PLANNED, NOT_CHECKED, NOT_SEEN, OUTSIDE
 
 
 def own(gpu: int, count: int = 1) -> GpuSample:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.spec import host_place
-from gputopo.launch.supervise.process import tether
 from gputopo.launch.supervise.process.cpus import cpu_quota, usable_cpus
+from gputopo.probes import processes as tether
 from gputopo.values.index_ranges import index_ranges
 from tests.launch.supervise.process.test_oom import tree
 
