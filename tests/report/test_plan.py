@@ -37,7 +37,7 @@ def test_a_plan_shows_choice_reasons_others_refusals_and_environment() -> None:
     assert "nvidia-smi topo" in text
     assert "- lowest of 9 equal sets" in text
     assert "3,4   parameter_server, variables on cpu  farthest pair PHB\n" in text
-    assert "-  GPU 2 left out: lost" in text
+    assert "- GPU 2 left out: lost" in text
     assert text.endswith("Environment\n  CUDA_VISIBLE_DEVICES=0,1\n")
 
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.report.document import document_lines
 from gputopo.report.runs.devices import device_table
 from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_report, title
+from gputopo.report.runs.report import run_document, title
 from gputopo.runs.summary import Life, Summary, summarise
 from gputopo.runs.verdict.judge import event_of, find_anomalies
 from gputopo.values import schema
@@ -68,7 +69,7 @@ def test_what_was_kept_and_noticed_is_reported_once() -> None:
 def test_a_result_holds_them_and_its_report_shows_them() -> None:
     reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
     result = summarise([*reported[:-1], *LIFE, reported[-1]])
-    text = " ".join("".join(piece for piece, _ in line) for line in run_report(result, 120))
+    text = " ".join("".join(piece for piece, _ in line) for line in document_lines(run_document(result), 120))
     text = " ".join(text.split())
     for words in (
         "checkpoint 2 is damaged",
