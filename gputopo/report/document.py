@@ -192,8 +192,10 @@ def document_lines(document: Document, width: int) -> list[Line]:
     for part in document.sections:
         by = INDENT if part.title else 0
         body: list[Line] = []
-        for block in part.blocks:
-            body += [line()] if body and not isinstance(block, Styled) else []
+        for before, block in pairwise(("", *part.blocks)):
+            # A paragraph belongs to what follows it.
+            apart = not isinstance(block, Styled) and (isinstance(block, str) or not isinstance(before, str))
+            body += [line()] if body and apart else []
             body += block_lines(block, width - by)
         lines += paragraph(part.title, width, HEADING) if part.title else []
         lines += [*indented(body, by), line()]
