@@ -11,8 +11,8 @@ import msgspec
 from gputopo.cli.plan.options import parse_gpu_list
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
-from gputopo.copies.network.tools import ToolChoice
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.copies.network import ToolChoice
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, shown
@@ -264,8 +264,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.findings.watched import find_watched
-    from gputopo.probes.session.soak import interval_of
-    from gputopo.probes.session.soak_readings import SoakReadings
+    from gputopo.probes.session.soak import SoakReadings, interval_of
     from gputopo.topology.peer_access import with_reasons
 
     every_s = interval_of(60 * (options.soak or 0.0))
@@ -425,7 +424,7 @@ def measure_links(
 
 def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
     """Write to stderr which of the GPUs another program uses, before they are put under load."""
-    from gputopo.findings.load import use_of
+    from gputopo.findings.usage import use_of
 
     for gpu in machine.gpus:
         use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)

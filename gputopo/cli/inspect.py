@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
-from gputopo.launch.hosts.allocation import find
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
 

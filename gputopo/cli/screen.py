@@ -143,7 +143,7 @@ def _cells(
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
     from gputopo.launch.spec import target
     from gputopo.launch.spec.prepare import spec_of
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
 
     if machine.gpus and not cpu:
         with contextlib.suppress(GputopoError):
@@ -204,8 +204,8 @@ def _screened(
 ) -> "tuple[Screen, int]":
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
-    from gputopo.launch.supervise.process import signals
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.launch.supervise import signals
+    from gputopo.probes.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
     from gputopo.runs.screen import device_rows
     from gputopo.values import schema

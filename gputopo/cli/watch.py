@@ -29,7 +29,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.sampling.watch.WatcherChild, or a double."""
+    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
 
     xid_reason: str | None
 
@@ -47,15 +47,15 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
     """
     from gputopo.cli.source import machine_from, with_ports_now
+    from gputopo.findings import network
     from gputopo.findings.driver import stopped
-    from gputopo.findings.links import network
     from gputopo.findings.watched import find_watched
     from gputopo.values.history import History
 
     machine = machine_from(())
     _require_gpus(machine)
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.sampling.watch import WatcherChild
+    from gputopo.probes.nvml.monitor import WatcherChild
 
     if duration and duration < every:
         to_stderr(

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
-from gputopo.reference.kernel_drivers import (
+from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
     SET_ASIDE,
     UNCOUNTED,
     gpu_nodes,
     gpus_of_other_drivers,
+    kernel_events,
 )
-from gputopo.topology.kernel_events import kernel_events
 from gputopo.values.fact_path import FactPath, at_gpu
 from gputopo.values.machine import Driver, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject

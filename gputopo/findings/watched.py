@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from gputopo.findings.driver import GPU_LOST, XID, xid_case
-from gputopo.findings.links.pcie import (
+from gputopo.findings.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
     LINK_FLAPPING,
@@ -12,8 +12,16 @@ from gputopo.findings.links.pcie import (
     LOADED_SHARE,
     generation_fault,
 )
-from gputopo.findings.load import BUSY_PERCENT
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, named, present, worst_first
+from gputopo.findings.rule import (
+    Fault,
+    Finding,
+    Rule,
+    Threshold,
+    check,
+    named,
+    present,
+    worst_first,
+)
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -23,6 +31,7 @@ from gputopo.findings.throttling import (
     throttle_message,
     throttle_rule,
 )
+from gputopo.findings.usage import BUSY_PERCENT
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
 from gputopo.values.history import GpuHistory, History

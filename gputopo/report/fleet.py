@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.fleet.inspection import Fleet
+from gputopo.findings.fleet import Fleet
 from gputopo.report.document import Document, Rows, of_sections
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import plain

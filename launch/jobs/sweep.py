@@ -13,7 +13,7 @@ from gputopo.launch.jobs.batch_search import WorkerCommand
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
-from gputopo.launch.supervise.process import signals
+from gputopo.launch.supervise import signals
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.verdict.sampled import OTHER_CPU_SHARE
 from gputopo.sweeps.course import expected_s

@@ -52,7 +52,7 @@ def _try(spec: RunSpec, device: str) -> None:
     shape = _IMAGES if spec.data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
 
     def both() -> Tensor:
-        from gputopo.workload.layers import Norm
+        from gputopo.workload.sketch import Norm
 
         with tf.device(device), tf.GradientTape() as tape:
             images = tf.zeros(shape, TYPES[spec.precision.compute])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from gputopo.launch.models.randomness import Stream, uniform
-from gputopo.workload.layers import Activation, Norm, Padding
+from gputopo.workload.sketch import Activation, Norm, Padding
 
 Tensor = Any
 DataFormat = Literal["NCHW", "NHWC"]

@@ -6,8 +6,8 @@
 import re
 from collections.abc import Sequence
 
-from gputopo.planner.request import HOST_PS
 from gputopo.values.errors import UsageError
+from gputopo.values.run.plan import HOST_PS
 
 JOB = "worker"
 CLIENT = "client"  # job of a process that is none of the servers

@@ -12,10 +12,9 @@ from typing import Literal
 import msgspec
 
 from gputopo.launch.spec.host_place import HostPlace
-from gputopo.planner.request import SPREAD
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import SPREAD, Candidate
 
 Manager = Literal["sbatch", "docker"]
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gputopo.launch.supervise.process.child import Ours
+from gputopo.launch.supervise.child import Ours
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
 from gputopo.planner.selection import ALL
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine

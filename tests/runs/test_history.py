@@ -15,7 +15,7 @@ from gputopo.values.machine import Gpu, Host, Machine
 from gputopo.values.run.result import Result, Throughput
 from tests.invented_bandwidths import MEASURED_AT, bandwidth_of, machine_with, pair
 from tests.matrices import changed
-from tests.planner.hosts.machines import two_switches
+from tests.planner.joint_machines import two_switches
 
 MACHINE = machine_with(2)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.step import Placing
 from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
 from gputopo.values.run.events import Anomaly

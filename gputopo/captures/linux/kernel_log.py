@@ -15,7 +15,7 @@ import msgspec
 
 from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_tree
-from gputopo.reference.pcie import address_order
+from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread

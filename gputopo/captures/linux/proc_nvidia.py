@@ -14,7 +14,7 @@ from typing import Any
 
 from gputopo.captures.ledger import is_noise
 from gputopo.captures.smi import values
-from gputopo.reference.pcie import address_order
+from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Driver, Gpu, Machine, Unread

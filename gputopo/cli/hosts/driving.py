@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gputopo.cli.printing import note, to_stderr
-from gputopo.launch.drive import commands
-from gputopo.launch.hosts.gathering.addresses import is_this_host
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch import remote_start
+from gputopo.launch.hosts.addresses import is_this_host
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.option import Declared, parameters_of
 
 # The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
 _OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "starter", "remote_python")
 
 
-def hosts_to_start(options: HostOptions) -> commands.Starting | None:
+def hosts_to_start(options: HostOptions) -> remote_start.Starting | None:
     """Return the hosts that this process is to start; None where it is one of them, or alone.
 
     Raises UsageError.
     """
-    found = commands.find(options, os.environ)
+    found = remote_start.find(options, os.environ)
     is_alone = found is not None and found.size == 1 and options.starter == "auto"
     return None if found is None or (is_alone and is_this_host(str(found.hosts[0].name))) else found
 
 
 def start_hosts(
     command: Callable[..., int],
-    starting: commands.Starting,
+    starting: remote_start.Starting,
     options: HostOptions,
     typed: Mapping[str, Any],
     *,
@@ -41,7 +41,7 @@ def start_hosts(
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
     `drive.course.Course`.
     """
-    from gputopo.launch.drive.driver import drive
+    from gputopo.launch.remote_start import drive
 
     environment = dict(os.environ)
     if sys.stdout.isatty():  # that of rank 0 is a pipe
@@ -49,14 +49,14 @@ def start_hosts(
     words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
     words += ["--", *program] if program else []
     python = options.remote_python or sys.executable
-    agents = commands.Agents(
+    agents = remote_start.Agents(
         words=("-P", "-m", "gputopo", command.__name__, *words),
         python=sys.executable,
         remote_python=python,
         folder=os.getcwd(),
         environment=environment,
     )
-    starts = commands.starts(starting, agents, is_this_host)
+    starts = remote_start.starts(starting, agents, is_this_host)
     return drive(starts, python=python, show=to_stderr, note=note, needs_all=needs_all, may_lose=may_lose)
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.cli.printing import emit
-from gputopo.launch.hosts.allocation import claim_of
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions, claim_of
 from gputopo.values.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def show_hosts_start(
     """
     from gputopo.launch.spec.exports import kubernetes, starters
     from gputopo.launch.spec.exports.start import HostsStart
-    from gputopo.planner.request import SPREAD
+    from gputopo.values.run.plan import SPREAD
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:

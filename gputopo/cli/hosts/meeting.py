@@ -9,15 +9,14 @@ import typer
 
 import gputopo
 from gputopo.cli.printing import note, show_error
-from gputopo.launch.drive.agent import is_driven
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.remote_agent import is_driven
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.hosts.gathering.messages import Joining, Reply
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.hosts.server import Meeting
     from gputopo.values.machine import Machine
 
 # Where the launchers meet, unless an address has a port: that of the examples of TensorFlow's clusters.
@@ -28,7 +27,7 @@ def meeting_of(
     allocation: Allocation, hosts: HostOptions, asked: dict[str, Any], port: int = PORT
 ) -> "Meeting":
     """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
-    from gputopo.launch.hosts.gathering.meeting import Meeting
+    from gputopo.launch.hosts.server import Meeting
 
     found = Meeting(
         [host.name for host in allocation.hosts],
@@ -64,7 +63,7 @@ def joining(
     resources: dict[str, Any] | None = None,
 ) -> "Joining":
     """Return what a host brings. `address`, `port`: of its TensorFlow server, if it is to have one."""
-    from gputopo.launch.hosts.gathering.messages import Joining
+    from gputopo.launch.hosts.messages import Joining
 
     return Joining(
         rank=allocation.rank,
@@ -85,8 +84,8 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     A name that is not known yet, as that of a pod which has not started, is tried for as long as rank 0 is
     waited for. Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
     """
-    from gputopo.launch.hosts.gathering.addresses import own_address, require_private
-    from gputopo.launch.hosts.gathering.patience import RETRY_S
+    from gputopo.launch.hosts.addresses import own_address, require_private
+    from gputopo.launch.hosts.messages import RETRY_S
 
     leader, address = allocation.leader, None
     assert leader.name is not None, "rank 0 has a name"
@@ -114,8 +113,8 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     Where rank 0 refuses this host, or ends by an error, the command ends with that, after rank 0 has ended. A
     driver shows the reason once: as rank 0 prints it.
     """
-    from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.hosts.gathering.messages import Refused
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.messages import Refused
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
@@ -136,8 +135,8 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
     Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
     prints it, where that is there.
     """
-    from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.hosts.gathering.messages import Unable
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.messages import Unable
 
     if allocation.rank == 0:
         raise error
@@ -163,7 +162,7 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
 
 def card_of(address: str) -> dict[str, Any]:
     """Return the facts of the interface that has an address: name, rate and MTU; none where none has."""
-    from gputopo.probes.network.interface import interface_of
+    from gputopo.probes.equipment import interface_of
 
     found = interface_of(address)
     if found is None:

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 import gputopo
 from gputopo.cli.hosts.meeting import PORT, address_of, card_of, excuse, join, joining, meeting_of
 from gputopo.cli.printing import note, to_stderr
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.earlier import Earlier
-    from gputopo.launch.hosts.gathering.messages import Joining
+    from gputopo.launch.hosts.messages import Joining
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.planner.hosts.network import SavedNetwork
+    from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 def resources_of(machine: "Machine | None", address: str | None) -> dict[str, Any]:
     """Return what a plan needs of this host beside its machine. `address`: on the network of the hosts."""
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
-    from gputopo.launch.supervise.process.cpus import usable_cpus
-    from gputopo.launch.supervise.process.oom import memory_bytes
+    from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
 
     return {
         "environ": {name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
@@ -38,7 +36,7 @@ def resources_of(machine: "Machine | None", address: str | None) -> dict[str, An
 
 def address_of_leader(joined: "Sequence[Joining]") -> str | None:
     """Return the address of rank 0, this host, on the network of the others; None: it cannot be told."""
-    from gputopo.launch.hosts.gathering.addresses import own_address
+    from gputopo.launch.hosts.addresses import own_address
 
     try:
         return own_address(joined[0].address, joined[0].port or PORT)
@@ -48,7 +46,7 @@ def address_of_leader(joined: "Sequence[Joining]") -> str | None:
 
 def saved_network(hosts: "Sequence[Joining]", request: "Request") -> "SavedNetwork | None":
     """Return what was saved here of the network between these hosts, which is printed to stderr."""
-    from gputopo.planner.hosts.network import SavedNetwork
+    from gputopo.planner.network import SavedNetwork
     from gputopo.runs import history
 
     if request.no_history:
@@ -73,7 +71,7 @@ def plan_of_hosts(
     show: "Callable[[Plan], None]",
 ) -> int:
     """Plan as one of several hosts; rank 0 plans for all and shows it. Raises GputopoError."""
-    from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.hosts.messages import End, Unused
     from gputopo.launch.jobs.before import earlier_of_hosts
     from gputopo.launch.spec.target import why_cpu
 
@@ -102,7 +100,7 @@ def plan_of_hosts(
 def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
     """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read."""
     from gputopo.cli.hosts.fleet import readings
-    from gputopo.launch.hosts.gathering.messages import Joining
+    from gputopo.launch.hosts.messages import Joining
 
     if len(sources) < 2:
         raise UsageError(

@@ -13,8 +13,7 @@ from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show_report
 from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.hosts.allocation import find
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -300,7 +299,7 @@ def _measured(
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.implied import implied_update
     from gputopo.launch.spec import target
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
@@ -393,7 +392,7 @@ def _print_start(
     """Print how other programs start a training by this plan."""
     from gputopo.cli.run.start import show_start
     from gputopo.launch.spec.target import Target, rehearsal_name
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
 
     warn(chosen)
     target = Target(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.run.implied import implied_update, strategy_has_copies
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.spec.run_spec import Precision
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Given

@@ -87,7 +87,7 @@ def _measured(
     target: "Target", trials: "Sequence[Trial]", options: OutputOptions
 ) -> "tuple[Autotune, int, Path]":
     """Run the trials; return what was measured, the code of a signal, and the folder of the runs."""
-    from gputopo.launch.jobs.autotune import tune
+    from gputopo.launch.jobs.trials import tune
     from gputopo.launch.supervise import run_folder as runs
 
     home = runs.runs_home(os.environ)

@@ -14,7 +14,7 @@ from gputopo.cli.run.hosts.command import run_on_hosts
 from gputopo.cli.run.implied import as_strategy_reduces, implied_update
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.source import FROM, planned_machine
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, parameters_of
@@ -124,7 +124,7 @@ def _target_of(asked: Asked, claims: contextlib.ExitStack) -> "Target":
     """
     from gputopo import planner
     from gputopo.launch.spec import target
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
 
     request, options, sources = asked.request, asked.options, asked.sources
     asked.check_output()

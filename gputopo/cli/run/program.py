@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.jobs.program import Ending, Stop, check_program, run_program
-from gputopo.launch.recorded.pipe import StepPipe
-from gputopo.launch.recorded.record import ProgramRecord
-from gputopo.launch.recorded.recording import recording, signals_blocked
-from gputopo.launch.recorded.stall import StallWatch
 from gputopo.launch.spec import env
 from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.process import signals
-from gputopo.launch.supervise.process.child import Ours
+from gputopo.launch.supervise.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
+from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
+from gputopo.launch.user_program.record import ProgramRecord
+from gputopo.launch.user_program.recording import recording, signals_blocked
+from gputopo.launch.user_program.stall import StallWatch
+from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.news import news
 from gputopo.values.errors import ExitCode, GputopoError
@@ -34,8 +34,8 @@ from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, Rank
 from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
-    from gputopo.launch.recorded.recording import Company
     from gputopo.launch.spec.target import Target
+    from gputopo.launch.user_program.recording import Company
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
@@ -131,7 +131,7 @@ def run_recorded(
             with signals_blocked():
                 joined.enter_context(company)
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.sampling.run_watch import RunWatch
+            from gputopo.probes.run_watch import RunWatch
 
             pipe = _pipe(folder, stack)
             with signals_blocked(all_of_them=False):

@@ -20,7 +20,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_memory
     from gputopo.launch.spec.rules.numerics import require_numerics
-    from gputopo.launch.supervise.process.oom import memory_bytes
+    from gputopo.launch.supervise.cgroup import memory_bytes
 
     if options.repeats > 1:
         _require_repeatable(spec)

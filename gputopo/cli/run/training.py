@@ -18,7 +18,7 @@ from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.process import signals
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
 from gputopo.report.document import document_text
@@ -27,9 +27,9 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.hosts.gathering.messages import End
-    from gputopo.launch.jobs.hosts.regrouping import Regrouping
+    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -286,7 +286,7 @@ def _supervised(
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]
@@ -309,7 +309,7 @@ def _supervised(
 
 def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
     """Return what the other hosts are told of the end: a failure with its host, rank 0 as well."""
-    from gputopo.launch.hosts.gathering.messages import End
+    from gputopo.launch.hosts.messages import End
 
     failed = outcome.result.failure
     if failed is None:

@@ -165,7 +165,7 @@ class Cells:
     def _target(self, request: "Request") -> "Target":
         """Return the target of a request, which many cells share. Raises GputopoError."""
         from gputopo.launch.spec.target import target_of
-        from gputopo.launch.supervise.process.cpus import usable_cpus
+        from gputopo.launch.supervise.cgroup import usable_cpus
 
         key = repr(request)
         if key not in self._targets:

@@ -5,9 +5,16 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.load import idle, under_load
+from gputopo.findings.usage import idle, under_load
 from gputopo.report.document import Table
-from gputopo.report.layout import LOST, NOT_ASKED, UNKNOWN, Column, Side, plain
+from gputopo.report.layout import (
+    LOST,
+    NOT_ASKED,
+    UNKNOWN,
+    Column,
+    Side,
+    plain,
+)
 from gputopo.report.machine.facts import reason_for
 from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges

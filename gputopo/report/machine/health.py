@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from gputopo.findings.load import idle
+from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.layout import plain
 from gputopo.values.index_ranges import index_ranges

@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 from gputopo.findings.driver import xid_case
-from gputopo.findings.links.pcie import FLAPS
+from gputopo.findings.pcie import FLAPS
 from gputopo.findings.throttling import has_named_cause, in_rule_order, throttle_rule
 from gputopo.findings.watched import SAG_SAMPLES, SAG_SHARE
 from gputopo.reference.clock_events import decode, in_words

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gputopo.findings.load import CONTEXT_MIB
+from gputopo.findings.usage import CONTEXT_MIB
 from gputopo.values.history import BUSY_PERCENT
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import GpuSample, Sample

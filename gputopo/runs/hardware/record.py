@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.findings.peers.load import SAME_LOAD_POINTS
+from gputopo.findings.clocks import SAME_LOAD_POINTS
 from gputopo.runs.bounded import Thinned
 from gputopo.runs.hardware.placement import PlacementRecord
 from gputopo.runs.verdict.sampled import HostRecord

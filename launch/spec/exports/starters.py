@@ -3,8 +3,8 @@
 import re
 import shlex
 
-from gputopo.launch.drive.commands import MPIRUN, SRUN
 from gputopo.launch.hosts.hostlists import fold
+from gputopo.launch.remote_start import MPIRUN, SRUN
 from gputopo.launch.spec.exports.start import HostsStart
 from gputopo.values.errors import UsageError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.spec.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.host_place import CPUS

@@ -9,7 +9,7 @@ import tensorflow as tf
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.reductions.partitioning import UNIT, chunk_sizes, owners_of, starts_of
 from gputopo.launch.train.reductions.reducer import Reducer, add, on
-from gputopo.topology.reduction_groups import Groups, halves, leaders_of
+from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.workload.spreading import MIN_CHUNK
 
 Tensor = Any

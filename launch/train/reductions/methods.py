@@ -6,7 +6,7 @@ once, before any graph.
 
 from collections.abc import Callable, Sequence
 
-from gputopo.launch.jobs.reduction.spec import options_of
+from gputopo.launch.jobs.reduction_worker import options_of
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.reductions.collectives import collective, nccl_op, one_device, tf_hierarchical
 from gputopo.launch.train.reductions.copies import copy, hierarchical, pscpu, psgpu, ring

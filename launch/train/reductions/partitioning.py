@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.launch.spec.device_names import rank_of
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32

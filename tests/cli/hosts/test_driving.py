@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from tests.cli.conftest import Call
-from tests.launch.drive.stand_ins import installed
+from tests.launch.remote_stand_ins import installed
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.hosts.allocation import Allocation, find
+from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
-from gputopo.launch.hosts.options import HostOptions
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import open_mpi_5, slurm_step
 from tests.launch.spec.exports.reading import read_yaml

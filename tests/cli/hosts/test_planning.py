@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import slurm_step
-from tests.planner.hosts.machines import two_switches
+from tests.planner.joint_machines import two_switches
 
 
 @pytest.fixture

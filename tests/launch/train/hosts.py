@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from gputopo.launch.jobs.hosts.serving import own_spec
+from gputopo.launch.jobs.serving import own_spec
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Server
 from gputopo.values import schema

@@ -64,11 +64,11 @@ def _train(asked: Asked, allocation: Allocation) -> int:
 
 def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.run.hosts.program import run_program_on_hosts
-    from gputopo.launch.hosts import cluster
-    from gputopo.launch.jobs.program import check_program
+    from gputopo.launch.user_program.hosts import meeting_beside
+    from gputopo.launch.user_program.program import check_program
 
     hosts, program, options = asked.host_options, asked.program, asked.options
-    allocation = cluster.meeting_beside(allocation, os.environ, PORT)
+    allocation = meeting_beside(allocation, os.environ, PORT)
     try:
         asked.check_output()
         check_program(program, os.environ)

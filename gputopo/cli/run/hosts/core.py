@@ -15,18 +15,17 @@ from gputopo.cli.hosts.meeting import address_of, excuse, join, joining, meeting
 from gputopo.cli.hosts.planning import address_of_leader, resources_of, saved_network
 from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.drive.agent import begun
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.guest import Guest
-    from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.hosts.gathering.messages import End, Joining, Reply, Start
-    from gputopo.launch.jobs.hosts.regrouping import Regrouping
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.messages import End, Joining, Reply, Start
+    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
@@ -61,7 +60,7 @@ def _lead(
     from gputopo.cli.run import training
     from gputopo.cli.run.implied import as_strategy_reduces
     from gputopo.cli.run.required import require_runnable
-    from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.hosts.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
     with meeting_of(allocation, hosts, common(job.asked)) as meeting:
@@ -92,8 +91,7 @@ def _group(
     """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
     if options.min_hosts is None and not options.restart:
         return None
-    from gputopo.launch.jobs.hosts.regrouping import Regrouping
-    from gputopo.launch.jobs.restarting import require_losable
+    from gputopo.launch.jobs.restarting import Regrouping, require_losable
 
     if options.min_hosts is not None:
         require_losable(spec, options.min_hosts, options.restart)
@@ -109,7 +107,7 @@ def joining_run(
     network: str | None,
 ) -> "Joining":
     """Return what a host brings. `network`: its IP address. Raises HardwareError for a broken driver."""
-    from gputopo.launch.hosts.gathering.addresses import free_port
+    from gputopo.launch.hosts.addresses import free_port
     from gputopo.launch.spec.target import why_cpu
 
     brought = None if why_cpu(machine, os.environ, cpu=options.cpu) is not None else machine
@@ -149,7 +147,7 @@ def joint_target(
     from gputopo.launch.jobs.claims import choose_and_claim
     from gputopo.launch.spec.strategy_names import cpu_devices_of
     from gputopo.launch.spec.target import target_of
-    from gputopo.launch.supervise.process.cpus import usable_cpus
+    from gputopo.launch.supervise.cgroup import usable_cpus
 
     def own(request: "Request", *, cpu: bool) -> "Target":
         def choose(claimed: Mapping[int, str]) -> "Target":
@@ -184,7 +182,7 @@ def joint_target(
 
 
 def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
-    from gputopo.launch.hosts.gathering.messages import Start, Unused
+    from gputopo.launch.hosts.messages import Start, Unused
 
     place = place_of(spec.servers, host.address, host.port)
     if place is None:
@@ -203,7 +201,7 @@ def _take_part(
     allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
-    from gputopo.launch.hosts.gathering.messages import Start, Unused
+    from gputopo.launch.hosts.messages import Start, Unused
 
     try:
         address = address_of(allocation, hosts)
@@ -261,12 +259,12 @@ def _served(
     start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
-    from gputopo.launch.jobs.hosts.serving import own_spec, serve
+    from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import worker_env
     from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.supervise.process.cpus import usable_cpus
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.launch.supervise.cgroup import usable_cpus
+    from gputopo.probes.run_watch import RunWatch
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")

@@ -15,24 +15,29 @@ from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.hosts.core import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
-from gputopo.launch.drive.agent import begun
-from gputopo.launch.hosts import cluster
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.gathering.addresses import free_port, own_address
-from gputopo.launch.hosts.options import HostOptions
-from gputopo.launch.jobs.hosts.program import Following, Leading
-from gputopo.launch.recorded.recording import signals_blocked
+from gputopo.launch.hosts.addresses import free_port, own_address
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.device_names import host_names
 from gputopo.launch.spec.host_place import HostPlace, host_place
 from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
-from gputopo.launch.supervise.process.cpus import usable_cpus
+from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.user_program.hosts import (
+    Following,
+    Leading,
+    cluster_variables,
+    nccl_variables,
+    require_all,
+    unset,
+)
+from gputopo.launch.user_program.recording import signals_blocked
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.option import listed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.messages import Joining, Reply
+    from gputopo.launch.hosts.messages import Joining, Reply
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
@@ -86,7 +91,7 @@ def _lead(
         network = address_of_leader(list(joined.values()))
         own = joining_run(allocation, asked, machine, leader, options, network)
         target = joint_target(request, {0: own, **joined}, machine, options, held)
-        cluster.require_all(os.environ, allocation.size, len(target.servers) or 1)
+        require_all(os.environ, allocation.size, len(target.servers) or 1)
         master = (leader, free_port())
         places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}
         meeting.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
@@ -124,7 +129,7 @@ def _where(name: str, target: "Target") -> str:
 
 
 def _reply(target: "Target", place: int | None, program: tuple[str, ...], master: tuple[str, int]) -> "Reply":
-    from gputopo.launch.hosts.gathering.messages import Start, Unused
+    from gputopo.launch.hosts.messages import Start, Unused
 
     if place is None:
         return Unused(why="the devices of fewer hosts are enough")
@@ -139,17 +144,17 @@ def _reply(target: "Target", place: int | None, program: tuple[str, ...], master
 
 
 def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[str, str]:
-    return cluster.cluster_variables([server.address for server in target.servers], place, master)
+    return cluster_variables([server.address for server in target.servers], place, master)
 
 
 def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> dict[str, str]:
     """Return what NCCL is to use on this host, which has that address on the network of the others."""
-    from gputopo.probes.network.interface import interface_of
+    from gputopo.probes.equipment import interface_of
 
     if not spec.gpus:
         return {}
     found = None if address is None else interface_of(address)
-    return cluster.nccl_variables(None if found is None else found.name, machine, spec.gpus)
+    return nccl_variables(None if found is None else found.name, machine, spec.gpus)
 
 
 def _address_to(other: "Joining") -> str | None:
@@ -159,7 +164,7 @@ def _address_to(other: "Joining") -> str | None:
 
 
 def _with(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, **cluster.unset(variables, environment)}
+    return {**environment, **unset(variables, environment)}
 
 
 def _follow(
@@ -171,7 +176,7 @@ def _follow(
     options: OutputOptions,
 ) -> int:
     """Join rank 0, run the program on this host's share, and return the exit code of the run."""
-    from gputopo.launch.hosts.gathering.messages import Start, Unused
+    from gputopo.launch.hosts.messages import Start, Unused
 
     guest, reply = join(allocation, hosts, bringing)
     if isinstance(reply, Unused):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
 
