@@ -160,7 +160,8 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.findings import watched_view
+    from gputopo.report.document import document_lines
+    from gputopo.report.findings import watched_document
 
     emit("\n")
-    show(lambda width: watched_view(found, xid_reason, width))
+    show(lambda width: document_lines(watched_document(found, xid_reason), width))
