@@ -29,22 +29,22 @@ CORE_BUSY_SHARE = Threshold(
     "core clock below peers under load",
     0.10,
     "below the median of the peers",
-    "GPUs of one model under the same load vary by chip and cooler, some 5 %. Ours",
+    reason="GPUs of one model under the same load vary by chip and cooler, some 5 %",
 )
 MEMORY_BUSY_FLOOR = Threshold(
     "memory clock under load",
     0.90,
     "of the maximum or application clock",
-    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX 1080 "
-    "Ti)",
+    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX "
+    "1080 Ti)",
 )
 MEAN_BELOW_SHARE = Threshold(
     "mean core clock below peers over many samples",
     0.05,
     "below the median of the peers",
-    "Boost clocks of GPUs of one model differ by some percent with chips and temperatures. Ours",
+    reason="Boost clocks of GPUs of one model differ by some percent with chips and temperatures",
 )
-CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock", "Ours")
+CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock")
 CORE_MAXIMUM_FLOOR = Threshold(
     "core clock under load, where only NVML's maximum is known",
     0.65,
@@ -246,20 +246,18 @@ SAME_LOAD_POINTS = Threshold(
     "same load",
     history.SAME_LOAD_POINTS,
     "% points from the median utilization",
-    "Samples of one training differ by less. Ours",
+    reason="Samples of one training differ by less",
 )
-IDLE_PERCENT = Threshold("idle", 5, "% utilization or less", "A desktop on an idle GPU uses less. Ours")
-PEERS = Threshold("GPUs at the same load", 3, "GPUs", "A median of fewer is not meaningful. Ours")
+IDLE_PERCENT = Threshold("idle", 5, "% utilization or less", reason="A desktop on an idle GPU uses less")
+PEERS = Threshold("GPUs at the same load", 3, "GPUs", reason="A median of fewer is not meaningful")
 HOTTER_C = Threshold(
     "hotter than peers",
     25,
     "°C above the median of the peers",
-    "From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C. Ours",
+    reason="From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C",
 )
-IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers", "Ours")
-IDLE_DRAW_W = Threshold(
-    "idle power draw beside peers, at least", 50, "W above the median of the peers", "Ours"
-)
+IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers")
+IDLE_DRAW_W = Threshold("idle power draw beside peers, at least", 50, "W above the median of the peers")
 MEMORY_NOW_SHARE = Threshold(
     "memory clock in the same P-state", 0.05, "of the most common clock", "A P-state has one memory clock"
 )

@@ -23,8 +23,8 @@ DROPPED = Threshold(
     "packets",
     "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
 )
-MANY_TIMES = Threshold("more errors than like ports", 10, "times their median", "Ours")
-MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter", "Ours")
+MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
+MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
 NARROW_LANES = Threshold(
     "lanes of an InfiniBand link",
     1,

@@ -25,7 +25,7 @@ CRC_ERRORS = Threshold(
     "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
 )
 NVLINK_REPLAYS = Threshold(
-    "NVLink packet replays", 100, "replays", "Occasional replays lose no data; same limit as for CRC. Ours"
+    "NVLink packet replays", 100, "replays", reason="Occasional replays lose no data; same limit as for CRC"
 )
 MIN_JOINED = Threshold(
     "GPUs that are all connected by NVLink",

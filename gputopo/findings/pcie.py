@@ -21,8 +21,10 @@ NARROW_LANES = Threshold(
     "narrow slot",
     4,
     "lanes or fewer",
-    "Eight lanes are enough for training and usual on many boards and clouds; with four the copies of every "
-    "step show. Ours",
+    reason=(
+        "Eight lanes are enough for training and usual on many boards and clouds; with four the "
+        "copies of every step show"
+    ),
 )
 REPLAYS = Threshold("packet replays", 80, "replays", "NVIDIA/DCGM: its PCIe test fails above 80")
 REPLAYS_BAD = Threshold(
@@ -35,9 +37,9 @@ REPLAYS_FEW = Threshold(
     "few packet replays, if similar on all SXM modules of a model",
     0.1,
     "of many packet replays",
-    "Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra). Ours",
+    reason="Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra)",
 )
-REPLAYS_SIMILAR = Threshold("similar counts of packet replays", 2, "times the lowest at most", "Ours")
+REPLAYS_SIMILAR = Threshold("similar counts of packet replays", 2, "times the lowest at most")
 CORRECTED_ERRORS = Threshold(
     "corrected PCIe errors (AER)", 480, "errors", "NVIDIA/DCGM: its PCIe test fails above 480"
 )
@@ -51,18 +53,18 @@ COPY_FLAPS = Threshold(
     "link changes during one measurement",
     2,
     "changes",
-    "One change may be the last step of the clock ramp-up. Ours",
+    reason="One change may be the last step of the clock ramp-up",
 )
-LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples", "Ours")
-LOADED_SHARE = Threshold(
-    "share of samples under load before a slow link is reported", 0.5, "of the samples", "Ours"
-)
+LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples")
+LOADED_SHARE = Threshold("share of samples under load before a slow link is reported", 0.5, "of the samples")
 SHARED_TIMES = Threshold(
     "oversubscribed uplink",
     4,
     "times the uplink's rate",
-    "Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a "
-    "quarter of its link when all copy at once. Ours",
+    reason=(
+        "Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less "
+        "than a quarter of its link when all copy at once"
+    ),
 )
 
 _USUAL_WIDTH = Case(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
-from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, copies_of, present
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
 from gputopo.values.machine import Gpu, Machine, Sample
@@ -83,9 +83,9 @@ FALL_PERCENT = Threshold(
     "fall of a rate over a soak",
     5.0,
     "%",
-    "Repeats of a large copy are within 1 to 2 % on an idle machine; twice that and more. Ours",
+    reason="Repeats of a large copy are within 1 to 2 % on an idle machine; twice that and more",
 )
-INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals", "Ours")
+INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals")
 
 ERRORS_UNDER_LOAD = Rule(
     "soak.errors",
@@ -122,7 +122,7 @@ def errors(machine: Machine) -> Iterator[Fault | Finding]:
 
     Errors of a slot are those of the GPU in it: a port counts what it received from the card.
     """
-    soak = machine.bandwidth.soak if machine.bandwidth else None
+    soak = copies_of(machine).soak
     samples = [sample for sample in machine.samples if seconds(sample.time) is not None]
     if soak is None or len(samples) < 2:
         return
@@ -151,7 +151,7 @@ def errors(machine: Machine) -> Iterator[Fault | Finding]:
 @check(RATE_FELL)
 def falls(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies were slower in the last quarter of a soak than in the first."""
-    soak = machine.bandwidth.soak if machine.bandwidth else None
+    soak = copies_of(machine).soak
     if soak is None:
         return
     for gpu in present(machine):

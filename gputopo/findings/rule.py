@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
 
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -18,9 +19,11 @@ Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
+NOT_MEASURED = "not measured on hardware"
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
 P = ParamSpec("P")
+_NO_COPIES = Bandwidth(source="")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +49,21 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """A number that decides whether there is a finding, or how severe it is; `origin`: its source or "
-    "reason."""
+    """A number that decides whether there is a finding, or how severe it is.
+
+    `source`: where it is published or was measured; else it is not measured on hardware, and `reason` is why.
+    """
 
     name: str
     value: float
     unit: str
-    origin: str
+    source: str = ""
+    reason: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Source or reason, as the page of findings shows it."""
+        return self.source or "; ".join(filter(None, (self.reason, NOT_MEASURED)))
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -96,20 +107,20 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         self,
         gpu: Gpu,
         says: str,
-        evidence: dict[str, Any],
+        evidence: Mapping[str, Any],
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
         part: str = "",
     ) -> Fault:
         """Return a fault of one GPU under this rule."""
-        return Fault(self, gpu, says, evidence, self._checked(severity), remedy or self.remedy, part)
+        return Fault(self, gpu, says, dict(evidence), self._checked(severity), remedy or self.remedy, part)
 
     def finding(
         self,
         subject: Subject,
         says: str,
-        evidence: dict[str, Any],
+        evidence: Mapping[str, Any],
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
@@ -120,7 +131,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
             severity=self._checked(severity),
             subject=subject,
             says=says,
-            evidence=evidence,
+            evidence=dict(evidence),
             remedy=remedy or self.remedy,
         )
 
@@ -159,6 +170,13 @@ def check(
     return lambda function: Check(rules, function)
 
 
+def each_gpu(*rules: Rule) -> Callable[[Callable[[Gpu], Iterable[Fault | None]]], Check[[]]]:
+    """Make a function that yields the faults of these rules of one GPU a check of all GPUs that answer."""
+    return lambda function: Check(
+        rules, lambda machine: (one for gpu in present(machine) for one in function(gpu) if one is not None)
+    )
+
+
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors first, then warnings; within a severity the order stays."""
     return tuple(sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity)))
@@ -185,6 +203,16 @@ def named(gpu: Gpu) -> str:
 def roughly(share: float) -> str:
     """Return a share to the next tenth, so that GPUs with about the same share one message."""
     return f"{max(round(share, 1), 0.1):.0%}" if share >= 0.05 else "under 5%"
+
+
+def facts_of(value: object, *names: str) -> dict[str, Any]:
+    """Return some facts of a value by name, as far as they are known."""
+    return {name: fact for name in names if (fact := getattr(value, name)) is not None}
+
+
+def copies_of(machine: Machine) -> Bandwidth:
+    """Return the measured copies of a machine; without any, none."""
+    return machine.bandwidth or _NO_COPIES
 
 
 def present(machine: Machine) -> list[Gpu]:

@@ -56,7 +56,7 @@ AFFINITY_CUT = Rule(
             "scattered CPUs",
             doubts.MAX_CUT_CPUS,
             "CPUs",
-            "nvidia-smi of older drivers shows six single CPUs at most; a NUMA node with GPUs has more. Ours",
+            reason="nvidia-smi of older drivers shows six single CPUs at most; a NUMA node with GPUs has more",
         ),
     ),
 )

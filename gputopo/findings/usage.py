@@ -21,48 +21,50 @@ BUSY_PERCENT = Threshold(
     "utilization under load",
     history.BUSY_PERCENT,
     "%",
-    "A GPU that computes less than half of the time may lower its clocks between kernels. Ours",
+    reason="A GPU that computes less than half of the time may lower its clocks between kernels",
 )
 
 USED_PERCENT = Threshold(
-    "utilization by other programs", 10, "%", "A process below this leaves the GPU to others. Ours"
+    "utilization by other programs", 10, "%", reason="A process below this leaves the GPU to others"
 )
 USED_SHARE = Threshold(
     "memory used by other programs",
     0.10,
     "of the GPU's memory",
-    "A process below this leaves memory to others. Ours",
+    reason="A process below this leaves memory to others",
 )
 USED_MIB = Threshold(
     "memory used where no process is visible",
     512,
     "MiB",
-    "Idle GPUs without a display show 0 to 60 MiB, a CUDA context takes 100 to 500. Ours",
+    reason="Idle GPUs without a display show 0 to 60 MiB, a CUDA context takes 100 to 500",
 )
 RESERVED_MIB = Threshold(
     "memory that the driver may count as used",
     1024,
     "MiB",
-    "The driver reserves 200 to 800 MiB; where total is used + free, that is counted as used. Ours",
+    reason="The driver reserves 200 to 800 MiB; where total is used + free, that is counted as used",
 )
 CONTEXT_MIB = Threshold(
     "memory of a program that computes",
     64,
     "MiB",
-    "Without persistence the driver loads for each query, and scrubbing ECC memory shows as up to 100% "
-    "utilization with no memory used; no CUDA context is smaller. Ours",
+    reason=(
+        "Without persistence the driver loads for each query, and scrubbing ECC memory shows as up "
+        "to 100% utilization with no memory used; no CUDA context is smaller"
+    ),
 )
 USED_POWER = Threshold(
     "power where no process is visible",
     0.6,
     "of the power limit",
-    "An idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 to 25%. Ours",
+    reason="An idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 to 25%",
 )
 DISPLAY_SHARE = Threshold(
     "utilization and memory of a display",
     0.5,
     "of the GPU",
-    "Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third. Ours",
+    reason="Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third",
 )
 USE_THRESHOLDS = (
     USED_PERCENT,
@@ -202,8 +204,8 @@ MEMORY_SHARE = Threshold(
     "memory size difference",
     0.07,
     "below the largest of the model",
-    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); sizes of "
-    "one model differ by more (RTX 3080: 10 and 12 GB)",
+    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
+    "sizes of one model differ by more (RTX 3080: 10 and 12 GB)",
 )
 
 MIXED_MODELS = Rule(

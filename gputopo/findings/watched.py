@@ -37,11 +37,11 @@ SAG_SHARE = Threshold(
     "sagging core clock",
     0.10,
     "below the highest mean",
-    "Clocks of a GPU under steady load drift some percent as it warms up. Ours",
+    reason="Clocks of a GPU under steady load drift some percent as it warms up",
 )
-MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples", "Ours")
-SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time", "Ours")
-MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples", "Ours")
+MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples")
+SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
+MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
 CLOCKS_SAGGING = Rule(
     "clocks.sagging",

@@ -15,7 +15,7 @@ from gputopo.copies.collectives import (
     series_of,
 )
 from gputopo.findings.measured.faults import BELOW_MINIMUM
-from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.findings.rule import Finding, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import HOSTS, Sample, gpus_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -30,26 +30,26 @@ DROP = Threshold(
     "bus bandwidth of the largest size, of that of the best smaller size",
     0.80,
     "of it",
-    "Published sweeps rise, or fall by less than 7 %. Ours",
+    reason="Published sweeps rise, or fall by less than 7 %",
 )
-SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes", "Ours")
+SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes")
 IN_PLACE = Threshold(
     "in place against out of place at the largest size",
     0.85,
     "of the faster one",
-    "Published runs differ by less than 5 %. Ours",
+    reason="Published runs differ by less than 5 %",
 )
 LATENCY_US = Threshold(
     "time of a message of at most 8 KiB",
     250.0,
     "us",
-    "8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs. Ours",
+    reason="8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs",
 )
 OF_PORTS = Threshold(
     "bus bandwidth over several hosts, of the rate of the network ports of a host",
     NETWORK_LOW_SHARE,
     "of it",
-    "A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412). Ours",
+    reason=("A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412)"),
 )
 
 SLOW = Rule(
@@ -124,7 +124,7 @@ def slow(machine: Machine) -> Iterator[Finding]:
 @check(SLOW)
 def below_minimum(machine: Machine) -> Iterator[Finding]:
     """Find operations that nccl-tests itself reports as too slow."""
-    for one in machine.bandwidth.failures if machine.bandwidth else ():
+    for one in copies_of(machine).failures:
         if one.reason == BELOW_MINIMUM:
             gpus = gpus_of(one.source)
             yield SLOW.finding(
@@ -202,7 +202,7 @@ def latency(machine: Machine) -> Iterator[Finding]:
 
 
 def _series(machine: Machine) -> list[Series]:
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     return [one for one in series_of(samples) if one.is_of_nccl_tests]
 
 

@@ -19,6 +19,7 @@ from gputopo.findings.rule import (
     Severity,
     Threshold,
     check,
+    copies_of,
     present,
 )
 from gputopo.findings.throttling import THROTTLE
@@ -33,9 +34,9 @@ UNSTEADY_PERCENT = Threshold(
     "spread of the repeats of one copy",
     15.0,
     "% of the median",
-    "Repeats of a large copy are within 1 to 2 % on an idle machine. Ours",
+    reason="Repeats of a large copy are within 1 to 2 % on an idle machine",
 )
-MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats", "Ours")
+MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
 _WRONG_CASES = {
     "with the host": Case(
@@ -162,7 +163,7 @@ _KINDS: dict[str, str] = {
 def failures(machine: Machine) -> Iterator[Finding]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
     groups: dict[tuple[str, str, str | None], list[Failure]] = {}
-    for failure in machine.bandwidth.failures if machine.bandwidth else ():
+    for failure in copies_of(machine).failures:
         if failure.reason != BELOW_MINIMUM and failure.kind not in NETWORK:
             groups.setdefault((failure.reason, failure.kind, failure.path), []).append(failure)
     for (reason, kind, _), failed in groups.items():
@@ -191,11 +192,11 @@ def failures(machine: Machine) -> Iterator[Finding]:
 @check(COPY_FAILED)
 def programs(machine: Machine) -> Iterator[Finding]:
     """Find programs whose output shows that CUDA failed, and not in which copy."""
-    bandwidth = machine.bandwidth
-    for name in bandwidth.source.split(" + ") if bandwidth else ():
+    bandwidth = copies_of(machine)
+    for name in bandwidth.source.split(" + "):
         failed = [
             one
-            for one in (bandwidth.not_measured if bandwidth else ())
+            for one in bandwidth.not_measured
             if re.match(rf"{re.escape(name)}\b", one.what) and _CUDA_FAILED.search(one.reason)
         ]
         if failed:
@@ -211,7 +212,7 @@ def programs(machine: Machine) -> Iterator[Finding]:
 def throttled(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were throttled during their copies: the rates are of that state."""
     counts: dict[int, dict[str, int]] = {}
-    for sample in machine.bandwidth.samples if machine.bandwidth else ():
+    for sample in copies_of(machine).samples:
         for one in sample.conditions:
             reasons = counts.setdefault(one.gpu, {})
             for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons)):
@@ -234,8 +235,8 @@ def throttled(machine: Machine) -> Iterator[Fault]:
 @check(GPU_BUSY)
 def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
-    bandwidth = machine.bandwidth
-    if bandwidth is not None and bandwidth.source == "live":
+    bandwidth = copies_of(machine)
+    if bandwidth.source == "live":
         places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
         yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
 
@@ -243,14 +244,12 @@ def other_load(machine: Machine) -> Iterator[Fault]:
 @check(RAMP_UP)
 def ramp_up(machine: Machine) -> Iterator[Fault]:
     """Report rates measured during clock ramp-up: left out, or not meaningful."""
-    if machine.bandwidth is None:
-        return
     dropped: dict[int, int] = {}
-    for sample in machine.bandwidth.samples:
+    for sample in copies_of(machine).samples:
         for index in {gpu_of(sample.source), gpu_of(sample.destination)} - {None}:
             if sample.discarded_gb_per_s and index is not None:
                 dropped[index] = dropped.get(index, 0) + len(sample.discarded_gb_per_s)
-    seen = {one.gpu: one for one in ramp_ups(machine.bandwidth, machine)}
+    seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
             says = "repeats during clock ramp-up left out"
@@ -273,7 +272,7 @@ def unsteady(machine: Machine) -> Iterator[Finding]:
     """Find large copies whose repeats differ so much that their median is not meaningful."""
     found = [
         sample
-        for sample in (machine.bandwidth.samples if machine.bandwidth else ())
+        for sample in copies_of(machine).samples
         if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
     ]
     if found:
@@ -342,7 +341,7 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     """Return whether copies through host memory were measured from one GPU to another, and none failed."""
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
     a, b = f"gpu:{source}", f"gpu:{destination}"
     in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(

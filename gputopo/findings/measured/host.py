@@ -6,7 +6,7 @@ from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judg
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import is_unsteady
 from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, present, roughly
+from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -16,13 +16,15 @@ PAGEABLE_SHARE = Threshold(
     "slow pageable copies",
     0.70,
     "of the pinned rate",
-    "Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is. Ours",
+    reason=(
+        "Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is"
+    ),
 )
 FAR_SHARE = Threshold(
     "slow copies with a far NUMA node",
     0.90,
     "of the near rate",
-    "Copies from the far node of two-socket machines without a fault lose some percent. Ours",
+    reason="Copies from the far node of two-socket machines without a fault lose some percent",
 )
 FAR_BAD_SHARE = Threshold(
     "very slow copies with a far NUMA node",
@@ -69,7 +71,7 @@ _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 @check(PAGEABLE_SLOW)
 def pageable(machine: Machine) -> Iterator[Fault]:
     """Find copies from pageable memory that are far slower than pinned ones."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     for kind in HOST_KINDS:
         for gpu in present(machine):
             pair = _pageable_and_pinned(samples, kind, gpu.index, machine)
@@ -86,7 +88,7 @@ def pageable(machine: Machine) -> Iterator[Fault]:
 @check(FAR_SLOW)
 def far_nodes(machine: Machine) -> Iterator[Fault | Finding]:
     """Find GPUs and cores that are slow with the memory of another node."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     for kind in HOST_KINDS:
         near = rates(host_copies(samples, kind, machine))
         for gpu in present(machine):
@@ -113,7 +115,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     """
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
-        for one in machine.bandwidth.samples if machine.bandwidth else ():
+        for one in copies_of(machine).samples:
             ends = {one.source, one.destination}
             if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
                 seen.setdefault(one.numa_wanted, one.numa_node)
@@ -173,7 +175,7 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
     A copy reads or writes host memory once; the measured rate counts bytes read and written. An unsteady
     rate shows another load on the host, not its memory.
     """
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):
         return
@@ -198,7 +200,7 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
 
 def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     alone = rates(host_copies(samples, kind, machine))
     at_once: dict[str, dict[int, float]] = {}
     for sample in samples:
@@ -212,9 +214,7 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
 
 def _measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
     """Return the groups that a session recorded, else those that its samples show."""
-    bandwidth = machine.bandwidth
-    if bandwidth is None:
-        return ()
+    bandwidth = copies_of(machine)
     return bandwidth.uplink_groups or uplink_groups(bandwidth.samples, machine)
 
 

@@ -30,6 +30,7 @@ from gputopo.findings.rule import (
     Rule,
     Threshold,
     check,
+    copies_of,
     present,
     roughly,
 )
@@ -49,7 +50,7 @@ HALF_SHARE = Threshold(
     "copies at half of those of same-model GPUs",
     0.45,
     "of the best of the peers: info for GeForce, RTX and Quadro cards",
-    "Many boards give one card 16 lanes and the next 8. The rest is for noise. Ours",
+    reason="Many boards give one card 16 lanes and the next 8. The rest is for noise",
 )
 BIDIRECTIONAL_PEERS_SHARE = Threshold(
     "copies in both directions at once below same-model GPUs",
@@ -61,14 +62,16 @@ CUBE_MESH_SHARE = Threshold(
     "NVLinks of a GPU in a hybrid cube mesh, counted by rate",
     0.67,
     "of the median of the peers",
-    "Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two. Ours",
+    reason="Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two",
 )
 STAGED_SHARE = Threshold(
     "copies staged through host memory far below the widest link of the model",
     0.40,
     "of the usual rate of that link",
-    "0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on generation 5 "
-    "(published outputs). Ours",
+    reason=(
+        "0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on "
+        "generation 5 (published outputs)"
+    ),
 )
 DIRECTION_SHARE = Threshold(
     "copies of one direction below the other",
@@ -81,15 +84,15 @@ PCIE_MAX_GB_PER_S = Threshold(
     "highest rate of a PCIe link",
     121.0,
     "GB/s",
-    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault writes to "
-    "its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
+    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault "
+    "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
 )
-MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs", "Ours")
+MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
 FASTER_TIMES = Threshold(
     "partners faster with other GPUs",
     1.5,
     "times",
-    "The next wider class of link carries twice as much. Ours",
+    reason="The next wider class of link carries twice as much",
 )
 
 COPY_CASES = {
@@ -179,22 +182,19 @@ def degraded(machine: Machine) -> Iterator[Fault]:
 @check(SLOT_NARROW)
 def narrow_links(machine: Machine) -> Iterator[Fault | Finding]:
     """Find links of few lanes by their copies, where no source has the link (published outputs)."""
-    if machine.bandwidth is None:
-        return
-    yield from narrow_faults(machine.bandwidth, machine)
-    by_themselves = host_rates(machine.bandwidth, machine) or _slower_than_partners(machine.bandwidth)
-    if not by_themselves and (all_pairs := narrow_pairs(machine.bandwidth, machine)):
+    yield from narrow_faults(machine)
+    by_themselves = host_rates(machine) or _slower_than_partners(machine)
+    if not by_themselves and (all_pairs := narrow_pairs(machine)):
         yield all_pairs
 
 
 @check(BELOW_EXPECTED)
 def below_expected(machine: Machine) -> Iterator[Fault]:
     """Find copies below the expected rate of the observed link, or of the GPU's memory."""
-    if machine.bandwidth is None:
-        return
-    ramping = ramp_up_samples(machine.bandwidth, machine)
-    steady = tuple(one for place, one in enumerate(machine.bandwidth.samples) if place not in ramping)
-    samples = with_expectations(Bandwidth(source=machine.bandwidth.source, samples=steady), machine).samples
+    copies = copies_of(machine)
+    ramping = ramp_up_samples(copies, machine)
+    steady = tuple(one for place, one in enumerate(copies.samples) if place not in ramping)
+    samples = with_expectations(Bandwidth(source=copies.source, samples=steady), machine).samples
     by_kind: dict[Kind, dict[int, Sample]] = {
         kind: host_copies(samples, kind, machine) for kind in HOST_KINDS
     }
@@ -217,9 +217,7 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
 @check(DIRECTION_DIFFERS)
 def directions(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies to and from the host differ by more than those of PCIe links without a fault."""
-    if machine.bandwidth is None:
-        return
-    copies = host_rates(machine.bandwidth, machine)
+    copies = host_rates(machine)
     for gpu in present(machine):
         own = copies.get(gpu.index, {})
         if len(own) < 2 or max(own.values()) > PCIE_MAX_GB_PER_S.value:
@@ -234,11 +232,11 @@ def directions(machine: Machine) -> Iterator[Fault]:
             )
 
 
-def host_rates(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, float]]:
+def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     """Return for each GPU the best copy from the host and to it, by kind."""
     found: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
-        for gpu, sample in host_copies(bandwidth.samples, kind, machine).items():
+        for gpu, sample in host_copies(copies_of(machine).samples, kind, machine).items():
             found.setdefault(gpu, {})[kind] = rate(sample)
     return found
 
@@ -254,7 +252,7 @@ def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
 def _over_links(machine: Machine) -> list[Sample]:
     return [
         one
-        for one in (machine.bandwidth.samples if machine.bandwidth else ())
+        for one in copies_of(machine).samples
         if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
     ]
 
@@ -286,9 +284,9 @@ def link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
     return not _seen(gpu, _over_links(machine))
 
 
-def narrow_faults(bandwidth: Bandwidth, machine: Machine) -> list[Fault]:
+def narrow_faults(machine: Machine) -> list[Fault]:
     """Return the GPUs whose copies are as fast as few lanes, where no source has the link."""
-    copies, slower = host_rates(bandwidth, machine), _slower_than_partners(bandwidth)
+    copies, slower = host_rates(machine), _slower_than_partners(machine)
     faults = []
     for gpu in present(machine):
         own = copies.get(gpu.index) or slower.get(gpu.index)
@@ -310,12 +308,12 @@ def _narrow_fits(gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     return () if any(link.width > NARROW_LANES.value for link in fits) else fits
 
 
-def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
+def narrow_pairs(machine: Machine) -> Finding | None:
     """Where only copies between GPUs are known: if none is faster than a narrow link, links are narrow.
 
     One wide link may be among them: a copy is as slow as the slower of its two ends.
     """
-    copies = _between_gpus(bandwidth)
+    copies = _between_gpus(machine)
     gpus = {gpu for pair in copies for gpu in pair}
     measured = [gpu for gpu in present(machine) if gpu.index in gpus]
     if len(gpus) < MIN_GPUS.value or any(not link_is_unknown(gpu, machine) for gpu in measured):
@@ -332,12 +330,12 @@ def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     )
 
 
-def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
+def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
     """Return the fastest copy of GPUs that are slow with partners which are fast with others.
 
     Then it is the GPU's own link that limits: a copy is as slow as the slower of its two ends.
     """
-    copies = _between_gpus(bandwidth)
+    copies = _between_gpus(machine)
     best = _best_of_each(copies)
     return {
         gpu: {"fastest_copy": own}
@@ -348,10 +346,10 @@ def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
     }
 
 
-def _between_gpus(bandwidth: Bandwidth) -> dict[Pair, float]:
+def _between_gpus(machine: Machine) -> dict[Pair, float]:
     found: dict[Pair, float] = {}
     for kind in BETWEEN_GPUS:
-        for pair, sample in pair_copies(bandwidth.samples, kind).items():
+        for pair, sample in pair_copies(copies_of(machine).samples, kind).items():
             found[pair] = max(rate(sample), found.get(pair, 0.0))
     return found
 

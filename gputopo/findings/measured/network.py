@@ -11,7 +11,7 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.findings.rule import Finding, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -20,38 +20,40 @@ SLOW = Threshold(
     "rate between two hosts, of the fast ones of all pairs",
     0.80,
     "of them",
-    "Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a "
-    "noise of 3 % none is so low. Ours",
+    reason=(
+        "Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a "
+        "noise of 3 % none is so low"
+    ),
 )
 MOST = Threshold(
     "transfers of a host in one direction that are slow",
     0.75,
     "of them",
-    "All where there are up to four hosts. Ours",
+    reason="All where there are up to four hosts",
 )
 OF_CARD = Threshold(
     "rate between hosts, of the payload at the card's rate",
     0.80,
     "of it",
-    "TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up. Ours",
+    reason=("TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up"),
 )
 AT_ONCE = Threshold(
     "rate of a host while all send at once, of its rate in pairs",
     0.70,
     "of it",
-    "A network without oversubscription carries all at once. Ours",
+    reason="A network without oversubscription carries all at once",
 )
 UNSTEADY = Threshold(
     "spread of the windows of a transfer, median of all pairs",
     40.0,
     "% of the median",
-    "With it a median of five windows may be off by a fifth, which is what SLOW compares. Ours",
+    reason="With it a median of five windows may be off by a fifth, which is what SLOW compares",
 )
 AGAIN = Threshold(
     "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
     0.10,
     "between the two, median of all pairs",
-    "Two measurements of one path at other times. Half of what SLOW compares. Ours",
+    reason="Two measurements of one path at other times. Half of what SLOW compares",
 )
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
@@ -176,7 +178,7 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
 def failed(machine: Machine) -> Iterator[Finding]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words: dict[str, list[Pair]] = {}
-    for one in machine.bandwidth.failures if machine.bandwidth else ():
+    for one in copies_of(machine).failures:
         if one.kind in NETWORK:
             pair = (_name(one.source), _name(one.destination))
             by_words.setdefault(one.says, []).append(pair)
@@ -188,9 +190,9 @@ def failed(machine: Machine) -> Iterator[Finding]:
 @check(HOST_SLOW, PAIR_SLOW, ALL_SLOW, UNATTRIBUTED)
 def slow(machine: Machine) -> Iterator[Finding]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
-    samples = _of_pairs(machine.bandwidth)
+    samples = _of_pairs(copies_of(machine))
     rates = _by_pair(samples)
-    varies = _variation(machine.bandwidth)
+    varies = _variation(copies_of(machine))
     if varies is not None and not varies.is_by_window:
         return
     is_steady = varies is None
@@ -198,7 +200,7 @@ def slow(machine: Machine) -> Iterator[Finding]:
     if len(hosts) == 2:
         yield from _of_two(samples, rates if is_steady else _at_best(samples))
     elif len(hosts) > 2:
-        both = _both_ways(machine.bandwidth)
+        both = _both_ways(copies_of(machine))
         shares, again = _best_shares(samples, is_steady), _best_shares(both, is_steady)
         found = verdict(rates, {pair: max(share, again.get(pair, 0.0)) for pair, share in shares.items()})
         yield from _of_hosts(found)
@@ -273,7 +275,7 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 @check(UNSTEADY_RATES)
 def unsteady(machine: Machine) -> Iterator[Finding]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
-    if (found := _variation(machine.bandwidth)) is not None:
+    if (found := _variation(copies_of(machine))) is not None:
         called = "only what is slow in all its windows is" if found.is_by_window else "no host or pair is"
         yield UNSTEADY_RATES.finding(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
 
@@ -285,7 +287,7 @@ class _Variation(NamedTuple):
     is_by_window: bool
 
 
-def _variation(bandwidth: Bandwidth | None) -> _Variation | None:
+def _variation(bandwidth: Bandwidth) -> _Variation | None:
     """Return how rates vary that vary too much to be compared, else None."""
     samples = _of_pairs(bandwidth)
     if not samples:
@@ -308,10 +310,10 @@ def _variation(bandwidth: Bandwidth | None) -> _Variation | None:
 @check(OVERSUBSCRIBED)
 def oversubscribed(machine: Machine) -> Iterator[Finding]:
     """Find rates that fall while all hosts send at once."""
-    if _variation(machine.bandwidth) is not None:
+    if _variation(copies_of(machine)) is not None:
         return
-    alone = _by_pair(_of_pairs(machine.bandwidth))
-    together = [one for one in _rates(machine.bandwidth) if one.group is not None]
+    alone = _by_pair(_of_pairs(copies_of(machine)))
+    together = [one for one in _rates(copies_of(machine)) if one.group is not None]
     pairs = [(_pair(one), one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value:
@@ -324,14 +326,14 @@ def oversubscribed(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
+def _rates(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of a measurement of ours."""
-    if bandwidth is None or bandwidth.source != "live":
+    if bandwidth.source != "live":
         return []
     return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
 
 
-def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
+def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
     found = [one for one in _rates(bandwidth) if one.group is None]
     return [one for one in found if not one.with_reverse] or found
@@ -351,7 +353,7 @@ def _best_shares(samples: Sequence[Sample], is_steady: bool) -> dict[Pair, float
     return {pair: rate / fast for pair, rate in _at_best(samples).items()}
 
 
-def _both_ways(bandwidth: Bandwidth | None) -> list[Sample]:
+def _both_ways(bandwidth: Bandwidth) -> list[Sample]:
     return [one for one in _rates(bandwidth) if one.with_reverse]
 
 

@@ -10,7 +10,7 @@ from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, roughly
+from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, copies_of, roughly
 from gputopo.reference.expectations import GpuExpectation, expected_gpu
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
@@ -21,15 +21,17 @@ PAIR_SHARE = Threshold(
     "pair slower than its peers",
     0.90,
     "of the expected rate",
-    "The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up "
-    "(10.44 and 11.26 GB/s between GTX 1080 Ti). Ours",
+    reason=(
+        "The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock "
+        "ramp-up (10.44 and 11.26 GB/s between GTX 1080 Ti)"
+    ),
 )
 UNKNOWN_PAIR_SHARE = Threshold(
     "pair slower than its peers, where no hop is known",
     0.50,
     "of the expected rate",
-    "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 and 6.5 "
-    "GB/s in one machine with RTX 3090)",
+    "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 and "
+    "6.5 GB/s in one machine with RTX 3090)",
 )
 MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
 
@@ -54,11 +56,9 @@ def pair_slower(machine: Machine) -> Iterator[Finding]:
     rates from its source and to its destination, so a GPU on a narrow link makes none of its pairs a slow
     one: its link has another finding.
     """
-    if machine.bandwidth is None:
-        return
     known = slower_directly(machine)
     for kind, word in _PATHS:
-        copies = _over_pcie(machine.bandwidth, kind, machine)
+        copies = _over_pcie(copies_of(machine), kind, machine)
         slow = _slower_than_peers(copies, machine)
         slow = [one for one in slow if kind != "p2p_direct" or one.pair not in known]
         yield from behind_peers(slow, word, machine)
@@ -67,9 +67,7 @@ def pair_slower(machine: Machine) -> Iterator[Finding]:
 @check(BELOW_EXPECTED)
 def below_expected(machine: Machine) -> Iterator[Finding]:
     """Find pairs over PCIe that are below the expected rate of the slower of their two links."""
-    if machine.bandwidth is None:
-        return
-    bandwidth = with_expectations(machine.bandwidth, machine)
+    bandwidth = with_expectations(copies_of(machine), machine)
     known = slower_directly(machine)
     for kind, word in _PATHS:
         copies = _over_pcie(bandwidth, kind, machine)
@@ -213,10 +211,11 @@ def over_nvlink(machine: Machine) -> Iterator[Fault | Finding]:
 
     Compared: all pairs with as many NVLinks, and each with the expected rate. A GPU explains its slow pairs.
     """
-    if machine.bandwidth is None:
-        return
-    copies, word = direct_copies(with_expectations(machine.bandwidth, machine).samples)
-    nvlinks, fast = NvLinks(machine.bandwidth, machine), faster_than_pcie(machine.bandwidth.samples, machine)
+    copies, word = direct_copies(with_expectations(copies_of(machine), machine).samples)
+    nvlinks, fast = (
+        NvLinks(copies_of(machine), machine),
+        faster_than_pcie(copies_of(machine).samples, machine),
+    )
     hybrid = {gpu.index for gpu in machine.gpus if (row := _model(gpu)) and is_hybrid(row)}
     classes: dict[_Class, dict[Pair, Sample]] = {}
     for (a, b), sample in copies.items():
