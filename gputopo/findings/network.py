@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.findings.compare import majority
+from gputopo.findings.compare import grouped, majority
 from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
@@ -274,10 +274,7 @@ def shared_cards(machine: Machine) -> Iterator[Finding]:
         nearest = _nearest(machine, list(cards.values()))
         used = {nic.index for _, near in nearest.values() for nic in near}
         idle = [nic for index, nic in cards.items() if index not in used]
-        shared: dict[int, list[int]] = {}
-        for gpu, (_, near) in nearest.items():
-            if len(near) == 1:
-                shared.setdefault(near[0].index, []).append(gpu)
+        shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
         for index, gpus in shared.items():
             if idle and len(gpus) > 1:
                 yield SHARED.finding(
@@ -309,11 +306,11 @@ def peer_memory(machine: Machine) -> Iterator[Finding]:
 def _without_ports(machine: Machine) -> Iterator[Finding]:
     """Find cards without any port beside like cards that have them: no driver, or its start failed."""
     nodes = {node.address: node for node in machine.pci}
-    models: dict[tuple[str | None, str | None], list[Nic]] = {}
-    for nic in machine.nics:
-        node = nodes.get(nic.pci_address or "")
-        if node is not None and nic.ports is not None:
-            models.setdefault((node.vendor_id, node.device_id), []).append(nic)
+    models = grouped(
+        ((node.vendor_id, node.device_id), nic)
+        for nic in machine.nics
+        if (node := nodes.get(nic.pci_address or "")) is not None and nic.ports is not None
+    )
     for cards in models.values():
         beside = [_card_name(nic) for nic in cards if nic.ports]
         for nic in cards:

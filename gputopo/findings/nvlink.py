@@ -8,6 +8,7 @@ refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
 from collections.abc import Iterator
 from itertools import combinations
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.driver import event_evidence, times
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.reference.expectations import expected_gpu
@@ -292,10 +293,7 @@ P2P_IOMMU = Rule(
 @check(P2P_OFF, P2P_IOMMU)
 def off(machine: Machine) -> Iterator[Finding]:
     """Find pairs without P2P that could be peers: one finding for each cause."""
-    by_cause: dict[Cause, list[tuple[Link, Off]]] = {}
-    for link, why in _off(machine):
-        by_cause.setdefault(why.cause, []).append((link, why))
-    for cause, pairs in by_cause.items():
+    for cause, pairs in grouped((why.cause, (link, why)) for link, why in _off(machine)).items():
         link, why = pairs[0]
         says = f"no P2P ({_pairs(pairs)}): {why.says}"
         if cause == "iommu":

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.driver import event_evidence
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
 from gputopo.findings.usage import BUSY_PERCENT, under_load
@@ -14,7 +15,7 @@ from gputopo.reference.expectations import expected_gpu, expected_link
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel import kernel_events
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
+from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(
@@ -274,21 +275,18 @@ def errors(machine: Machine) -> Iterator[Fault]:
 @check(PCIE_ERRORS)
 def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
-    by_gpu: dict[int, list[tuple[Gpu, KernelEvent]]] = {}
-    for gpu, event in kernel_events(machine, "aer", "pcie"):
-        if gpu is not None:
-            by_gpu.setdefault(gpu.index, []).append((gpu, event))
-    for of_gpu in by_gpu.values():
-        counts: dict[str, int] = {}
-        for _, event in of_gpu:
-            kind = f"{event.severity} (AER)" if event.kind == "aer" else event.text
-            counts[kind] = max(counts.get(kind, 0), event.count)
-        severity: Severity = "error" if any(one.severity == "fatal" for _, one in of_gpu) else "warning"
+    events = [(gpu, event) for gpu, event in kernel_events(machine, "aer", "pcie") if gpu is not None]
+    gpus = {gpu.index: gpu for gpu, _ in events}
+    for index, of_gpu in grouped((gpu.index, event) for gpu, event in events).items():
+        counts = maxima(
+            (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
+        )
+        severity: Severity = "error" if any(one.severity == "fatal" for one in of_gpu) else "warning"
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        evidence = {"kernel_events": [event_evidence(event) for _, event in of_gpu]}
-        yield PCIE_ERRORS.fault(of_gpu[0][0], f"PCIe errors in the kernel log: {words}", evidence, severity)
+        evidence = {"kernel_events": list(map(event_evidence, of_gpu))}
+        yield PCIE_ERRORS.fault(gpus[index], f"PCIe errors in the kernel log: {words}", evidence, severity)
 
 
 @check(SHARED_UPLINK)
@@ -296,7 +294,8 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
     """Find bridges through which several GPUs reach the CPU, and which are far too narrow for all at once."""
     found: list[tuple[PciNode, list[Gpu], float]] = []
     nodes = {node.address: node for node in machine.pci}
-    for address, gpus in _behind(machine, nodes).items():
+    bridges = ((bridge.address, gpu) for gpu in present(machine) for bridge in _bridges(nodes, gpu)[::-1])
+    for address, gpus in grouped(bridges).items():  # the outermost bridges first
         uplink = nodes[address]
         needs = sum(_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
         rate = _rate(uplink)
@@ -469,25 +468,14 @@ def _replays(gpu: Gpu) -> Fault | None:
 def _aer(gpu: Gpu, nodes: Nodes) -> Fault | None:
     node = nodes.get(gpu.pci_address or "")
     slot = nodes.get(node.parent or "") if node else None
-    counts: dict[str, int] = {}
-    for read in (gpu.pcie.aer, node.aer if node else None, slot.aer if slot else None):
-        for kind, count in (read or {}).items():
-            counts[kind] = max(counts.get(kind, 0), count)
+    readings = (gpu.pcie.aer, node.aer if node else None, slot.aer if slot else None)
+    counts = maxima(item for read in readings for item in (read or {}).items())
     bad = counts.get("fatal", 0) + counts.get("nonfatal", 0)
     if not bad and counts.get("correctable", 0) <= CORRECTED_ERRORS.value:
         return None
     words = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     severity: Severity = "error" if counts.get("fatal") else "warning"
     return PCIE_ERRORS.fault(gpu, f"PCIe errors counted by the kernel: {words}", {"aer": counts}, severity)
-
-
-def _behind(machine: Machine, nodes: Nodes) -> dict[str, list[Gpu]]:
-    """Return the GPUs behind each bridge, the outermost bridges first."""
-    found: dict[str, list[Gpu]] = {}
-    for gpu in present(machine):
-        for bridge in reversed(_bridges(nodes, gpu)):
-            found.setdefault(bridge.address, []).append(gpu)
-    return found
 
 
 def _bridges(nodes: Nodes, gpu: Gpu) -> list[PciNode]:

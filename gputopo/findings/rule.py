@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
 
+from gputopo.findings.compare import grouped
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -222,11 +223,7 @@ def present(machine: Machine) -> list[Gpu]:
 
 def by_model(machine: Machine) -> list[list[Gpu]]:
     """Return the GPUs of each model together: they are peers. GPUs without a name have none."""
-    found: dict[str, list[Gpu]] = {}
-    for gpu in present(machine):
-        if gpu.name:
-            found.setdefault(gpu.name, []).append(gpu)
-    return list(found.values())
+    return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
 def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Finding]:
@@ -235,35 +232,25 @@ def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Findin
     The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
-    groups: list[Finding | list[Fault]] = []
-    by_key: dict[tuple[str, ...], list[Fault]] = {}
-    for one in found:
-        if isinstance(one, Finding):
-            groups.append(one)
-            continue
-        key = (one.rule.id, one.severity, one.remedy, one.part)
-        if key not in by_key:
-            by_key[key] = []
-            groups.append(by_key[key])
-        by_key[key].append(one)
-    gpus = sum(not gpu.lost for gpu in machine.gpus)
-    return [
-        finding
-        for group in groups
-        for finding in ([group] if isinstance(group, Finding) else map(_joined, _split(group, gpus)))
-    ]
+    groups = grouped(
+        ((id(one),) if isinstance(one, Finding) else (one.rule.id, one.severity, one.remedy, one.part), one)
+        for one in list(found)
+    )
+    gpus = len(present(machine))
+    return [finding for group in groups.values() for finding in _of_group(group, gpus)]
+
+
+def _of_group(group: list[Fault | Finding], gpus: int) -> Iterable[Finding]:
+    faults = [one for one in group if isinstance(one, Fault)]
+    return (
+        map(_joined, _split(faults, gpus)) if faults else [one for one in group if isinstance(one, Finding)]
+    )
 
 
 def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> Iterator[Fault | Finding]:
     """Join what was found in several samples by rule, subject and part."""
-    by_key: dict[tuple[object, ...], list[list[Fault | Finding]]] = {}
-    for sample in found:
-        mine: dict[tuple[object, ...], list[Fault | Finding]] = {}
-        for one in sample:
-            mine.setdefault(_key(one), []).append(one)
-        for key, faults in mine.items():
-            by_key.setdefault(key, []).append(faults)
-    for each in by_key.values():
+    of_samples = (grouped((_key(one), one) for one in sample) for sample in found)
+    for each in grouped(item for sample in of_samples for item in sample.items()).values():
         worst = max(
             each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
         )
@@ -285,10 +272,7 @@ def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
     if len({fault.gpu.index for fault in faults}) == len(faults) == gpus > 1:
         return [faults]
-    found: dict[str, list[Fault]] = {}
-    for fault in faults:
-        found.setdefault(fault.says, []).append(fault)
-    return list(found.values())
+    return list(grouped((fault.says, fault) for fault in faults).values())
 
 
 def _joined(group: Sequence[Fault]) -> Finding:
@@ -304,9 +288,7 @@ def _joined(group: Sequence[Fault]) -> Finding:
 
 
 def _messages(group: Sequence[Fault]) -> Iterator[str]:
-    by_message: dict[str, list[int]] = {}
-    for fault in group:
-        by_message.setdefault(fault.says, []).append(fault.gpu.index)
+    by_message = grouped((fault.says, fault.gpu.index) for fault in group)
     for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
         yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
     if len(by_message) > MAX_MESSAGES:

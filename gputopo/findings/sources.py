@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.rule import MAX_MESSAGES, Finding, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.fact_path import FactPath, fact_in_words
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Gap, Hop, Machine
+from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 TOPOLOGY_CONTRADICTION = Rule(
@@ -56,7 +57,7 @@ AFFINITY_CUT = Rule(
             "scattered CPUs",
             doubts.MAX_CUT_CPUS,
             "CPUs",
-            reason="nvidia-smi of older drivers shows six single CPUs at most; a NUMA node with GPUs has more",
+            reason="nvidia-smi of older drivers shows six single CPUs; a NUMA node with GPUs has more",
         ),
     ),
 )
@@ -78,10 +79,7 @@ INCOMPLETE = Rule(
 @check(INCOMPLETE)
 def gaps(machine: Machine) -> Iterator[Finding]:
     """Report the parts of each capture that are missing."""
-    by_source: dict[str, list[Gap]] = {}
-    for gap in machine.gaps:
-        by_source.setdefault(gap.source, []).append(gap)
-    for source, missing in by_source.items():
+    for source, missing in grouped((gap.source, gap) for gap in machine.gaps).items():
         words = "; ".join([gap.text for gap in missing[:MAX_MESSAGES]])
         more = f"; and {len(missing) - MAX_MESSAGES} more" if missing[MAX_MESSAGES:] else ""
         yield INCOMPLETE.finding(
@@ -196,9 +194,7 @@ def cut_affinities(machine: Machine) -> Iterator[Finding]:
 @check(UNREAD)
 def unread_lines(machine: Machine) -> Iterator[Finding]:
     """Count the lines of each capture that were not understood."""
-    by_source: dict[str, list[dict[str, Any]]] = {}
-    for unread in machine.unread:
-        by_source.setdefault(unread.source, []).append({"line": unread.line, "text": unread.text})
+    by_source = grouped((one.source, {"line": one.line, "text": one.text}) for one in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
     for of in machine.lines:
         counts[of.source] = counts.get(of.source, 0) + of.not_understood

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
+from gputopo.findings.compare import grouped
 from gputopo.findings.rule import Case, Finding, Rule, Threshold, check, copies_of, present
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
@@ -184,10 +185,8 @@ def direct_slower(machine: Machine) -> Iterator[Finding]:
     A warning only where both directions at once and latency, as far as they were measured, are no better
     directly; else all numbers are reported, and nothing is to be done.
     """
-    by_class: dict[tuple[str, bool], list[_Compared]] = {}
     compared = sorted(_compared(machine), key=lambda one: one.slow)
-    for one in compared:
-        by_class.setdefault((class_of(machine, one.slow.pair), one.better), []).append(one)
+    by_class = grouped(((class_of(machine, one.slow.pair), one.better), one) for one in compared)
     everywhere = [one.slow.pair for one in compared if not one.better]
     for (hop, better), found in by_class.items():
         pairs = [one.slow.pair for one in found]

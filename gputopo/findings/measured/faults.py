@@ -7,6 +7,7 @@ from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
 from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
@@ -162,10 +163,11 @@ _KINDS: dict[str, str] = {
 @check(WRONG_DATA, HUNG, COPY_FAILED)
 def failures(machine: Machine) -> Iterator[Finding]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
-    groups: dict[tuple[str, str, str | None], list[Failure]] = {}
-    for failure in copies_of(machine).failures:
-        if failure.reason != BELOW_MINIMUM and failure.kind not in NETWORK:
-            groups.setdefault((failure.reason, failure.kind, failure.path), []).append(failure)
+    groups = grouped(
+        ((one.reason, one.kind, one.path), one)
+        for one in copies_of(machine).failures
+        if one.reason != BELOW_MINIMUM and one.kind not in NETWORK
+    )
     for (reason, kind, _), failed in groups.items():
         rule = _BY_REASON.get(reason, COPY_FAILED)
         detail = f" ({failed[0].says or reason})" if rule is COPY_FAILED else ""

@@ -13,6 +13,7 @@ from gputopo.copies.numbers import (
 )
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import maxima
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -336,7 +337,7 @@ def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
     Then it is the GPU's own link that limits: a copy is as slow as the slower of its two ends.
     """
     copies = _between_gpus(machine)
-    best = _best_of_each(copies)
+    best = maxima((gpu, fastest) for pair, fastest in copies.items() for gpu in pair)
     return {
         gpu: {"fastest_copy": own}
         for gpu, own in best.items()
@@ -347,19 +348,8 @@ def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
 
 
 def _between_gpus(machine: Machine) -> dict[Pair, float]:
-    found: dict[Pair, float] = {}
-    for kind in BETWEEN_GPUS:
-        for pair, sample in pair_copies(copies_of(machine).samples, kind).items():
-            found[pair] = max(rate(sample), found.get(pair, 0.0))
-    return found
-
-
-def _best_of_each(copies: dict[Pair, float]) -> dict[int, float]:
-    best: dict[int, float] = {}
-    for pair, fastest in copies.items():
-        for gpu in pair:
-            best[gpu] = max(fastest, best.get(gpu, 0.0))
-    return best
+    copies = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
+    return maxima((pair, rate(sample)) for each in copies for pair, sample in each.items())
 
 
 def _others(samples: tuple[Sample, ...]) -> Iterator[tuple[Kind, int, Sample]]:

@@ -11,6 +11,7 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.rule import Finding, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
@@ -161,10 +162,7 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
     found: list[tuple[float, float, str, Direction]] = []
     directions: tuple[Direction, Direction] = ("sends", "receives")
     for end, direction in enumerate(directions):
-        by_host: dict[str, list[float]] = {}
-        for pair, share in shares.items():
-            by_host.setdefault(pair[end], []).append(share)
-        for host, own in by_host.items():
+        for host, own in grouped((pair[end], share) for pair, share in shares.items()).items():
             part = sum(share < SLOW.value for share in own) / len(own)
             if len(own) > 1 and part >= MOST.value:
                 found.append((-part, median(own), host, direction))
@@ -177,11 +175,11 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
 @check(FAILED)
 def failed(machine: Machine) -> Iterator[Finding]:
     """Find transfers between hosts that failed, one finding for each reason."""
-    by_words: dict[str, list[Pair]] = {}
-    for one in copies_of(machine).failures:
-        if one.kind in NETWORK:
-            pair = (_name(one.source), _name(one.destination))
-            by_words.setdefault(one.says, []).append(pair)
+    by_words = grouped(
+        (one.says, (_name(one.source), _name(one.destination)))
+        for one in copies_of(machine).failures
+        if one.kind in NETWORK
+    )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
         yield FAILED.finding(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
@@ -212,10 +210,7 @@ def slow(machine: Machine) -> Iterator[Finding]:
 
 
 def _of_hosts(found: Verdict) -> Iterator[Finding]:
-    by_host: dict[str, list[Slow]] = {}
-    for one in found.hosts:
-        by_host.setdefault(one.host, []).append(one)
-    for host, ways in by_host.items():
+    for host, ways in grouped((one.host, one) for one in found.hosts).items():
         words = "sends and receives" if len(ways) > 1 else ways[0].direction
         other = "" if len(ways) > 1 else "; the other direction is not slow"
         share, fast = min(one.share for one in ways), found.fast_gb_per_s

@@ -8,6 +8,7 @@ from gputopo.copies.expected import with_expectations
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
+from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, copies_of, roughly
@@ -131,13 +132,13 @@ def _over_pcie(bandwidth: Bandwidth, kind: Kind, machine: Machine) -> dict[Pair,
 
 def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[Slow]:
     measured = {pair: rate(sample) for pair, sample in copies.items()}
-    out = _best((a, gb_per_s) for (a, _), gb_per_s in measured.items())
-    into = _best((b, gb_per_s) for (_, b), gb_per_s in measured.items())
+    out = maxima((a, gb_per_s) for (a, _), gb_per_s in measured.items())
+    into = maxima((b, gb_per_s) for (_, b), gb_per_s in measured.items())
     names = {gpu.index: gpu.name for gpu in machine.gpus}
-    peers: dict[tuple[str, frozenset[str | None]], list[Pair]] = {}
-    for a, b in measured:
-        hop = class_name(machine.link(a, b))
-        peers.setdefault((hop, frozenset((names.get(a), names.get(b)))), []).append((a, b))
+    peers = grouped(
+        ((class_name(machine.link(a, b)), frozenset((names.get(a), names.get(b)))), (a, b))
+        for a, b in measured
+    )
     shares = {(a, b): gb_per_s / min(out[a], into[b]) for (a, b), gb_per_s in measured.items()}
     found = []
     for (hop, _), pairs in peers.items():
@@ -156,22 +157,12 @@ def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[
     return found
 
 
-def _best(rates: Iterable[tuple[int, float]]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for gpu, gb_per_s in rates:
-        found[gpu] = max(gb_per_s, found.get(gpu, 0.0))
-    return found
-
-
 def _worst(slow: Sequence[Slow]) -> Slow:
     return min(slow, key=lambda one: one.share)
 
 
 def _by_class(slow: Iterable[Slow], machine: Machine, label: str | None = None) -> dict[str, list[Slow]]:
-    found: dict[str, list[Slow]] = {label: sorted(slow)} if label and slow else {}
-    for one in () if label else sorted(slow):
-        found.setdefault(class_of(machine, one.pair), []).append(one)
-    return found
+    return grouped((label or class_of(machine, one.pair), one) for one in sorted(slow))
 
 
 def _rates(slow: Sequence[Slow], reached: str, against: str) -> dict[str, dict[str, float]]:

@@ -8,13 +8,13 @@ from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
 from gputopo.copies.pair_speeds import gb
 from gputopo.copies.physics import (
     AT_ONCE_SUM,
-    Limit,
     l2_mib,
     larger_copies,
     limit_of,
     memory_limit,
     on_path_of,
 )
+from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Finding, Rule, check, copies_of, present
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
@@ -82,10 +82,11 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
 def above_link(machine: Machine) -> Iterator[Finding]:
     """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
-    by_kind: dict[str, list[tuple[Sample, Limit]]] = {}
-    for one in _invalid(machine, "above_link"):
-        if (limit := limit_of(one, gpus)) is not None:
-            by_kind.setdefault(one.kind, []).append((one, limit))
+    by_kind = grouped(
+        (one.kind, (one, limit))
+        for one in _invalid(machine, "above_link")
+        if (limit := limit_of(one, gpus)) is not None
+    )
     for found in by_kind.values():
         worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
         yield ABOVE_LINK.finding(
