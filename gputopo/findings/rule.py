@@ -20,7 +20,6 @@ Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
-NOT_MEASURED = "not measured on hardware"
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
 P = ParamSpec("P")
@@ -50,21 +49,12 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """A number that decides whether there is a finding, or how severe it is.
-
-    `source`: where it is published or was measured; else it is not measured on hardware, and `reason` is why.
-    """
+    """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
 
     name: str
     value: float
     unit: str
-    source: str = ""
-    reason: str = ""
-
-    @property
-    def origin(self) -> str:
-        """Source or reason, as the page of findings shows it."""
-        return self.source or "; ".join(filter(None, (self.reason, NOT_MEASURED)))
+    origin: str = "not measured on hardware"
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -76,18 +66,31 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one GPU. `says` continues "GPU 3: "; GPUs with the same fault become one finding.
+    """What is wrong with one GPU, or about another subject.
 
-    `part`: faults of different parts, such as directions of copies, are never in one finding.
+    Of a GPU `says` continues "GPU 3: ", and GPUs with the same fault become one finding. `part`: faults of
+    different parts, such as directions of copies, are never in one finding.
     """
 
     rule: "Rule"
-    gpu: Gpu
+    about: Gpu | Subject
     says: str
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
     part: str = ""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs that it is about."""
+        return (self.about.index,) if isinstance(self.about, Gpu) else self.about.gpus
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What faults of GPUs in one finding have in common; a fault of another subject is alone."""
+        if isinstance(self.about, Gpu):
+            return self.rule.id, self.severity, self.remedy, self.part
+        return (id(self),)
 
 
 class Rule(msgspec.Struct, frozen=True, eq=False):
@@ -106,16 +109,21 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
 
     def fault(
         self,
-        gpu: Gpu,
+        about: Gpu | Subject,
         says: str,
         evidence: Mapping[str, Any],
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
+        case: str | None = None,
         part: str = "",
     ) -> Fault:
-        """Return a fault of one GPU under this rule."""
-        return Fault(self, gpu, says, dict(evidence), self._checked(severity), remedy or self.remedy, part)
+        """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
+        if case is not None:
+            severity, remedy = severity or self.cases[case].severity, self.cases[case].remedy
+        severity = severity or self.severities[0]
+        assert severity in self.severities, (self.id, severity)
+        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
 
     def finding(
         self,
@@ -127,25 +135,22 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         remedy: str | None = None,
     ) -> Finding:
         """Return a finding under this rule."""
+        fault = self.fault(subject, says, evidence, severity, remedy=remedy)
         return Finding(
             id=self.id,
-            severity=self._checked(severity),
+            severity=fault.severity,
             subject=subject,
             says=says,
-            evidence=dict(evidence),
-            remedy=remedy or self.remedy,
+            evidence=fault.evidence,
+            remedy=fault.remedy,
         )
-
-    def _checked(self, severity: Severity | None) -> Severity:
-        assert severity is None or severity in self.severities, (self.id, severity)
-        return severity or self.severities[0]
 
 
 class Check(Generic[P]):
     """A function that yields the faults of some rules; called, it returns them as findings."""
 
     def __init__(
-        self, rules: tuple[Rule, ...], function: Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]
+        self, rules: tuple[Rule, ...], function: Callable[Concatenate[Machine, P], Iterable[Fault]]
     ) -> None:
         self.rules, self.function = rules, function
 
@@ -159,14 +164,14 @@ class Check(Generic[P]):
         Of the faults of one rule on one subject the worst stand, with the number of samples that have any.
         `of`: of how many samples these were stored, where they are a part.
         """
-        function: Callable[[Machine], Iterable[Fault | Finding]] = self.function
+        function: Callable[[Machine], Iterable[Fault]] = self.function
         found = [list(function(machine)) for machine in samples]
         return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
 
 
 def check(
     *rules: Rule,
-) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]], Check[P]]:
+) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
     """Make a function that yields the faults of these rules a check."""
     return lambda function: Check(rules, function)
 
@@ -226,30 +231,20 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
     return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
-def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Finding]:
+def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
     """Return one finding for each fault, but only one where several GPUs have the same.
 
     The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
-    groups = grouped(
-        ((id(one),) if isinstance(one, Finding) else (one.rule.id, one.severity, one.remedy, one.part), one)
-        for one in list(found)
-    )
     gpus = len(present(machine))
-    return [finding for group in groups.values() for finding in _of_group(group, gpus)]
+    groups = grouped((one.key, one) for one in list(found)).values()
+    return [_joined(part) for group in groups for part in _split(group, gpus)]
 
 
-def _of_group(group: list[Fault | Finding], gpus: int) -> Iterable[Finding]:
-    faults = [one for one in group if isinstance(one, Fault)]
-    return (
-        map(_joined, _split(faults, gpus)) if faults else [one for one in group if isinstance(one, Finding)]
-    )
-
-
-def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> Iterator[Fault | Finding]:
+def _of_samples(found: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
     """Join what was found in several samples by rule, subject and part."""
-    of_samples = (grouped((_key(one), one) for one in sample) for sample in found)
+    of_samples = (grouped(((one.rule.id, _subject(one), one.part), one) for one in each) for each in found)
     for each in grouped(item for sample in of_samples for item in sample.items()).values():
         worst = max(
             each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
@@ -258,11 +253,7 @@ def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> I
             yield one if len(each) == len(found) else _in_some(one, len(each), len(found), of)
 
 
-def _key(one: Fault | Finding) -> tuple[object, ...]:
-    return (one.rule.id, one.gpu.index, one.part) if isinstance(one, Fault) else (one.id, one.subject)
-
-
-def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> Fault | Finding:
+def _in_some(one: Fault, samples: int, among: int, of: int | None) -> Fault:
     """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
     counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
     words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
@@ -270,25 +261,27 @@ def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> 
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
-    if len({fault.gpu.index for fault in faults}) == len(faults) == gpus > 1:
+    if len({fault.gpus for fault in faults}) == len(faults) == gpus > 1:
         return [faults]
     return list(grouped((fault.says, fault) for fault in faults).values())
 
 
+def _subject(fault: Fault) -> Subject:
+    return Subject.of_gpus([fault.about.index]) if isinstance(fault.about, Gpu) else fault.about
+
+
 def _joined(group: Sequence[Fault]) -> Finding:
-    first = group[0]
-    alone = len(group) == 1
-    return first.rule.finding(
-        Subject.of_gpus(fault.gpu.index for fault in group),
-        f"{named(first.gpu)}: {first.says}" if alone else "; ".join(_messages(group)),
-        first.evidence if alone else {"gpus": {str(one.gpu.index): one.evidence for one in group}},
-        first.severity,
-        remedy=first.remedy,
-    )
+    first, severity, remedy = group[0], group[0].severity, group[0].remedy
+    if len(group) == 1:
+        says = f"{named(first.about)}: {first.says}" if isinstance(first.about, Gpu) else first.says
+        return first.rule.finding(_subject(first), says, first.evidence, severity, remedy=remedy)
+    evidence = {"gpus": {str(index): one.evidence for one in group for index in one.gpus}}
+    subject = Subject.of_gpus(index for one in group for index in one.gpus)
+    return first.rule.finding(subject, "; ".join(_messages(group)), evidence, severity, remedy=remedy)
 
 
 def _messages(group: Sequence[Fault]) -> Iterator[str]:
-    by_message = grouped((fault.says, fault.gpu.index) for fault in group)
+    by_message = grouped((one.says, index) for one in group for index in one.gpus)
     for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
         yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
     if len(by_message) > MAX_MESSAGES:

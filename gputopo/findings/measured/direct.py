@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Case, Finding, Rule, Threshold, check, copies_of, present
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -98,15 +98,9 @@ PRINTED_GB_PER_S = Threshold(
 DEVIATIONS = Threshold(
     "noise", 3.0, "standard deviations of both numbers together", "99.7 % of normally distributed repeats"
 )
-LATENCY_SHARE = Threshold(
-    "lower latency of direct copies",
-    0.80,
-    "of the staged latency",
-    reason=(
-        "Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct "
-        "ones without a fault have a tenth to a half of them"
-    ),
-)
+# Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct ones without a
+# fault have a tenth to a half of them.
+LATENCY_SHARE = Threshold("lower latency of direct copies", 0.80, "of the staged latency")
 
 _CASES = {
     "not in all respects": Case(
@@ -179,7 +173,7 @@ class _Compared(NamedTuple):
 
 
 @check(DIRECT_SLOWER)
-def direct_slower(machine: Machine) -> Iterator[Finding]:
+def direct_slower(machine: Machine) -> Iterator[Fault]:
     """Find pairs that copy faster through host memory than directly; one finding for each class of link.
 
     A warning only where both directions at once and latency, as far as they were measured, are no better
@@ -192,7 +186,7 @@ def direct_slower(machine: Machine) -> Iterator[Finding]:
         pairs = [one.slow.pair for one in found]
         worst = min(found, key=lambda one: one.slow.share)
         but = ", but not in all respects" if better else ""
-        yield DIRECT_SLOWER.finding(
+        yield DIRECT_SLOWER.fault(
             subject_of(pairs),
             f"direct copies are slower than those staged through host memory{but} "
             f"({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}",

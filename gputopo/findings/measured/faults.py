@@ -15,7 +15,6 @@ from gputopo.findings.rule import (
     WRONG_DATA_ID,
     Case,
     Fault,
-    Finding,
     Rule,
     Severity,
     Threshold,
@@ -31,12 +30,8 @@ from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
-UNSTEADY_PERCENT = Threshold(
-    "spread of the repeats of one copy",
-    15.0,
-    "% of the median",
-    reason="Repeats of a large copy are within 1 to 2 % on an idle machine",
-)
+# Repeats of a large copy are within 1 to 2 % on an idle machine.
+UNSTEADY_PERCENT = Threshold("spread of the repeats of one copy", 15.0, "% of the median")
 MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
 _WRONG_CASES = {
@@ -161,7 +156,7 @@ _KINDS: dict[str, str] = {
 
 
 @check(WRONG_DATA, HUNG, COPY_FAILED)
-def failures(machine: Machine) -> Iterator[Finding]:
+def failures(machine: Machine) -> Iterator[Fault]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
     groups = grouped(
         ((one.reason, one.kind, one.path), one)
@@ -174,7 +169,7 @@ def failures(machine: Machine) -> Iterator[Finding]:
         failed_copy = "a collective operation failed" if kind in COLLECTIVES else "a copy failed"
         what = failed_copy if rule is COPY_FAILED else rule.title
         paths = list(dict.fromkeys(map(_ends, failed)))
-        yield rule.finding(
+        yield rule.fault(
             subject_of(failed),
             f"{what}{detail}: {_KINDS[kind]}, {named_paths(paths)}",
             {
@@ -192,7 +187,7 @@ def failures(machine: Machine) -> Iterator[Finding]:
 
 
 @check(COPY_FAILED)
-def programs(machine: Machine) -> Iterator[Finding]:
+def programs(machine: Machine) -> Iterator[Fault]:
     """Find programs whose output shows that CUDA failed, and not in which copy."""
     bandwidth = copies_of(machine)
     for name in bandwidth.source.split(" + "):
@@ -203,7 +198,7 @@ def programs(machine: Machine) -> Iterator[Finding]:
         ]
         if failed:
             words = dict.fromkeys(one.reason.removeprefix(f"{name} reported: ") for one in failed)
-            yield COPY_FAILED.finding(
+            yield COPY_FAILED.fault(
                 MACHINE,
                 f"{name} failed: {'; '.join(words)}",
                 {"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]},
@@ -270,7 +265,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
 
 
 @check(UNSTEADY)
-def unsteady(machine: Machine) -> Iterator[Finding]:
+def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find large copies whose repeats differ so much that their median is not meaningful."""
     found = [
         sample
@@ -279,7 +274,7 @@ def unsteady(machine: Machine) -> Iterator[Finding]:
     ]
     if found:
         paths = list(dict.fromkeys(map(path_words, found)))
-        yield UNSTEADY.finding(
+        yield UNSTEADY.fault(
             subject_of(found),
             f"repeats of one copy differ by up to {max(map(_spread, found)):.0f} %: {named_paths(paths)}",
             {

@@ -27,7 +27,6 @@ from gputopo.findings.pcie import (
 from gputopo.findings.rule import (
     Case,
     Fault,
-    Finding,
     Rule,
     Threshold,
     check,
@@ -35,7 +34,7 @@ from gputopo.findings.rule import (
     present,
     roughly,
 )
-from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link
+from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE
@@ -47,11 +46,11 @@ PEERS_SHARE = Threshold(
     "Half of the lanes, or one PCIe generation less, is 0.5; a far NUMA node costs a third (a P100: "
     "gearshifft, pull request 82)",
 )
+# Many boards give one card 16 lanes and the next 8. The rest is for noise.
 HALF_SHARE = Threshold(
     "copies at half of those of same-model GPUs",
     0.45,
     "of the best of the peers: info for GeForce, RTX and Quadro cards",
-    reason="Many boards give one card 16 lanes and the next 8. The rest is for noise",
 )
 BIDIRECTIONAL_PEERS_SHARE = Threshold(
     "copies in both directions at once below same-model GPUs",
@@ -59,20 +58,16 @@ BIDIRECTIONAL_PEERS_SHARE = Threshold(
     "of the best of the peers",
     "GPUs of one node of an H800 machine reached 34 GB/s and one 50; without a fault they repeat within 2 %",
 )
+# Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two.
 CUBE_MESH_SHARE = Threshold(
-    "NVLinks of a GPU in a hybrid cube mesh, counted by rate",
-    0.67,
-    "of the median of the peers",
-    reason="Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two",
+    "NVLinks of a GPU in a hybrid cube mesh, counted by rate", 0.67, "of the median of the peers"
 )
+# 0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on generation 5
+# (published outputs).
 STAGED_SHARE = Threshold(
     "copies staged through host memory far below the widest link of the model",
     0.40,
     "of the usual rate of that link",
-    reason=(
-        "0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on "
-        "generation 5 (published outputs)"
-    ),
 )
 DIRECTION_SHARE = Threshold(
     "copies of one direction below the other",
@@ -89,12 +84,8 @@ PCIE_MAX_GB_PER_S = Threshold(
     "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
 )
 MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
-FASTER_TIMES = Threshold(
-    "partners faster with other GPUs",
-    1.5,
-    "times",
-    reason="The next wider class of link carries twice as much",
-)
+# The next wider class of link carries twice as much.
+FASTER_TIMES = Threshold("partners faster with other GPUs", 1.5, "times")
 
 COPY_CASES = {
     "copies over the link": Case(
@@ -181,7 +172,7 @@ def degraded(machine: Machine) -> Iterator[Fault]:
 
 
 @check(SLOT_NARROW)
-def narrow_links(machine: Machine) -> Iterator[Fault | Finding]:
+def narrow_links(machine: Machine) -> Iterator[Fault]:
     """Find links of few lanes by their copies, where no source has the link (published outputs)."""
     yield from narrow_faults(machine)
     by_themselves = host_rates(machine) or _slower_than_partners(machine)
@@ -293,7 +284,7 @@ def narrow_faults(machine: Machine) -> list[Fault]:
         own = copies.get(gpu.index) or slower.get(gpu.index)
         fits = _narrow_fits(max(own.values()), gpu) if own and link_is_unknown(gpu, machine) else ()
         if own and fits:
-            row = expected_gpu(gpu.name, gpu.pci_device_id)
+            row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
             evidence["fits"] = list(map(link_name, fits))
@@ -309,7 +300,7 @@ def _narrow_fits(gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     return () if any(link.width > NARROW_LANES.value for link in fits) else fits
 
 
-def narrow_pairs(machine: Machine) -> Finding | None:
+def narrow_pairs(machine: Machine) -> Fault | None:
     """Where only copies between GPUs are known: if none is faster than a narrow link, links are narrow.
 
     One wide link may be among them: a copy is as slow as the slower of its two ends.
@@ -323,7 +314,7 @@ def narrow_pairs(machine: Machine) -> Finding | None:
     fits = _narrow_fits(fastest, *measured)
     if not fits:
         return None
-    return SLOT_NARROW.finding(
+    return SLOT_NARROW.fault(
         MACHINE,
         f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a {link_names(fits)} "
         "link: all of them, or all but one, have such links",

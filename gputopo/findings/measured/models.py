@@ -25,7 +25,7 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.rule import Fault, Severity, by_model, check, copies_of, present, roughly
-from gputopo.reference.expectations import LinkExpectation, expected_gpu
+from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.values.bandwidth import Bandwidth, Kind
 from gputopo.values.machine import Gpu, Machine
 
@@ -120,7 +120,7 @@ def _faults(low: Iterable[_Low], case: str, part: str) -> Iterator[Fault]:
 
 
 def _narrow(machine: Machine) -> set[int]:
-    return {fault.gpu.index for fault in narrow_faults(machine)}
+    return {gpu for fault in narrow_faults(machine) for gpu in fault.gpus}
 
 
 def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
@@ -187,7 +187,7 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
     Many boards give one card half of the lanes, not those of modules (SXM), and servers for cards without a
     fan. Cards may be alone below their CPU, which halves copies through the host.
     """
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = expected_of(gpu)
     board = row is None or row.name.startswith(_BOARD_CARDS)
     by_board = board and any(link.width >= _HALF_LANES for link in fits)
     alone = path == _THROUGH_HOST and not (row and row.is_module)
@@ -238,7 +238,7 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
 
 def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:
     """Return whether a rate is that of the lanes which servers give this model."""
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = expected_of(gpu)
     return row is not None and any(
         link.width == row.pcie_width_seen and link.generation == row.pcie_generation for link in fits
     )

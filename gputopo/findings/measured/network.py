@@ -12,49 +12,27 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Finding, Rule, Threshold, check, copies_of
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-SLOW = Threshold(
-    "rate between two hosts, of the fast ones of all pairs",
-    0.80,
-    "of them",
-    reason=(
-        "Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a "
-        "noise of 3 % none is so low"
-    ),
-)
-MOST = Threshold(
-    "transfers of a host in one direction that are slow",
-    0.75,
-    "of them",
-    reason="All where there are up to four hosts",
-)
-OF_CARD = Threshold(
-    "rate between hosts, of the payload at the card's rate",
-    0.80,
-    "of it",
-    reason=("TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up"),
-)
-AT_ONCE = Threshold(
-    "rate of a host while all send at once, of its rate in pairs",
-    0.70,
-    "of it",
-    reason="A network without oversubscription carries all at once",
-)
-UNSTEADY = Threshold(
-    "spread of the windows of a transfer, median of all pairs",
-    40.0,
-    "% of the median",
-    reason="With it a median of five windows may be off by a fifth, which is what SLOW compares",
-)
+# Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a noise of 3 % none
+# is so low.
+SLOW = Threshold("rate between two hosts, of the fast ones of all pairs", 0.80, "of them")
+# All where there are up to four hosts.
+MOST = Threshold("transfers of a host in one direction that are slow", 0.75, "of them")
+# TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up.
+OF_CARD = Threshold("rate between hosts, of the payload at the card's rate", 0.80, "of it")
+# A network without oversubscription carries all at once.
+AT_ONCE = Threshold("rate of a host while all send at once, of its rate in pairs", 0.70, "of it")
+# With it a median of five windows may be off by a fifth, which is what SLOW compares.
+UNSTEADY = Threshold("spread of the windows of a transfer, median of all pairs", 40.0, "% of the median")
+# Two measurements of one path at other times. Half of what SLOW compares.
 AGAIN = Threshold(
     "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
     0.10,
     "between the two, median of all pairs",
-    reason="Two measurements of one path at other times. Half of what SLOW compares",
 )
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
@@ -173,7 +151,7 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
 
 
 @check(FAILED)
-def failed(machine: Machine) -> Iterator[Finding]:
+def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words = grouped(
         (one.says, (_name(one.source), _name(one.destination)))
@@ -182,11 +160,11 @@ def failed(machine: Machine) -> Iterator[Finding]:
     )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
-        yield FAILED.finding(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
+        yield FAILED.fault(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
 
 
 @check(HOST_SLOW, PAIR_SLOW, ALL_SLOW, UNATTRIBUTED)
-def slow(machine: Machine) -> Iterator[Finding]:
+def slow(machine: Machine) -> Iterator[Fault]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
     samples = _of_pairs(copies_of(machine))
     rates = _by_pair(samples)
@@ -209,12 +187,12 @@ def slow(machine: Machine) -> Iterator[Finding]:
             yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
 
 
-def _of_hosts(found: Verdict) -> Iterator[Finding]:
+def _of_hosts(found: Verdict) -> Iterator[Fault]:
     for host, ways in grouped((one.host, one) for one in found.hosts).items():
         words = "sends and receives" if len(ways) > 1 else ways[0].direction
         other = "" if len(ways) > 1 else "; the other direction is not slow"
         share, fast = min(one.share for one in ways), found.fast_gb_per_s
-        yield HOST_SLOW.finding(
+        yield HOST_SLOW.fault(
             MACHINE,
             f"host {host} {words} at {share:.0%} of what the fast pairs reach ({share * fast:.3g} of "
             f"{fast:.3g} GB/s) with nearly all others{other}",
@@ -226,9 +204,9 @@ def _of_hosts(found: Verdict) -> Iterator[Finding]:
         )
 
 
-def _of_single_pairs(found: Verdict) -> Finding:
+def _of_single_pairs(found: Verdict) -> Fault:
     worst = min(found.pairs.values())
-    return PAIR_SLOW.finding(
+    return PAIR_SLOW.fault(
         MACHINE,
         f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach "
         f"({found.fast_gb_per_s:.3g} GB/s); both ends are fast with others",
@@ -239,13 +217,13 @@ def _of_single_pairs(found: Verdict) -> Finding:
     )
 
 
-def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Finding]:
+def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Fault]:
     if len(rates) < 2:
         return
     samples = list(samples)
     (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
     if low < SLOW.value * high:
-        yield UNATTRIBUTED.finding(
+        yield UNATTRIBUTED.fault(
             MACHINE,
             f"{_named([slower])} at {low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s): "
             "the sender or the receiver",
@@ -257,9 +235,9 @@ def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[
         yield _below_cards(UNATTRIBUTED, samples, max(shares), " and ".join(sorted(slower)))
 
 
-def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Finding:
+def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
     first = next(one for one in samples if one.expected_gb_per_s)
-    return rule.finding(
+    return rule.fault(
         MACHINE,
         f"{who}: {share:.0%} of what the cards allow ({first.expected_gb_per_s:.3g} GB/s: "
         f"{first.expected_source})",
@@ -268,11 +246,11 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 
 
 @check(UNSTEADY_RATES)
-def unsteady(machine: Machine) -> Iterator[Finding]:
+def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
     if (found := _variation(copies_of(machine))) is not None:
         called = "only what is slow in all its windows is" if found.is_by_window else "no host or pair is"
-        yield UNSTEADY_RATES.finding(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
+        yield UNSTEADY_RATES.fault(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
 
 
 class _Variation(NamedTuple):
@@ -303,7 +281,7 @@ def _variation(bandwidth: Bandwidth) -> _Variation | None:
 
 
 @check(OVERSUBSCRIBED)
-def oversubscribed(machine: Machine) -> Iterator[Finding]:
+def oversubscribed(machine: Machine) -> Iterator[Fault]:
     """Find rates that fall while all hosts send at once."""
     if _variation(copies_of(machine)) is not None:
         return
@@ -313,7 +291,7 @@ def oversubscribed(machine: Machine) -> Iterator[Finding]:
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value:
         total = sum(rate or 0.0 for _, rate in pairs)
-        yield OVERSUBSCRIBED.finding(
+        yield OVERSUBSCRIBED.fault(
             MACHINE,
             f"{len(pairs)} hosts at once reach {median(shares):.0%} of their rate in pairs, {total:.3g} GB/s "
             "together",

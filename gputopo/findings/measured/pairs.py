@@ -11,22 +11,16 @@ from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, copies_of, roughly
-from gputopo.reference.expectations import GpuExpectation, expected_gpu
+from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, copies_of, roughly
+from gputopo.reference.expectations import GpuExpectation, expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Machine
 
-PAIR_SHARE = Threshold(
-    "pair slower than its peers",
-    0.90,
-    "of the expected rate",
-    reason=(
-        "The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock "
-        "ramp-up (10.44 and 11.26 GB/s between GTX 1080 Ti)"
-    ),
-)
+# The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up (10.44
+# and 11.26 GB/s between GTX 1080 Ti).
+PAIR_SHARE = Threshold("pair slower than its peers", 0.90, "of the expected rate")
 UNKNOWN_PAIR_SHARE = Threshold(
     "pair slower than its peers, where no hop is known",
     0.50,
@@ -50,7 +44,7 @@ _PATHS: tuple[tuple[Kind, str], ...] = (("p2p_direct", "direct"), ("p2p_staged",
 
 
 @check(PAIR_SLOWER)
-def pair_slower(machine: Machine) -> Iterator[Finding]:
+def pair_slower(machine: Machine) -> Iterator[Fault]:
     """Find pairs that are slower than their peers, beyond what their two GPUs reach with others.
 
     Peers: pairs of the same class and the same two models. Each pair is compared with the slower of the best
@@ -66,7 +60,7 @@ def pair_slower(machine: Machine) -> Iterator[Finding]:
 
 
 @check(BELOW_EXPECTED)
-def below_expected(machine: Machine) -> Iterator[Finding]:
+def below_expected(machine: Machine) -> Iterator[Fault]:
     """Find pairs over PCIe that are below the expected rate of the slower of their two links."""
     bandwidth = with_expectations(copies_of(machine), machine)
     known = slower_directly(machine)
@@ -83,11 +77,11 @@ def below_expected(machine: Machine) -> Iterator[Finding]:
 
 def behind_peers(
     slow: Sequence[Slow], word: str, machine: Machine, label: str | None = None
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are slower than their peers, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
         worst = _worst(group)
-        yield PAIR_SLOWER.finding(
+        yield PAIR_SLOWER.fault(
             subject_of(one.pair for one in group),
             f"{word} copies are slower than those of peer pairs ({hop}: {_pairs(group)}): "
             f"{worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
@@ -102,11 +96,11 @@ def below(
     word: str,
     machine: Machine,
     label: str | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
         worst = _worst(group)
-        yield BELOW_EXPECTED.finding(
+        yield BELOW_EXPECTED.fault(
             subject_of(one.pair for one in group),
             f"{word} copies reach {worst.share:.0%} of the expected rate or more ({hop}: "
             f"{_pairs(group)}): {worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
@@ -197,7 +191,7 @@ class _Class(NamedTuple):
 
 
 @check(BELOW_EXPECTED, PAIR_SLOWER)
-def over_nvlink(machine: Machine) -> Iterator[Fault | Finding]:
+def over_nvlink(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies over NVLink are slow with most peers, and pairs that are slow by themselves.
 
     Compared: all pairs with as many NVLinks, and each with the expected rate. A GPU explains its slow pairs.
@@ -224,9 +218,7 @@ def over_nvlink(machine: Machine) -> Iterator[Fault | Finding]:
     yield from _in_cube_mesh(nvlinks, machine)
 
 
-def _of_class(
-    of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Machine
-) -> Iterator[Fault | Finding]:
+def _of_class(of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Machine) -> Iterator[Fault]:
     rates = {pair: rate(sample) for pair, sample in copies.items()}
     usual = fastest(rates)
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
@@ -319,4 +311,4 @@ def _total(gpu: Gpu, group: Sequence[Gpu], nvlinks: NvLinks) -> int:
 
 
 def _model(gpu: Gpu) -> GpuExpectation | None:
-    return expected_gpu(gpu.name, gpu.pci_device_id)
+    return expected_of(gpu)

@@ -16,7 +16,7 @@ from gputopo.copies.physics import (
 )
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, Finding, Rule, check, copies_of, present
+from gputopo.findings.rule import Fault, Rule, check, copies_of, present
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
@@ -79,7 +79,7 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
 
 
 @check(ABOVE_LINK)
-def above_link(machine: Machine) -> Iterator[Finding]:
+def above_link(machine: Machine) -> Iterator[Fault]:
     """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     by_kind = grouped(
@@ -89,7 +89,7 @@ def above_link(machine: Machine) -> Iterator[Finding]:
     )
     for found in by_kind.values():
         worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
-        yield ABOVE_LINK.finding(
+        yield ABOVE_LINK.fault(
             subject_of([one for one, _ in found]),
             f"copies faster than the link: {gb(rate(worst))} GB/s {path_words(worst)}, at most "
             f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}",
@@ -98,7 +98,7 @@ def above_link(machine: Machine) -> Iterator[Finding]:
 
 
 @check(INCONSISTENT)
-def inconsistent(machine: Machine) -> Iterator[Finding]:
+def inconsistent(machine: Machine) -> Iterator[Fault]:
     """Report numbers that contradict those of the same path."""
     found = list(_invalid(machine, "inconsistent"))
     if not found:
@@ -108,7 +108,7 @@ def inconsistent(machine: Machine) -> Iterator[Finding]:
         for sample in found
     ]
     first = ", ".join(f"{gb(rate(one))} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
-    yield INCONSISTENT.finding(
+    yield INCONSISTENT.fault(
         subject_of(found),
         f"{gb(rate(found[0]))} GB/s {path_words(found[0])} is {_contradiction(found[0], beside[0])}: "
         f"{first}{_more(len(found))}",
@@ -122,7 +122,7 @@ def inconsistent(machine: Machine) -> Iterator[Finding]:
 
 
 @check(SEVERAL_RUNS)
-def several_runs(machine: Machine) -> Iterator[Finding]:
+def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
     samples = [one for one in copies_of(machine).samples if one.runs]
     for agree in (False, True):
@@ -137,7 +137,7 @@ def several_runs(machine: Machine) -> Iterator[Finding]:
                 f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
                 "only where every run is below the limit"
             )
-        yield SEVERAL_RUNS.finding(
+        yield SEVERAL_RUNS.fault(
             subject_of(found),
             says,
             {
