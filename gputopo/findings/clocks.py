@@ -200,13 +200,7 @@ def _low_memory(gpu: Gpu) -> Fault | None:
         gpu,
         f"memory at {now} MHz under load, expected at least {floor * min(known):.0f}; no throttle reason "
         "reported",
-        {
-            "now_mhz": now,
-            "max_mhz": top,
-            "application_mhz": set_,
-            "least_share": floor,
-            "pstate": gpu.pstate,
-        },
+        {"now_mhz": now, "max_mhz": top, "application_mhz": set_, "least_share": floor, "pstate": gpu.pstate},
     )
 
 

@@ -296,11 +296,7 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
     add("host", Device("host"), machine.host)
     for place, gpu in gpus.items():
         if not gpu.lost:
-            add(
-                at_gpu(place),
-                Device("gpus", place),
-                gpu if under_load(gpu) else without_generation(gpu),
-            )
+            add(at_gpu(place), Device("gpus", place), gpu if under_load(gpu) else without_generation(gpu))
     numbers = {gpu.index: place for place, gpu in gpus.items()}
     for link in machine.links:
         if link.a in numbers and link.b in numbers:

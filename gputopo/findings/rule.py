@@ -169,9 +169,7 @@ class Check(Generic[P]):
         return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
 
 
-def check(
-    *rules: Rule,
-) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
+def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
     """Make a function that yields the faults of these rules a check."""
     return lambda function: Check(rules, function)
 

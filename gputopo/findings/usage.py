@@ -35,15 +35,7 @@ CONTEXT_MIB = Threshold("memory of a program that computes", 64, "MiB")
 USED_POWER = Threshold("power where no process is visible", 0.6, "of the power limit")
 # Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third.
 DISPLAY_SHARE = Threshold("utilization and memory of a display", 0.5, "of the GPU")
-USE_THRESHOLDS = (
-    USED_PERCENT,
-    USED_SHARE,
-    USED_MIB,
-    RESERVED_MIB,
-    CONTEXT_MIB,
-    USED_POWER,
-    DISPLAY_SHARE,
-)
+USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 _NAMED = 3
 
 

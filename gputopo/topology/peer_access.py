@@ -83,13 +83,9 @@ CAUSES: dict[Cause, CauseText] = {
         "container: may hide the devices and memory that P2P needs",
         "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
     ),
-    "gpu": CauseText(
-        "the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)",
-        None,
-    ),
+    "gpu": CauseText("the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)", None),
     "unknown": CauseText(
-        "unknown cause",
-        "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm.",
+        "unknown cause", "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm."
     ),
 }
 

@@ -175,9 +175,7 @@ def test_a_few_gpus_on_one_switch_are_usual(count: int) -> None:
 def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
     (found,) = find(sound(8))
     assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
-    assert found.evidence["uplinks"] == {
-        PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0},
-    }
+    assert found.evidence["uplinks"] == {PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0}}
 
 
 def test_four_gpus_on_an_uplink_of_eight_lanes_are_too_many() -> None:

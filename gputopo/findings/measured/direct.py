@@ -190,10 +190,7 @@ def direct_slower(machine: Machine) -> Iterator[Fault]:
             subject_of(pairs),
             f"direct copies are slower than those staged through host memory{but} "
             f"({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}",
-            {
-                "class": hop,
-                "pairs": dict(map(_evidence, found)),
-            },
+            {"class": hop, "pairs": dict(map(_evidence, found))},
             "info" if better else "warning",
             remedy=_CASES["not in all respects"].remedy if better else _remedy(machine, everywhere),
         )

@@ -3,14 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gputopo.copies.expected import link_name, link_names, links_for, with_expectations
-from gputopo.copies.numbers import (
-    Pair,
-    host_copies,
-    host_gpu,
-    judged,
-    pair_copies,
-    rate,
-)
+from gputopo.copies.numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.compare import maxima
@@ -24,16 +17,7 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import (
-    Case,
-    Fault,
-    Rule,
-    Threshold,
-    check,
-    copies_of,
-    present,
-    roughly,
-)
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine

@@ -196,11 +196,7 @@ def _of_hosts(found: Verdict) -> Iterator[Fault]:
             MACHINE,
             f"host {host} {words} at {share:.0%} of what the fast pairs reach ({share * fast:.3g} of "
             f"{fast:.3g} GB/s) with nearly all others{other}",
-            {
-                "host": host,
-                "directions": {one.direction: one.share for one in ways},
-                "fast_gb_per_s": fast,
-            },
+            {"host": host, "directions": {one.direction: one.share for one in ways}, "fast_gb_per_s": fast},
         )
 
 

@@ -91,11 +91,7 @@ def behind_peers(
 
 
 def below(
-    slow: Sequence[Slow],
-    copies: Mapping[Pair, Sample],
-    word: str,
-    machine: Machine,
-    label: str | None = None,
+    slow: Sequence[Slow], copies: Mapping[Pair, Sample], word: str, machine: Machine, label: str | None = None
 ) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
@@ -267,11 +263,7 @@ def _of_gpus(
             gpus.get(index) or Gpu(index=index),
             f"{word} copies{direction} with {_of(len(partners), index, rates)} reach about "
             f"{roughly(own / usual)} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}",
-            {
-                "gb_per_s": own,
-                "peers_gb_per_s": usual,
-                "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
-            },
+            {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow}},
             remedy=BELOW_EXPECTED.cases["NVLinks of a GPU"].remedy,
             part="nvlinks",
         )

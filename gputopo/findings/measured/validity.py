@@ -6,14 +6,7 @@ from typing import Any
 
 from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
 from gputopo.copies.pair_speeds import gb
-from gputopo.copies.physics import (
-    AT_ONCE_SUM,
-    l2_mib,
-    larger_copies,
-    limit_of,
-    memory_limit,
-    on_path_of,
-)
+from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Rule, check, copies_of, present
