@@ -161,6 +161,7 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+ASSUMED = "assumed"  # begins the source of a speed of one GPU that nothing is known of
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2
@@ -224,6 +225,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     tie: str | None = None
     learned: Learned | None = None
     prices: tuple[Price, ...] = ()
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether the speed of a GPU is assumed, since nothing is known of it."""
+        return ASSUMED in self.single_gpu_source
 
 
 class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
