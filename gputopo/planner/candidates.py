@@ -261,13 +261,15 @@ class Candidates:
 
     def _search_reason(self, found: Found, searched: Sequence[Found]) -> str:
         """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
-        first = self._of.order(found, self._of.troubles)[:2]
+        decide = slice(2 if self._of.predicts else 4)  # of the sort key; what follows are the lowest indices
+        first = self._of.order(found, self._of.troubles)[decide]
         same = {
-            one.gpus: one.alike for one in searched if self._of.order(one, self._of.troubles)[:2] == first
+            one.gpus: one.alike for one in searched if self._of.order(one, self._of.troubles)[decide] == first
         }
         equal = sum(same.values())
-        # Sets that are as fast may follow a list that ends with one.
-        at_least = self._of.order(searched[-1], self._of.troubles)[:2] == first and equal < self._of.sets
+        # Sets that are as good may follow a list that ends with one.
+        last = self._of.order(searched[-1], self._of.troubles)[decide]
+        at_least = last == first and equal < self._of.sets
         if self._of.size == 1 < self._of.sets and self._of.predicts:
             count = f"at least {equal}" if at_least else f"{equal}"
             which = (
@@ -278,13 +280,19 @@ class Candidates:
             more = f"; {count} are as fast, {which} was chosen" if equal > 1 else ""
             idle = "of those with the least use and errors " if self._of.troubles else ""
             return f"one GPU of {self._of.sets} to choose from: {idle}the fastest by prediction{more}"
+        by, good, chosen = "topology, farthest pair first", "close", "the lowest indices were chosen"
+        if self._of.measured is not None:
+            by, good = "measured bandwidth, slowest pair first", "good"
+        if self._of.predicts:
+            by, good = "predicted seconds of a step", "fast"
+            chosen = "the nearest with the lowest indices was chosen"
         return search_reason(
             self._of.sets,
             equal,
             self._of.size,
-            by="predicted seconds of a step" if self._of.predicts else "copies between all of their GPUs",
-            good="fast" if self._of.predicts else "close",
-            chosen="the nearest with the lowest indices was chosen",
+            by=by,
+            good=good,
+            chosen=chosen,
             troubled=bool(self._of.troubles),
             at_least=at_least,
             by_card=self._of.cards.decide(self._of.pool),

@@ -16,7 +16,7 @@ import msgspec
 from gputopo.copies.pair_speeds import pair_speeds
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
-from gputopo.planner.fastest import Basis, Fastest, copies_alone
+from gputopo.planner.fastest import Basis, Fastest, without_prediction
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.request import (
     Request,
@@ -165,7 +165,7 @@ def _selected(
     check(request, machine)
     basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
     if not isinstance(basis, Basis):
-        basis = copies_alone(machine, basis or "")
+        basis = without_prediction(machine, basis or "")
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)

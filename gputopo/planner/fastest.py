@@ -1,8 +1,8 @@
 """The sets of GPUs with places for their variables, by the predicted seconds of a step. Pure.
 
 All sets with all places are compared (`gputopo.prediction.search`). Of those that are as fast, the set whose
-GPUs are nearer to one another wins, then the lowest indices. Where no step can be predicted the sets are
-compared by the copies between all of their GPUs.
+GPUs are nearer to one another wins, then the lowest indices. Where no step can be predicted all sets are as
+fast, so that the nearest wins.
 """
 
 import heapq
@@ -32,8 +32,6 @@ CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")
 NO_SHARE = 0.005  # of images/sec: less is no difference
 # Found candidates for each that is listed: those that differ only in the GPU with the variables are one.
 _FOUND_PER_LISTED = 4
-# Copies between all GPUs stand for a step of which nothing can be predicted: bytes of one variable.
-_COPIED = 400_000_000
 
 
 class Basis(NamedTuple):
@@ -53,12 +51,18 @@ class Basis(NamedTuple):
         return batch / speed.images_per_sec
 
 
-def copies_alone(machine: Machine, missing: str) -> Basis:
-    """Return the basis where nothing can be predicted: copies between the GPUs, without any computing."""
+def without_prediction(machine: Machine, missing: str) -> Basis:
+    """Return the basis where nothing can be predicted: a step that takes no time anywhere."""
     speed = Speed(inf, inf, inf, "assumed", missing)
     speeds = {gpu.index: speed for gpu in machine.gpus}
-    model = Model((Block(_COPIED, 1.0),), (_COPIED,))
-    return Basis(model, require_program(DEFAULT), 1, speeds, lambda batch: speeds, missing=missing)
+    return Basis(
+        Model((Block(0, 1.0),), ()),
+        require_program(DEFAULT),
+        1,
+        speeds,
+        lambda batch: speeds,
+        missing=missing,
+    )
 
 
 class Fastest(Selection):
