@@ -19,7 +19,7 @@ from gputopo.planner.reasons import (
     taken_reason,
 )
 from gputopo.planner.request import Request, batch_reasons, gpus_in_words
-from gputopo.planner.selection import ALL
+from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
 from gputopo.prediction.sets import DETAILED, Found
@@ -84,7 +84,7 @@ class Candidates:
             margin=margin,
             tie=tie,
             learned=basis.learned,
-            prices=tuple(self._prices(choice)),
+            prices=() if of.is_assumed else tuple(self._prices(choice)),
         )
 
     def _with_reasons(self, found: Found, rank: int, searched: Sequence[Found]) -> Candidate:
@@ -188,12 +188,12 @@ class Candidates:
         of, gpus = self._of, found.gpus
         each, update = of.batches(gpus), self._candidate(found)
         reasons = of.distance_reasons(gpus, of.pool)
-        reasons.append(self._named_reason(gpus) if of.exact else self._search_reason(found, searched))
+        reasons.append(self._why_this_set(found, searched))
         if of.predicts and len(gpus) > 1:
             unknown = unknown_facts(of.machine, of.paths)
             reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
         if of.predicts:
-            reasons += batch_reasons(of.request, each, known=True)
+            reasons += batch_reasons(of.request, each, known=not of.is_assumed)
         reasons += self._reasons_of_request(gpus)
         if not of.predicts:
             reasons += (
@@ -217,7 +217,8 @@ class Candidates:
             return [taken_reason(self._of.troubles, taken, "taken as named by --gpus")]
         avoided, best = self._avoided_for(chosen)
         if avoided:
-            instead = "" if len(chosen) == 1 else self._of.difference(chosen, best)
+            of = self._of.nearest or self._of
+            instead = "" if len(chosen) == 1 else of.difference(chosen, best)
             said.append(avoided_reason(self._of.troubles, avoided, chosen, instead))
         if self._of.required in self._of.troubles:
             holds = f"taken, as --ps gpu:{self._of.required} places the variables there"
@@ -251,7 +252,7 @@ class Candidates:
         avoided: set[int] = set()
         first: tuple[int, ...] | None = None
         while self._of.troubles.keys() - set(chosen) - avoided:
-            best = self._of.search(self._of.pool, 1, deprioritized=avoided)[0].gpus
+            best = (self._of.nearest or self._of).search(self._of.pool, 1, avoided)[0].gpus
             first = first or best
             more = self._of.troubles.keys() & set(best) - set(chosen) - avoided
             if not more:
@@ -298,6 +299,15 @@ class Candidates:
             by_card=self._of.cards.decide(self._of.pool),
         )
 
+    def _why_this_set(self, found: Found, searched: Sequence[Found]) -> str:
+        nearest = self._of.nearest
+        if self._of.exact:
+            return self._named_reason(found.gpus)
+        if nearest is None:
+            return self._search_reason(found, searched)
+        near = nearest.search(nearest.pool, 4 * LISTED, nearest.troubles)
+        return f"{Candidates(nearest)._search_reason(near[0], near)}; the speed of one GPU is assumed"
+
     def _named_reason(self, gpus: Sequence[int]) -> str:
         """Return that the GPUs were named; where nothing is predicted also which would be closer."""
         of, said = self._of, "the GPUs were named by --gpus"
@@ -309,7 +319,10 @@ class Candidates:
         if other.farthest_first(best) >= other.farthest_first(gpus):
             return said
         closer = farthest_words(other.links, best)
-        return f"{said}; {gpus_in_words(best)} would be closer to one another ({closer})"
+        how = (
+            f"closer to one another ({closer})" if other.measured is None else "faster by measured bandwidth"
+        )
+        return f"{said}; {gpus_in_words(best)} would be {how}"
 
     def _short_reasons(self, found: Found) -> Iterator[str]:
         short = farthest_words(self._of.links, found.gpus)

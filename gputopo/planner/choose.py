@@ -133,7 +133,7 @@ def _plan(
         source=machine.source,
         prediction=found.prediction(candidates),
         how_many=count,
-        unequal=unequal(selection, choice.gpus) if selection.predicts else None,
+        unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
         line=step_line(selection, choice) if request.explain and selection.predicts else None,
     )
 

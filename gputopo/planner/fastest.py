@@ -78,6 +78,13 @@ class Fastest(Selection):
         self._groups_of = GroupsOf(machine)
         self._groups_found: dict[tuple[int, ...], Groups] = {}
         self._searched: dict[object, tuple[int, tuple[Found, ...]]] = {}  # with how many were asked for
+        self.is_assumed = self.predicts and any(basis.speeds[gpu].basis == "assumed" for gpu in self.pool)
+        # With assumed speeds the set is the nearest one, and only the place of its variables is predicted.
+        self.nearest: Fastest | None = None
+        self.choose_from = self.pool
+        if self.is_assumed and not self.exact:
+            self.nearest = Fastest(machine, request, unavailable, without_prediction(machine, ""))
+            self.choose_from = self.nearest.search(self.pool, 1, self.troubles)[0].gpus
 
     @property
     def predicts(self) -> bool:
@@ -87,13 +94,14 @@ class Fastest(Selection):
     @property
     def _has_own_batches(self) -> bool:
         asked = self.request.batch_size
-        return self.predicts and (asked == AUTO or isinstance(asked, tuple))
+        return self.predicts and ((asked == AUTO and not self.is_assumed) or isinstance(asked, tuple))
 
     def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """Return the examples of each of these GPUs where they are known, in the order of their towers."""
         asked = self.request.batch_size
         if not self.predicts:
             return asked if isinstance(asked, tuple) else ()
+        asked = None if asked == AUTO and self.is_assumed else asked
         return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
 
     def images_per_sec(self, found: Found) -> float:
@@ -109,7 +117,7 @@ class Fastest(Selection):
         """
         count = LISTED if keep is None else max(keep, 1)
         searched = self.search(
-            self.pool, LISTED if keep is None else count * _FOUND_PER_LISTED, self.troubles
+            self.choose_from, LISTED if keep is None else count * _FOUND_PER_LISTED, self.troubles
         )
         listed: dict[object, Found] = {}
         for one in (searched[0], *self.search(searched[0].gpus, ALL, self.troubles), *searched):
@@ -126,10 +134,11 @@ class Fastest(Selection):
         """
         last, after = set(self.troubles) - {self.required}, self._unchosen()
         if self._has_own_batches or self.exact:
-            found = self.search(self.pool, ALL, self.troubles)
-            return iter((*found, *self.search(self.pool, ALL, self.troubles, after)))
+            found = self.search(self.choose_from, ALL, self.troubles)
+            return iter((*found, *self.search(self.choose_from, ALL, self.troubles, after)))
         each = [
-            every_candidate(self._question(part, last), part, after) for part in self._parts(self.pool, last)
+            every_candidate(self._question(part, last), part, after)
+            for part in self._parts(self.choose_from, last)
         ]
         if len(each) == 1:
             return each[0]

@@ -44,7 +44,7 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
             if (one := _of_size(request, size)) is not None
         }
     )
-    if any(basis.speeds[gpu].basis == "assumed" for gpu in selection.pool):
+    if selection.is_assumed:
         why = "the speed of one GPU is assumed (--single-gpu-images-per-sec)"
     elif not is_measured(selection.paths, selection.pool):
         why = "bandwidth was not measured (gputopo bandwidth --save)"

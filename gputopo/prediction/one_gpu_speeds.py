@@ -320,7 +320,7 @@ def with_assumed(
             rate * low / middle,
             rate * high / middle,
             "assumed",
-            f"{ASSUMED} as the median of {of}, {_why_unknown(gpu)}; --single-gpu-images-per-sec sets it",
+            f"{ASSUMED}: the median of {of}, since {_why_unknown(gpu)}; --single-gpu-images-per-sec sets it",
         )
         for gpu in machine.gpus
     }
@@ -330,8 +330,8 @@ def _why_unknown(gpu: Gpu) -> str:
     """Return the fact without which the speed of a GPU is unknown."""
     name = _model_name(gpu.name)
     if name is None and gpu.pci_device_id is None:
-        return "which model it is is unknown"
-    return f"no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
+        return "the GPU's model is unknown"
+    return f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
 
 
 def reached_clocks(gpu: Gpu, expected: GpuExpectation) -> Clocks:

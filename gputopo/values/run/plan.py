@@ -299,8 +299,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
 
     `warnings`: those of the reasons that are about GPUs in use, in error, hidden or claimed by another run.
     `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
-    a plan of a machine that is not this one is a rehearsal. `prediction` is None where no speed of one GPU
-    is known, or the model's variables are not: the order is then that of distances. `how_many`: with
+    a plan of a machine that is not this one is a rehearsal. `prediction` is None where
+    the model's variables are not known, or no model is: the nearest set is chosen then. `how_many`: with
     `--num-gpus auto`. `autotune`: what short runs measured, where they decided (`--autotune`).
     `line`: the choice's step in time, where it was asked for (`--explain`).
     """
