@@ -114,7 +114,7 @@ def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on
     from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
 
-    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))):
         typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
         options = HostOptions(**hosts.fields)
         return start_hosts(inspect, starting, options, typed, needs_all=False)

@@ -4,10 +4,13 @@ import re
 import shlex
 
 from gputopo.launch.hosts.hostlists import fold
-from gputopo.launch.remote_start import MPIRUN, SRUN
 from gputopo.launch.spec.exports.start import HostsStart
 from gputopo.values.errors import UsageError
 
+# A host that ends, or fails, must not end the others: rank 0 does, after it has reported why. The CPUs of a
+# rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
+SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
+MPIRUN = ("mpirun", "--bind-to", "none")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
