@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
+    import msgspec
+
+    from gputopo.report.document import Document
     from gputopo.report.layout import Line
 
 _NARROWEST = 40
@@ -160,3 +163,21 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
             text = Text.assemble(*line)
             text.rstrip()
             console.print(text, soft_wrap=True)
+
+
+def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", shape: str) -> None:
+    """Print a value as JSON, or its document as Markdown or, for any other shape, as text."""
+    if shape == "json":
+        from gputopo.values import schema
+
+        emit(schema.encode_pretty(value))
+    elif shape == "markdown":
+        from gputopo.report.markdown import document_markdown
+
+        emit(document_markdown(document()))
+    else:
+        from gputopo.cli.terminal import for_this_stdout
+        from gputopo.report.document import document_lines
+
+        shown = document()
+        show(lambda width: for_this_stdout(document_lines(shown, width)))

@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import parse_gpu_list, parse_model
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
@@ -205,7 +205,7 @@ def _screened(
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise import signals
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
     from gputopo.runs.screen import device_rows
     from gputopo.values import schema
@@ -298,14 +298,9 @@ def _last(home: Path, folder: Path, now: "Screen") -> "tuple[str | None, Screen 
 
 
 def _print(found: "Screen", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.runs.screen import screen_document
 
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.runs.screen import screen_lines
-
-    show(lambda width: screen_lines(found, width))
+    show_report(found, lambda: screen_document(found), shape)
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:

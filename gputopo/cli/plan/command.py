@@ -11,7 +11,7 @@ import msgspec
 from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
 from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
 from gputopo.cli.plan.options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
-from gputopo.cli.printing import emit, emit_each, show
+from gputopo.cli.printing import emit, emit_each, show_report
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.prediction.programs import DEFAULT
@@ -402,21 +402,10 @@ def _print_start(
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.plan import environment_lines, plan_document
 
-        emit(schema.encode_pretty(chosen))
-        return
-    from gputopo.report.plan import environment_lines, plan_view
-
-    if shape == "markdown":
-        from gputopo.report.plan import plan_markdown
-
-        emit(plan_markdown(chosen))
-        return
     if shape == "env":
         warn(chosen)
         emit("".join(f"{line}\n" for line in environment_lines(chosen)))
         return
-
-    show(lambda width: plan_view(chosen, width))
+    show_report(chosen, lambda: plan_document(chosen), shape)

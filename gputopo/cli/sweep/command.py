@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.sweep.options import CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
@@ -196,7 +196,7 @@ def _run(
     """Run the cells; return the sweep and the code of a signal."""
     from gputopo.cli.run.training import remember
     from gputopo.launch.jobs.sweep import FILE, run_cells
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
     from gputopo.sweeps.course import left_s
     from gputopo.sweeps.expand import ordered
@@ -228,8 +228,8 @@ def _run(
 def _pause(found: "Sweep", machine: "Machine | None") -> "Pause":
     """Return what comes before each cell: cooling, and a look at the load of the host."""
     from gputopo.launch.jobs.sweep import Pause
-    from gputopo.probes.sampling.host_load import HostReader
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.host_load import HostReader
+    from gputopo.probes.run_watch import RunWatch
 
     gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
 
@@ -274,16 +274,9 @@ def _make_data(found: "Sweep", folder: Path) -> None:
 
 
 def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.document import document_lines
     from gputopo.report.runs.sweep import sweep_document
 
-    document = sweep_document(found, dry=dry)
-    show(lambda width: document_lines(document, width))
+    show_report(found, lambda: sweep_document(found, dry=dry), shape)
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

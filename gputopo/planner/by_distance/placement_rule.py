@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.pair_speeds import Pair, PairSpeed, gb
+from gputopo.copies.numbers import Pair
+from gputopo.copies.pair_speeds import PairSpeed, gb
 from gputopo.values.run.plan import SPREAD, AllReduce, VariableUpdate
 
 RULE = "two-in-one-island"
