@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.probes.facts import FactReader
-from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
+from gputopo.values.subject import at_link
 
 _P2P_REASONS = {
     "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gputopo.probes.files import read_text
-from gputopo.values.fact_path import item, within
 from gputopo.values.machine import RETRIES, NicPort
+from gputopo.values.subject import item, within
 
 NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 LINK_DOWN = "LINK_DOWN"

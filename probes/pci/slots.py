@@ -7,8 +7,8 @@ import msgspec
 from gputopo.probes.facts import MissingFacts
 from gputopo.probes.pci.nodes import limit_above
 from gputopo.reference.expectations import generation_of
-from gputopo.values.fact_path import at_gpu, within
 from gputopo.values.machine import Gpu, PciNode
+from gputopo.values.subject import at_gpu, within
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
 

@@ -134,6 +134,6 @@ def _print(found: "Fleet", shape: str) -> None:
     if shape == "markdown":
         emit(fleet_markdown(found))
     else:
-        from gputopo.cli.terminal import for_this_stdout
+        from gputopo.cli.printing import for_this_stdout
 
         show(lambda width: for_this_stdout(fleet_view(found, width)))
