@@ -34,11 +34,10 @@ from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices
-from gputopo.planner.request import SPREAD
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import SPREAD, Candidate
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,7 +11,7 @@ import msgspec
 from gputopo.cli.placement import parse_gpu_list
 from gputopo.cli.printing import emit, note, show, to_stderr
 from gputopo.cli.source import machine_from
-from gputopo.copies.network.tools import ToolChoice
+from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -265,8 +265,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.findings.watched import find_watched
-    from gputopo.probes.session.soak import interval_of
-    from gputopo.probes.session.soak_readings import SoakReadings
+    from gputopo.probes.session.soak import SoakReadings, interval_of
     from gputopo.topology.peer_access import with_reasons
 
     every_s = interval_of(60 * (options.soak or 0.0))

@@ -242,7 +242,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.sampling.watch.WatcherChild, or a double."""
+    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
 
     xid_reason: str | None
 
@@ -268,7 +268,7 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     machine = machine_from(())
     _require_gpus(machine)
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.sampling.watch import WatcherChild
+    from gputopo.probes.nvml.monitor import WatcherChild
 
     if duration and duration < every:
         to_stderr(

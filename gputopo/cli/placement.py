@@ -46,7 +46,7 @@ def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
 
 def parse_ps(flag: str, text: str) -> str:
     """Read `--ps` as `auto`, `cpu`, `gpu:spread`, `gpu:N` or `host:N`. Raises UsageError."""
-    from gputopo.planner.request import SPREAD
+    from gputopo.values.run.plan import SPREAD
 
     found = re.fullmatch(r"(gpu|host):([0-9]{1,4})", text)
     if found:

@@ -30,13 +30,22 @@ from gputopo.planner.joint import (
     scaling,
 )
 from gputopo.planner.network import Card, Cards, SavedNetwork, rates_of
-from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
+from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HostGpus, HowMany, Plan
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    HOST_PS,
+    SPREAD,
+    SURE_MARGIN,
+    Candidate,
+    HostGpus,
+    HowMany,
+    Plan,
+)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ import msgspec
 from gputopo.launch.hosts.hostlists import HostAddress, fold
 from gputopo.launch.remote_start import MPIRUN, SRUN
 from gputopo.launch.spec.env import HostPlace
-from gputopo.planner.request import SPREAD
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import SPREAD, Candidate
 
 # As NVIDIA's documentation of its TensorFlow container has it: NCCL's segments need more shared memory than
 # the 64 MiB of a container, and its transfers locked memory.

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gputopo.planner.request import HOST_PS
 from gputopo.values.errors import UsageError
-from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.values.run.plan import CPU_DEVICES, HOST_PS
 
 Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
 Reduction = Literal["nccl", "hierarchical", "one", "ring"]

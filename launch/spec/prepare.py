@@ -13,7 +13,6 @@ from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices
-from gputopo.planner.request import HOST_PS, SPREAD
 from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -29,7 +28,7 @@ from gputopo.values.run.batches import (
 )
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
-from gputopo.values.run.plan import CPU_DEVICES, Candidate, Plan
+from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
 # and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.

@@ -237,7 +237,7 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
 
 def card_of(address: str) -> dict[str, Any]:
     """Return the facts of the interface that has an address: name, rate and MTU; none where none has."""
-    from gputopo.probes.network.interface import interface_of
+    from gputopo.probes.equipment import interface_of
 
     found = interface_of(address)
     if found is None:

@@ -149,7 +149,7 @@ def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[st
 
 def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> dict[str, str]:
     """Return what NCCL is to use on this host, which has that address on the network of the others."""
-    from gputopo.probes.network.interface import interface_of
+    from gputopo.probes.equipment import interface_of
 
     if not spec.gpus:
         return {}

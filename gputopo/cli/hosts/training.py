@@ -271,7 +271,7 @@ def _served(
     from gputopo.launch.spec.env import HostPlace, host_place, worker_env
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.supervise.cgroup import usable_cpus
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")

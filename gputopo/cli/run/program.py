@@ -131,7 +131,7 @@ def run_recorded(
             with signals_blocked():
                 joined.enter_context(company)
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.sampling.run_watch import RunWatch
+            from gputopo.probes.run_watch import RunWatch
 
             pipe = _pipe(folder, stack)
             with signals_blocked(all_of_them=False):

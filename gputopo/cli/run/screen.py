@@ -207,7 +207,7 @@ def _screened(
     """Run the cells, store what they show, and return it with the code of a signal."""
     from gputopo.launch.jobs import screen as job
     from gputopo.launch.supervise import signals
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
     from gputopo.runs.history import fingerprint
     from gputopo.runs.screen import device_rows
     from gputopo.values import schema

@@ -66,7 +66,7 @@ def show_hosts_start(
     """
     from gputopo.launch.spec import exports
     from gputopo.launch.spec.exports import HostsExport
-    from gputopo.planner.request import SPREAD
+    from gputopo.values.run.plan import SPREAD
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:

@@ -260,7 +260,7 @@ def _run(
     """Run the cells; return the sweep and the code of a signal."""
     from gputopo.cli.run.training import remember
     from gputopo.launch.jobs.sweep import FILE, run_cells
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
     from gputopo.sweeps.course import left_s
     from gputopo.sweeps.expand import ordered
@@ -292,8 +292,8 @@ def _run(
 def _pause(found: "Sweep", machine: "Machine | None") -> "Pause":
     """Return what comes before each cell: cooling, and a look at the load of the host."""
     from gputopo.launch.jobs.sweep import Pause
-    from gputopo.probes.sampling.host_load import HostReader
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.host_load import HostReader
+    from gputopo.probes.run_watch import RunWatch
 
     gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
 

@@ -285,7 +285,7 @@ def _supervised(
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]

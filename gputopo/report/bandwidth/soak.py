@@ -1,6 +1,6 @@
 """The part of a bandwidth report about a soak: rates at its beginning and at its end, by GPU."""
 
-from gputopo.copies.soak import copied_bytes, ends, temperatures
+from gputopo.copies.numbers import copied_bytes, ends, temperatures
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.bandwidth.part import Part
 from gputopo.report.layout import NOT_ASKED, Column

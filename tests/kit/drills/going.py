@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.supervise.record import Record
-from gputopo.probes.sampling.host_load import HostReader
-from gputopo.probes.sampling.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
+from gputopo.probes.host_load import HostReader
+from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
 from gputopo.report.layout import text_of
 from gputopo.report.runs.report import run_report
 from gputopo.values.run.events import (
