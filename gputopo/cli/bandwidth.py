@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.placement import parse_gpu_list
-from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gputopo.findings import Finding
-    from gputopo.report.layout import Line
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
     from gputopo.values.machine import Machine
@@ -355,25 +354,15 @@ def print_bandwidth(
     matrices: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
-    if shape == "json":
-        from gputopo.report.bandwidth.view import report_of
-        from gputopo.topology.identities import without_identities
-        from gputopo.values import schema
+    from gputopo.report.bandwidth.view import bandwidth_document, report_of
+    from gputopo.topology.identities import without_identities
 
-        bare = without_identities(machine)
-        emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
-    elif shape == "markdown":
-        from gputopo.report.bandwidth.view import bandwidth_markdown
-
-        emit(bandwidth_markdown(machine, measured, found))
-    else:
-        from gputopo.cli.printing import for_this_stdout
-        from gputopo.report.bandwidth.view import bandwidth_view
-
-        def view(width: int) -> "list[Line]":
-            return bandwidth_view(machine, measured, found, width, matrices=matrices)
-
-        show(lambda width: for_this_stdout(view(width)))
+    bare = without_identities(machine)
+    show_report(
+        report_of(bare, bare.bandwidth or measured, found),
+        lambda: bandwidth_document(machine, measured, found, matrices=matrices or shape == "markdown"),
+        shape,
+    )
 
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:
@@ -481,17 +470,9 @@ def _print_difference(
     found = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.bandwidth.change import change_document
 
-        emit(schema.encode_pretty(found))
-    else:
-        from gputopo.report.bandwidth.change import change_markdown, change_view
-
-        if shape == "markdown":
-            emit(change_markdown(found, old.date))
-        else:
-            show(lambda width: change_view(found, old.date, width))
+    show_report(found, lambda: change_document(found, old.date), shape)
     slower = any(not change.better for change in found.changes)
     broken = bool(found.failing or found.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 import msgspec
 
 from gputopo import findings
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import emit, show, show_report, to_stderr
 from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.findings import Finding, Severity
 from gputopo.launch.hosts.allocation import HostOptions, find
@@ -161,11 +161,10 @@ def _inspect_once(
         schema.write(record, machine)
     if old is not None:
         _print_difference(old, whole, shape)
-    elif shape == "table":
-        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
-        _show_table(findings.Inspection(machine=whole, findings=inspection.findings))
     else:
-        _print(inspection, shape)
+        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
+        shown = findings.Inspection(machine=whole, findings=inspection.findings)
+        _print(shown if shape == "table" else inspection, shape)
     if findings.driver_broken(machine) is not None:
         return ExitCode.HARDWARE
     if findings.fails(inspection.findings, fail_on):
@@ -174,42 +173,22 @@ def _inspect_once(
 
 
 def _print(inspection: "Inspection", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(inspection))
-    elif shape == "markdown":
-        from gputopo.report.markdown import markdown
-
-        emit(markdown(inspection))
-    else:
+    if shape == "prometheus":
         from gputopo.report.metrics.prometheus import exposition
 
         emit(exposition(inspection))
+        return
+    from gputopo.report.machine.inspection import inspection_document
 
-
-def _show_table(inspection: "Inspection") -> None:
-    from gputopo.cli.printing import for_this_stdout
-    from gputopo.report.findings import inspection_view
-
-    show(lambda width: for_this_stdout(inspection_view(inspection, width)))
+    show_report(inspection, lambda: inspection_document(inspection), shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
+    from gputopo.report.machine.difference import difference_document
 
     found = difference(old, new)
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.machine.difference import difference_markdown, difference_view
-
-    if shape == "markdown":
-        emit(difference_markdown(found))
-    else:
-        show(lambda width: difference_view(found, width))
+    show_report(found, lambda: difference_document(found), shape)
 
 
 def _old_machine(diff: str, sources: tuple[str, ...], shape: Shape) -> "Machine":
@@ -373,7 +352,8 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.findings import watched_view
+    from gputopo.report.document import document_lines
+    from gputopo.report.findings import watched_document
 
     emit("\n")
-    show(lambda width: watched_view(found, xid_reason, width))
+    show(lambda width: document_lines(watched_document(found, xid_reason), width))

@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
-from gputopo.cli.printing import emit, emit_each, show
+from gputopo.cli.printing import emit, emit_each, show_report
 from gputopo.cli.run.prepare import warn, with_costs
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
@@ -403,21 +403,10 @@ def _print_start(
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.plan import environment_lines, plan_document
 
-        emit(schema.encode_pretty(chosen))
-        return
-    from gputopo.report.plan import environment_lines, plan_view
-
-    if shape == "markdown":
-        from gputopo.report.plan import plan_markdown
-
-        emit(plan_markdown(chosen))
-        return
     if shape == "env":
         warn(chosen)
         emit("".join(f"{line}\n" for line in environment_lines(chosen)))
         return
-
-    show(lambda width: plan_view(chosen, width))
+    show_report(chosen, lambda: plan_document(chosen), shape)

@@ -18,6 +18,9 @@ from gputopo.report.units import seconds
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
+    import msgspec
+
+    from gputopo.report.document import Document
     from gputopo.report.layout import Line
 
 
@@ -296,3 +299,21 @@ def progress_in_words(progress: Progress) -> str:
     left = "" if progress.seconds_left is None else f", about {seconds(progress.seconds_left)} left"
     number = min(progress.done + 1, progress.total)
     return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"
+
+
+def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", shape: str) -> None:
+    """Print a value as JSON, or its document as Markdown or, for any other shape, as text."""
+    if shape == "json":
+        from gputopo.values import schema
+
+        emit(schema.encode_pretty(value))
+    elif shape == "markdown":
+        from gputopo.report.markdown import document_markdown
+
+        emit(document_markdown(document()))
+    else:
+        from gputopo.cli.printing import for_this_stdout
+        from gputopo.report.document import document_lines
+
+        shown = document()
+        show(lambda width: for_this_stdout(document_lines(shown, width)))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import emit, show_report, to_stderr
 from gputopo.measurements.sources.run_folders import RunFolders
-from gputopo.report.document import FILE_WIDTH, document_lines, document_markdown, file_of, page_markdown
-from gputopo.report.layout import text_of
+from gputopo.report.document import FILE_WIDTH, document_text
+from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
 
@@ -190,8 +190,7 @@ def _show(
 ) -> None:
     """Print a report, or write it to a file. `document`: its document, with pictures or without."""
     if shape == "table" and output is None:
-        shown = document(False)
-        show(lambda width: document_lines(shown, width))
+        show_report(value, lambda: document(False), shape)
         return
     if output is None:
         emit(_text(value, document, shape))
@@ -316,7 +315,7 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
         return page(document(True))
     if shape == "markdown":
         return document_markdown(document(False))
-    return text_of(document_lines(document(False), FILE_WIDTH))
+    return document_text(document(False), FILE_WIDTH)
 
 
 def _write(path: Path, text: str) -> None:

@@ -38,15 +38,15 @@ def train_fastest(
     `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
     `update`: the variable update that they need, or auto.
     """
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.autotune import autotune_lines, autotune_note
+    from gputopo.report.document import document_text, of_sections
+    from gputopo.report.runs.autotune import autotune_blocks, autotune_note
 
     _refuse(target, spec, options)
     require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)
-        to_stderr(text_of(autotune_lines(found)))
+        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
         to_stderr(f"{autotune_note(found)}\n")
         if code:
             return code

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.placement import parse_gpu_list, parse_model
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import show_report, to_stderr
 from gputopo.cli.run.prepare import warn, with_costs
 from gputopo.cli.source import planned_machine
 from gputopo.launch.jobs.before import Before, measured_before
@@ -300,14 +300,9 @@ def _last(home: Path, folder: Path, now: "Screen") -> "tuple[str | None, Screen 
 
 
 def _print(found: "Screen", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.runs.screen import screen_document
 
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.runs.screen import screen_lines
-
-    show(lambda width: screen_lines(found, width))
+    show_report(found, lambda: screen_document(found), shape)
 
 
 def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:

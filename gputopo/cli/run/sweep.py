@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_data_folder, read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
@@ -338,16 +338,9 @@ def _make_data(found: "Sweep", folder: Path) -> None:
 
 
 def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.document import document_lines
     from gputopo.report.runs.sweep import sweep_document
 
-    document = sweep_document(found, dry=dry)
-    show(lambda width: document_lines(document, width))
+    show_report(found, lambda: sweep_document(found, dry=dry), shape)
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

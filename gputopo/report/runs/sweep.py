@@ -73,7 +73,7 @@ def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     for row in rows:
         figures = (_predicted(row),) if dry else (_speed(row), _spread(row), _note(row))
         texts.append((str(row[0].number), *(_shown(row[0].options.get(one)) for one in varied), *figures))
-    table = Table(heads, tuple(texts), sides)
+    table = Table.of(heads, tuple(texts), sides)
     return Section("Cells" if name.isdigit() else name, (*((same,) if same else ()), without_empty(table)))
 
 
