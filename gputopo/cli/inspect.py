@@ -1,29 +1,20 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
-
-from gputopo import findings
-from gputopo.cli.printing import emit, show, show_report, to_stderr
+from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
-from gputopo.findings import Finding, Severity
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.values import schema
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
-from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
-    from gputopo.probes.child import Stop
-    from gputopo.values.history import History
+    from gputopo.report.document import Document
     from gputopo.values.machine import Machine
-
 
 Shape = Literal["table", "json", "markdown", "prometheus"]
 FailOn = Literal["warning", "error"]
@@ -109,7 +100,7 @@ def inspect(
     if watch:
         _refuse_beside("--watch", {"--from": bool(sources), **given}, "--watch samples this machine")
         _require_shape(shape, WATCH_SHAPES, "--watch")
-        from gputopo.cli.inspect import watch as watch_gpus
+        from gputopo.cli.watch import watch as watch_gpus
 
         every = default_interval(duration) if interval is None else interval
         return watch_gpus(every, duration, shape, fail_on)
@@ -124,7 +115,7 @@ def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
     from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 
-    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))):
         typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
         options = HostOptions(**hosts.fields)
         return start_hosts(inspect, starting, options, typed, needs_all=False)
@@ -178,9 +169,13 @@ def _print(inspection: "Inspection", shape: str) -> None:
 
         emit(exposition(inspection))
         return
-    from gputopo.report.machine.inspection import inspection_document
 
-    show_report(inspection, lambda: inspection_document(inspection), shape)
+    def document() -> "Document":
+        from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
+
+        return inspection_document(inspection)
+
+    show_report(inspection, document, shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
@@ -208,152 +203,3 @@ def _refuse_beside(option: str, others: Mapping[str, bool], why: str) -> None:
     for other, is_given in others.items():
         if is_given:
             raise UsageError(f"{option} and {other} do not go together", f"leave out one of them: {why}")
-
-
-SAMPLE_SCHEMA = "gputopo.moment/1"
-
-
-class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.watched/1"):
-    """The last line of a watch in JSON: what was found. `xid_reason`: why errors (Xid) were not watched."""
-
-    findings: tuple[Finding, ...]
-    xid_reason: str | None = None
-
-
-class Source(Protocol):
-    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
-
-    xid_reason: str | None
-
-    @property
-    def stop(self) -> "Stop | None":
-        """Return the driver call that ended the samples, None while there are any."""
-
-    def observe(self) -> MachineSample:
-        """Return the state of the GPUs now, and the errors since the previous call."""
-
-
-def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
-    """Sample the GPUs of this machine until Ctrl-C or the end of `duration`, and print findings. Times in s.
-
-    A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
-    """
-    from gputopo.cli.source import machine_from, with_ports_now
-    from gputopo.findings import network
-    from gputopo.findings.driver import stopped
-    from gputopo.findings.watched import find_watched
-    from gputopo.values.history import History
-
-    machine = machine_from(())
-    _require_gpus(machine)
-    from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.nvml.monitor import WatcherChild
-
-    if duration and duration < every:
-        to_stderr(
-            f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
-        )
-    history = History()
-    began_s = time.monotonic()
-    try:
-        with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
-            watch_source(machine, watcher, history, shape, ticks(every, duration), every)
-            reason, stop = watcher.xid_reason, watcher.stop
-    except NotReadError as error:
-        raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
-    counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
-    found = findings.worst_first([*find_watched(machine, history), *counted])
-    if stop is not None:
-        found = (stopped(stop.kind, stop.text), *found)
-    _print_findings(found, shape, reason)
-    if stop is not None:
-        return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
-
-
-def watch_source(
-    machine: "Machine",
-    source: Source,
-    history: "History",
-    shape: str,
-    times: Iterator[None],
-    every_s: float,
-) -> None:
-    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C or `source.stop`."""
-    show_sample = _shower(machine, source, shape, every_s)
-    try:
-        for _ in times:
-            sample = source.observe()
-            history.add(sample)
-            show_sample(sample)
-            if source.stop is not None:
-                return
-    except KeyboardInterrupt:
-        return
-
-
-def ticks(
-    every_s: float,
-    long_s: float | None,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
-    """Yield every `every_s` seconds, first at once, last after `long_s` at most.
-
-    Marks that were missed are left out rather than made up for.
-    """
-    start = following = now()
-    while True:
-        yield
-        following = max(following + every_s, now())
-        if long_s is not None and following - start > long_s:
-            return
-        sleep(max(following - now(), 0.0))
-
-
-def sample_line(sample: MachineSample) -> str:
-    """Return a sample as one line of JSON with its schema first."""
-    document = {"schema": SAMPLE_SCHEMA} | msgspec.to_builtins(sample)
-    return msgspec.json.encode(document).decode() + "\n"
-
-
-def _shower(
-    machine: "Machine", source: Source, shape: str, every_s: float
-) -> Callable[[MachineSample], None]:
-    """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
-    if shape == "json":
-        return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.printing import Screen, can_redraw
-    from gputopo.report.machine.watch import Recent, plain_lines, watch_view
-
-    if not can_redraw():
-        return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
-    recent, screen = Recent(machine), Screen()
-
-    def draw(sample: MachineSample) -> None:
-        recent.add(sample)
-        screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
-
-    return draw
-
-
-def _require_gpus(machine: "Machine") -> None:
-    broken = findings.driver_broken(machine)
-    if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "nvidia-smi shows more")
-    if not machine.gpus:
-        raise HardwareError(
-            "there is nothing to watch: this machine has no NVIDIA GPU",
-            "run it on the machine that has the GPUs; --from shows a capture, once",
-        )
-
-
-def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
-    if shape == "json":
-        emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
-        return
-    from gputopo.report.document import document_lines
-    from gputopo.report.findings import watched_document
-
-    emit("\n")
-    show(lambda width: document_lines(watched_document(found, xid_reason), width))

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from gputopo.report.layout import plain
-from gputopo.report.units import seconds
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
@@ -296,6 +294,9 @@ class ProgressLine:
 
 def progress_in_words(progress: Progress) -> str:
     """Return `measuring 12 of 87, about 21.0 s left: h2d host -> gpu:0`."""
+    from gputopo.report.layout import plain
+    from gputopo.report.units import seconds
+
     left = "" if progress.seconds_left is None else f", about {seconds(progress.seconds_left)} left"
     number = min(progress.done + 1, progress.total)
     return f"measuring {number} of {progress.total}{left}: {plain(progress.now)}"
@@ -312,7 +313,6 @@ def show_report(value: "msgspec.Struct", document: "Callable[[], Document]", sha
 
         emit(document_markdown(document()))
     else:
-        from gputopo.cli.printing import for_this_stdout
         from gputopo.report.document import document_lines
 
         shown = document()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.cli.inspect import Watched, default_interval, ticks, watch_source
+from gputopo.cli.inspect import default_interval
+from gputopo.cli.watch import Watched, ticks, watch_source
 from gputopo.probes.child import Stop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine

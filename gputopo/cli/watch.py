@@ -1,0 +1,167 @@
+"""`gputopo inspect --watch`: the GPUs' clocks, power, heat and links over time, and what was wrong in it."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gputopo import findings
+from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.findings import Finding, Severity
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, HardwareError
+from gputopo.values.run.events import MachineSample
+
+if TYPE_CHECKING:
+    from gputopo.probes.child import Stop
+    from gputopo.values.history import History
+    from gputopo.values.machine import Machine
+
+SAMPLE_SCHEMA = "gputopo.moment/1"
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.watched/1"):
+    """The last line of a watch in JSON: what was found. `xid_reason`: why errors (Xid) were not watched."""
+
+    findings: tuple[Finding, ...]
+    xid_reason: str | None = None
+
+
+class Source(Protocol):
+    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
+
+    xid_reason: str | None
+
+    @property
+    def stop(self) -> "Stop | None":
+        """Return the driver call that ended the samples, None while there are any."""
+
+    def observe(self) -> MachineSample:
+        """Return the state of the GPUs now, and the errors since the previous call."""
+
+
+def watch(every: float, duration: float | None, shape: str, fail_on: Severity | None) -> int:
+    """Sample the GPUs of this machine until Ctrl-C or the end of `duration`, and print findings. Times in s.
+
+    A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
+    """
+    from gputopo.cli.source import machine_from, with_ports_now
+    from gputopo.findings import network
+    from gputopo.findings.driver import stopped
+    from gputopo.findings.watched import find_watched
+    from gputopo.values.history import History
+
+    machine = machine_from(())
+    _require_gpus(machine)
+    from gputopo.probes.nvml.door import NotReadError
+    from gputopo.probes.nvml.monitor import WatcherChild
+
+    if duration and duration < every:
+        to_stderr(
+            f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
+        )
+    history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
+    began_s = time.monotonic()
+    try:
+        with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
+            watch_source(machine, watcher, history, shape, ticks(every, duration), every)
+            reason, stop = watcher.xid_reason, watcher.stop
+    except NotReadError as error:
+        raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
+    counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
+    found = findings.worst_first([*find_watched(machine, history), *counted])
+    if stop is not None:
+        found = (stopped(stop.kind, stop.text), *found)
+    _print_findings(found, shape, reason)
+    if stop is not None:
+        return ExitCode.HARDWARE
+    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
+
+
+def watch_source(
+    machine: "Machine",
+    source: Source,
+    history: "History",
+    shape: str,
+    times: Iterator[None],
+    every_s: float,
+) -> None:
+    """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C or `source.stop`."""
+    show_sample = _shower(machine, source, shape, every_s)
+    try:
+        for _ in times:
+            sample = source.observe()
+            history.add(sample)
+            show_sample(sample)
+            if source.stop is not None:
+                return
+    except KeyboardInterrupt:
+        return
+
+
+def ticks(
+    every_s: float,
+    long_s: float | None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Yield every `every_s` seconds, first at once, last after `long_s` at most.
+
+    Marks that were missed are left out rather than made up for.
+    """
+    start = following = now()
+    while True:
+        yield
+        following = max(following + every_s, now())
+        if long_s is not None and following - start > long_s:
+            return
+        sleep(max(following - now(), 0.0))
+
+
+def sample_line(sample: MachineSample) -> str:
+    """Return a sample as one line of JSON with its schema first."""
+    document = {"schema": SAMPLE_SCHEMA} | msgspec.to_builtins(sample)
+    return msgspec.json.encode(document).decode() + "\n"
+
+
+def _shower(
+    machine: "Machine", source: Source, shape: str, every_s: float
+) -> Callable[[MachineSample], None]:
+    """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
+    if shape == "json":
+        return lambda sample: emit(sample_line(sample))
+    from gputopo.cli.printing import Screen, can_redraw
+    from gputopo.report.machine.watch import Recent, plain_lines, watch_view
+
+    if not can_redraw():
+        return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
+    recent, screen = Recent(machine), Screen()
+
+    def draw(sample: MachineSample) -> None:
+        recent.add(sample)
+        screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
+
+    return draw
+
+
+def _require_gpus(machine: "Machine") -> None:
+    broken = findings.driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "nvidia-smi shows more")
+    if not machine.gpus:
+        raise HardwareError(
+            "there is nothing to watch: this machine has no NVIDIA GPU",
+            "run it on the machine that has the GPUs; --from shows a capture, once",
+        )
+
+
+def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | None) -> None:
+    if shape == "json":
+        emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
+        return
+    from gputopo.report.document import document_lines
+    from gputopo.report.findings import watched_document
+
+    emit("\n")
+    show(lambda width: document_lines(watched_document(found, xid_reason), width))
