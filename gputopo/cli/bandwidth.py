@@ -221,7 +221,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             "leave it out; without --network and options of hosts this host is measured",
         )
     named = HostOptions(**hosts.fields)
-    if (starting := hosts_to_start(named)) is not None:
+    if starting := hosts_to_start(named):
         typed = {**given.typed, **hosts.typed, "network": True}
         return start_hosts(bandwidth, starting, named, typed)
 

@@ -140,7 +140,7 @@ def _plan_of_hosts(
     asked = {"model": request.model, "program": request.program, **placement.typed}
     if request.batch_size is not None:
         asked["batch_size"] = _typed(request.batch_size)
-    if (starting := hosts_to_start(options)) is not None:
+    if starting := hosts_to_start(options):
         shown = {"format": shape} if candidates is None else {"format": shape, "candidates": candidates}
         return start_hosts(plan, starting, options, {**asked, **hosts.typed, **shown})
     allocation = find(options, os.environ)
@@ -223,7 +223,7 @@ def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool
     if fleet or sources:
         return fleet
     options = HostOptions(**hosts.fields)
-    return hosts_to_start(options) is not None or find(options, os.environ) is not None
+    return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
 def _refuse_on_hosts(

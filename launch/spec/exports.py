@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.hosts.hostlists import HostAddress, fold
-from gputopo.launch.remote_start import MPIRUN, SRUN
 from gputopo.launch.spec.env import HostPlace
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
@@ -30,6 +29,10 @@ from gputopo.values.run.plan import SPREAD, Candidate
 _FOR_NCCL = ("--shm-size=1g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 40  # a pod's name has the job, indices and a suffix besides, and 63 characters at most
+# A host that ends, or fails, must not end the others: rank 0 does, after it has reported why. The CPUs of a
+# rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
+SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
+MPIRUN = ("mpirun", "--bind-to", "none")
 _JOB = "workers"
 # Pods start when their node has pulled the image, each at its own time. As torchrun's rendezvous waits.
 _JOIN = ("--join-timeout", "600")

@@ -15,6 +15,7 @@ from gputopo.cli.printing import note, show_error, to_stderr
 from gputopo.launch import remote_start
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.option import Declared, parameters_of
@@ -32,22 +33,21 @@ if TYPE_CHECKING:
 
 
 # The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
-_OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "starter", "remote_python")
+_OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "remote_python")
 
 
-def hosts_to_start(options: HostOptions) -> remote_start.Starting | None:
-    """Return the hosts that this process is to start; None where it is one of them, or alone.
+def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
+    """Return the hosts that this process is to start; () where it is one of them, or alone.
 
     Raises UsageError.
     """
-    found = remote_start.find(options, os.environ)
-    is_alone = found is not None and found.size == 1 and options.starter == "auto"
-    return None if found is None or (is_alone and is_this_host(str(found.hosts[0].name))) else found
+    found = remote_start.to_start(options, os.environ)
+    return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
 
 
 def start_hosts(
     command: Callable[..., int],
-    starting: remote_start.Starting,
+    hosts: Sequence[HostAddress],
     options: HostOptions,
     typed: Mapping[str, Any],
     *,
@@ -58,10 +58,8 @@ def start_hosts(
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
-    `drive.course.Course`.
+    `remote_start.Endings`.
     """
-    from gputopo.launch.remote_start import drive
-
     environment = dict(os.environ)
     if sys.stdout.isatty():  # that of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
@@ -75,8 +73,10 @@ def start_hosts(
         folder=os.getcwd(),
         environment=environment,
     )
-    starts = remote_start.starts(starting, agents, is_this_host)
-    return drive(starts, python=python, show=to_stderr, note=note, needs_all=needs_all, may_lose=may_lose)
+    starts = remote_start.commands(hosts, agents, is_this_host)
+    return remote_start.drive(
+        starts, python=python, show=to_stderr, note=note, needs_all=needs_all, may_lose=may_lose
+    )
 
 
 def typed_words(

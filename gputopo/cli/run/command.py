@@ -39,7 +39,7 @@ def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
     options = asked.host_options
     if exports_hosts(asked.options.shape, options):
         return _export(asked, command)
-    if (starting := hosts_to_start(options)) is not None:
+    if starting := hosts_to_start(options):
         _require_several(asked)
         typed = {**asked.placement.typed, **asked.training.typed, **asked.hosts.typed, **asked.showing.typed}
         typed |= {} if asked.model is None else {"model": asked.model}

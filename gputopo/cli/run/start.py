@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OF_HOSTS = ("hostfile", "jobset", "trainjob")
 _OF_KUBERNETES = ("jobset", "trainjob")
 _WHICH = ("hosts", "hostfile", "num_hosts")
-_OF_ONE = ("node_rank", "starter", "remote_python")
+_OF_ONE = ("node_rank", "remote_python")
 
 
 def exports_hosts(shape: str, options: HostOptions) -> bool:
