@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan.options import AUTOTUNE
+from gputopo.cli.placement import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
 from gputopo.launch.supervise.alarm import read_alarm
 from gputopo.values.errors import InputError, UsageError

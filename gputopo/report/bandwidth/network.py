@@ -9,7 +9,7 @@ from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
-from gputopo.values.natural import natural
+from gputopo.values.index_ranges import natural
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone

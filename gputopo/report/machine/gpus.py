@@ -16,9 +16,9 @@ from gputopo.report.layout import (
     plain,
 )
 from gputopo.report.machine.facts import reason_for
-from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import at_gpu
 
 _CUDA_ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 _NAME_WIDTH = 34  # longer names are folded

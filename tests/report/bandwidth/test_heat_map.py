@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.cli.terminal import for_this_stdout
+from gputopo.cli.printing import for_this_stdout
 from gputopo.report.bandwidth.heat_map import SHADES, heat_part
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.document import Section, block_lines

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of, excuse, join, meeting_of
-from gputopo.cli.hosts.planning import address_of_leader
+from gputopo.cli.hosts.meeting import address_of, address_of_leader, excuse, join, meeting_of
+from gputopo.cli.hosts.training import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.hosts.core import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.hosts.addresses import free_port, own_address
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
-from gputopo.launch.spec.device_names import host_names
-from gputopo.launch.spec.host_place import HostPlace, host_place
+from gputopo.launch.spec.env import HostPlace, host_place
+from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import usable_cpus
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
+
 
 # Not "run": a program does not meet the hosts of a training by the core.
 _COMMAND = {"command": "run -- PROGRAM"}
