@@ -35,8 +35,8 @@ def history_of(model: str | None, since: str | None) -> "Box":
     """
     from gputopo.cli.source import machine_from
     from gputopo.measurements.box import box_of
-    from gputopo.measurements.sources.from_ours import of_result
-    from gputopo.measurements.sources.run_folders import machine_name
+    from gputopo.measurements.from_ours import of_result
+    from gputopo.measurements.run_folders import machine_name
     from gputopo.runs.history import fingerprint, history_file, stored_bandwidths, stored_results
 
     begin = None if since is None else _date(since)

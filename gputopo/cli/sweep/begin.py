@@ -12,8 +12,7 @@ from gputopo.cli.sweep.cells import UNFIT, known_options, lasting_defaults
 from gputopo.cli.sweep.options import CellOptions, PaceOptions
 from gputopo.launch.jobs.sweep import FILE
 from gputopo.sweeps.expand import Box, differences, expand
-from gputopo.sweeps.matrix import MAX_BYTES, Matrix, read
-from gputopo.sweeps.presets import PRESETS, preset_text
+from gputopo.sweeps.matrix import MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import listed

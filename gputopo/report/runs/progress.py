@@ -4,18 +4,156 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from gputopo.report.runs.display import Display
-from gputopo.report.runs.news import news
+from gputopo.report import units
+from gputopo.report.runs.facts import ANOMALY_STYLE
 from gputopo.report.runs.state import RunState
-from gputopo.values.run.events import Event, RunStarted
+from gputopo.runs.devices import label_of, short_name_of
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.batches import batch_words
+from gputopo.values.run.events import (
+    Anomaly,
+    AnomalyOver,
+    BatchTried,
+    CheckpointSaved,
+    Device,
+    Evaluated,
+    Event,
+    Exported,
+    LossNotFinite,
+    Noticed,
+    PhaseBegun,
+    RankFailed,
+    Restarted,
+    Resumed,
+    RunStarted,
+    Silent,
+    Traced,
+)
+
+
+def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
+    """Return the line for an event that a user wants to read at once, None for all others.
+
+    `devices`: of the run, to name those of several hosts.
+    """
+    match event:
+        case Anomaly() | AnomalyOver() | Noticed() | Restarted():
+            return event.says
+        case RankFailed():
+            return f"{event.kind}: {event.cause}"
+        case PhaseBegun(phase="end"):
+            return "ending after this step; Ctrl-C again ends it at once"
+        case PhaseBegun(phase="regrouping"):
+            return "another host has failed; waiting for those that are left"
+        case PhaseBegun(phase="batch search"):
+            return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
+        case Silent(rank=rank) if rank > 0:
+            host = next((one.host for one in devices if one.rank == rank), None)
+            return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
+        case Silent():
+            return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
+        case Resumed():
+            return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
+        case CheckpointSaved():
+            size, took = units.size(event.bytes), units.seconds(event.seconds)
+            return f"checkpoint after {units.counted(event.steps, 'step')}: {event.path} ({size}, {took})"
+        case Evaluated():
+            return evaluated_words(event)
+        case Exported():
+            return f"exported: {event.path} ({', '.join(event.formats)})"
+        case Traced():
+            return f"traced {steps_words(event.steps)}: {event.path}"
+        case LossNotFinite():
+            hosted = {one.tower: short_name_of(one) for one in devices if one.host is not None}
+            towers = ", ".join(hosted.get(tower, str(tower)) for tower in event.towers)
+            towers = towers if hosted else f"tower {towers}"
+            since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
+            return f"the loss is {event.value} {since} ({towers})"
+        case BatchTried():
+            return f"a batch of {batch_words(event.batch_size)} {'fits' if event.fits else 'does not fit'}"
+    return None
+
+
+def steps_words(numbers: Sequence[int]) -> str:
+    """Write which steps: `step 2`, `steps 4-9,11`."""
+    return f"step{'' if len(numbers) == 1 else 's'} {index_ranges(numbers)}"
+
+
+def evaluated_words(event: Evaluated) -> str:
+    """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
+    top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f} %"
+    after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
+    return (
+        f"top-1 {100 * event.top1:.2f} %{top5}, loss {units.loss(event.loss)}, "
+        f"{event.examples} examples ({event.data}){after}"
+    )
+
+
+_GAP = "  "
+
+
+class Display:
+    """Phase and speed, the verdict so far, a bar of the steps; of each device a bar and what it reports."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        state, width = self._state, options.max_width
+        now = _joined(units.seconds(state.phase_s), state.speed_words())
+        yield _cut(Text.assemble((state.phase, "bold"), now))
+        if verdict := state.verdict_words():
+            yield _cut(Text(f"verdict: {verdict}", ANOMALY_STYLE if state.is_slow else ""))
+        paces = state.paces()
+        labels = ["steps", *(label_of(device) for device, _ in paces)]
+        bar_width = min(30, max(8, width // 4))
+        room = width - max(map(len, labels)) - bar_width - len(_GAP)
+        bars = Table.grid(padding=(0, 1, 0, 0))
+        for _ in range(3):
+            bars.add_column(no_wrap=True, overflow="ellipsis")
+        fraction = state.fraction()
+        steps = ProgressBar(
+            total=None if fraction is None else 1.0,
+            completed=fraction or 0.0,
+            width=bar_width,
+            pulse=fraction is None,
+        )
+        bars.add_row(Text("steps"), steps, Text(state.steps_words()))
+        for device, pace in paces:
+            bar = ProgressBar(total=1.0, completed=pace, width=bar_width)
+            share = f"{100 * pace:.0f} %" + (" of the best" if width >= 100 else "")
+            bars.add_row(Text(label_of(device)), bar, Text(_fitting([share, *state.sensors(device)], room)))
+        yield bars
+
+
+def _cut(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _joined(*parts: str) -> str:
+    return "".join(_GAP + part for part in parts if part)
+
+
+def _fitting(facts: list[str], room: int) -> str:
+    """Return as many of the facts as there is room for, the first ones first."""
+    line = facts[0]
+    for fact in facts[1:]:
+        if len(line) + len(_GAP) + len(fact) > room:
+            break
+        line += _GAP + fact
+    return line
+
 
 REDRAW_S = 0.25
 

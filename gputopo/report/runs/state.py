@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
-from gputopo.report.runs.news import news
+from gputopo.report.runs.progress import news
 from gputopo.runs.devices import short_name_of
 from gputopo.runs.speed import RunningThroughput
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
