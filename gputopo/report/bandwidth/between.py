@@ -5,8 +5,7 @@ from statistics import median
 
 from gputopo.copies.collectives import NAMES, Series, is_limit, nearest, series_of
 from gputopo.copies.numbers import copied_bytes, ends, temperatures
-from gputopo.report.bandwidth.numbers import number
-from gputopo.report.bandwidth.parts import part
+from gputopo.report.bandwidth.numbers import number, part
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size

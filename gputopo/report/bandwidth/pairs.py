@@ -7,8 +7,16 @@ from typing import NamedTuple
 from gputopo.copies.jobs import BISECTION, MATCHING, RING
 from gputopo.copies.numbers import by_copy_engine, pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
-from gputopo.report.bandwidth.numbers import ENGINE, INVALID_MARK, KERNELS, Numbers, cell, number, value_of
-from gputopo.report.bandwidth.parts import part
+from gputopo.report.bandwidth.numbers import (
+    ENGINE,
+    INVALID_MARK,
+    KERNELS,
+    Numbers,
+    cell,
+    number,
+    part,
+    value_of,
+)
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column
 from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample, gpu_of

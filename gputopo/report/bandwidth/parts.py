@@ -10,9 +10,9 @@ from gputopo.copies.numbers import runs_agree
 from gputopo.findings import Finding
 from gputopo.report.bandwidth.between import collective_parts, network_parts, soak_part
 from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number, part
 from gputopo.report.bandwidth.pairs import concurrent_part, heat_part, pair_parts
-from gputopo.report.document import Block, Bullets, Document, Rows, Section, Table
+from gputopo.report.document import Document, Section
 from gputopo.report.findings import findings_block
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, seconds, size
@@ -32,24 +32,6 @@ from gputopo.values.bandwidth import (
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-
-
-def part(
-    title: str,
-    *,
-    rows: tuple[tuple[str, str], ...] = (),
-    head: Column | None = None,
-    groups: tuple[tuple[Column, ...], ...] = (),
-    notes: tuple[str, ...] = (),
-) -> Section:
-    """Return a section of rows, of a table (`head` names its rows) or of notes; without blocks if empty."""
-    blocks: list[Block] = [Rows(rows)] if rows else []
-    if head is not None and any(groups):
-        blocks.append(Table(head, tuple(filter(None, groups)), notes))
-    elif head is None and notes:
-        blocks.append(Bullets(notes))
-    return Section(title, tuple(blocks))
-
 
 _WHATS_NAMED = 6  # of what was not measured for one reason
 _ENDED_EARLY = "no: ended early; these are the numbers until then"

@@ -4,18 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.report import units
-from gputopo.report.runs.progress import evaluated_words, steps_words
-from gputopo.report.runs.report import run_verdict_line, verdict_lines
+from gputopo.report.layout import ANOMALY_STYLE
+from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.runs.devices import place_name, short_name_of
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
-from gputopo.values.run.verdict import OUTSIDE, SOUND, Hardware
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
-ANOMALY_STYLE = "bold red"
 # Fields of `gputopo.runs.devices.SAMPLED` in words.
 _SAMPLED = {
     "graphics_mhz": "core clock",
@@ -280,37 +278,3 @@ def _copies(difference: float, mode: object) -> Fact:
     if difference == REPLICAS_EQUAL:
         return Fact("copies", "all equal, as they must be")
     return Fact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)
-
-
-def program_lines(result: Result) -> Iterator[str]:
-    """Return the speed of the steps that it reported, if it did, what is slow, and what the samples show.
-
-    What is worth no look is left out: a program of some seconds has no verdict.
-    """
-    speed = result.throughput
-    if speed is not None:
-        first = units.counted(result.warmup_steps, "step")
-        yield (
-            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
-            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
-            f"after {first} of warm-up"
-        )
-    if any(row.images_per_sec is not None for row in result.devices):
-        yield from (text for text, _ in verdict_lines(result))
-    elif result.run_verdict is not None:
-        yield run_verdict_line(result.run_verdict)[0]
-    if result.placed is not None and result.placed.word == OUTSIDE:
-        yield f"! {result.placed.says}"
-    hardware = result.hardware
-    if hardware is None:
-        return
-    for fault in hardware.faults:
-        yield fault.says if fault.severity == "info" else f"! {fault.says}"
-    if hardware.word == SOUND:
-        yield f"hardware: {hardware.says}{_not_checked(hardware)}"
-
-
-def _not_checked(hardware: Hardware) -> str:
-    """Return which checks were not made, with the reasons; a box with one GPU has no peers."""
-    whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
-    return f"; not checked: {whys}" if whys else ""

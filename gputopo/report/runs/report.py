@@ -1,18 +1,18 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Document, Rows, Styled, Table, of_sections
-from gputopo.report.layout import Column, Span
-from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
+from gputopo.report.layout import ANOMALY_STYLE, Column, Span
+from gputopo.report.runs.facts import run_facts
 from gputopo.runs.devices import label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import at_most, costs, looks, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -296,3 +296,37 @@ def _name(row: DeviceResult) -> str:
     name = (row.device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
     index = "" if row.device.gpu is None or row.device.host is not None else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN
+
+
+def program_lines(result: Result) -> Iterator[str]:
+    """Return the speed of the steps that it reported, if it did, what is slow, and what the samples show.
+
+    What is worth no look is left out: a program of some seconds has no verdict.
+    """
+    speed = result.throughput
+    if speed is not None:
+        first = units.counted(result.warmup_steps, "step")
+        yield (
+            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
+            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
+            f"after {first} of warm-up"
+        )
+    if any(row.images_per_sec is not None for row in result.devices):
+        yield from (text for text, _ in verdict_lines(result))
+    elif result.run_verdict is not None:
+        yield run_verdict_line(result.run_verdict)[0]
+    if result.placed is not None and result.placed.word == OUTSIDE:
+        yield f"! {result.placed.says}"
+    hardware = result.hardware
+    if hardware is None:
+        return
+    for fault in hardware.faults:
+        yield fault.says if fault.severity == "info" else f"! {fault.says}"
+    if hardware.word == SOUND:
+        yield f"hardware: {hardware.says}{_not_checked(hardware)}"
+
+
+def _not_checked(hardware: Hardware) -> str:
+    """Return which checks were not made, with the reasons; a box with one GPU has no peers."""
+    whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
+    return f"; not checked: {whys}" if whys else ""

@@ -20,7 +20,7 @@ from gputopo.launch.user_program.recording import recording
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
-from gputopo.report.runs.facts import program_lines
+from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
 from gputopo.values.run.result import Result

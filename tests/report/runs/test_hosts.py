@@ -8,9 +8,8 @@ from rich.console import Console
 
 from gputopo.report.document import document_text
 from gputopo.report.run_metrics import RunMetrics
-from gputopo.report.runs.progress import Display, news
 from gputopo.report.runs.report import run_document
-from gputopo.report.runs.state import STARTING, RunState
+from gputopo.report.runs.state import STARTING, Display, RunState, news
 from gputopo.report.runs.tf_cnn_log import lines
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
