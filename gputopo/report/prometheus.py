@@ -14,9 +14,9 @@ from gputopo.findings import SEVERITIES, Inspection
 from gputopo.findings.nvlink import JOINED, SOUND, SUCCESS
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
-from gputopo.values.fact_path import values_at
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import JOINING, Fabric, Gpu, Hop, Link, Machine, Nic, PciNode
+from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
 Label = str | int | None

@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_runnable
+from gputopo.cli.run.prepare import require_runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 

@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_files_of, require_runnable
+from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env

@@ -10,9 +10,8 @@ from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
 from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
-from gputopo.values.natural import natural
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone

@@ -10,9 +10,9 @@ from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, UNKNOWN, Column, Side, plain
 from gputopo.report.machine.facts import reason_for
-from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
+from gputopo.values.subject import at_gpu
 
 _CUDA_ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 _NAME_WIDTH = 34  # longer names are folded

@@ -79,7 +79,7 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
     assert result.hardware is not None
     faults = [one for one in result.hardware.faults if one.severity != "info" and one.gpu is not None]
     assert {fault.gpu for fault in faults} == {1}
-    assert "throttled" in {fault.id for fault in faults}
+    assert "throttle.sw_thermal_slowdown" in {fault.id for fault in faults}
     assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
 
 

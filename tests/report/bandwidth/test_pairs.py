@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.cli.terminal import for_this_stdout
+from gputopo.cli.printing import for_this_stdout
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import SHADES, concurrent_part, heat_part, pair_parts
 from gputopo.report.document import Section, block_lines

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from gputopo.report.document import document_text
 from gputopo.report.run_metrics import RunMetrics
+from gputopo.report.runs.progress import Display
 from gputopo.report.runs.report import run_document
-from gputopo.report.runs.state import STARTING, Display, RunState, news
+from gputopo.report.runs.state import STARTING, RunState, news
 from gputopo.report.runs.tf_cnn_log import lines
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
-from gputopo.cli.plan.options import parse_gpu_list, parse_model
+from gputopo.cli.placement import parse_gpu_list, parse_model
 from gputopo.cli.printing import show_report, to_stderr
+from gputopo.cli.run.prepare import warn, with_costs
 from gputopo.cli.source import planned_machine
+from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
     from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
+
 
 MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
 FailOn = Literal["warning", "error"]
@@ -137,7 +139,7 @@ def _cells(
     """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
     from gputopo.cli.run.command import choose_and_claim
     from gputopo.cli.run.options import OutputOptions
-    from gputopo.cli.run.required import require_runnable
+    from gputopo.cli.run.prepare import require_runnable
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.launch.jobs.screen import Cell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
-from gputopo.cli.plan.before import Before, measured_before, warn, with_costs
-from gputopo.cli.plan.options import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
+from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
+from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show_report
+from gputopo.cli.run.prepare import warn, with_costs
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gputopo.planner.what_if import Choose
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Candidate, Plan
+
 
 _EXPLAINS = "--explain shows a predicted step"
 
@@ -126,7 +128,7 @@ def _plan_of_hosts(
     shape: Shape,
 ) -> int:
     """Plan for the hosts of files, start the command on the hosts, or take part as one of them."""
-    from gputopo.cli.hosts.planning import plan_of_files, plan_of_hosts
+    from gputopo.cli.hosts.meeting import plan_of_files, plan_of_hosts
 
     def print_it(found: "Plan") -> None:
         _print(_shortened(found, candidates), shape)
@@ -138,7 +140,7 @@ def _plan_of_hosts(
     asked = {"model": request.model, "program": request.program, **placement.typed}
     if request.batch_size is not None:
         asked["batch_size"] = _typed(request.batch_size)
-    if (starting := hosts_to_start(options)) is not None:
+    if starting := hosts_to_start(options):
         shown = {"format": shape} if candidates is None else {"format": shape, "candidates": candidates}
         return start_hosts(plan, starting, options, {**asked, **hosts.typed, **shown})
     allocation = find(options, os.environ)
@@ -221,7 +223,7 @@ def _is_of_hosts(sources: tuple[str, ...], hosts: Given, *, fleet: bool) -> bool
     if fleet or sources:
         return fleet
     options = HostOptions(**hosts.fields)
-    return hosts_to_start(options) is not None or find(options, os.environ) is not None
+    return bool(hosts_to_start(options)) or find(options, os.environ) is not None
 
 
 def _refuse_on_hosts(
@@ -294,10 +296,9 @@ def _measured(
 
     As `run` plans: for logical CPU devices where there is no GPU.
     """
-    from gputopo.cli.run.asked import placed
     from gputopo.cli.run.autotune import plan_fastest
     from gputopo.cli.run.command import choose_and_claim
-    from gputopo.cli.run.implied import implied_update
+    from gputopo.cli.run.prepare import implied_update, placed
     from gputopo.launch.spec import target
     from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.planner.explained import require_prediction

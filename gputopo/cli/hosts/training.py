@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of, excuse, join, joining, meeting_of
-from gputopo.cli.hosts.planning import address_of_leader, resources_of, saved_network
+from gputopo.cli.hosts.meeting import (
+    address_of,
+    address_of_leader,
+    excuse,
+    join,
+    joining,
+    meeting_of,
+    resources_of,
+    saved_network,
+)
 from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
+
 
 # Folders and files are rank 0's business, and the others may see them under other names.
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
@@ -58,8 +67,7 @@ def _lead(
 ) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
-    from gputopo.cli.run.implied import as_strategy_reduces
-    from gputopo.cli.run.required import require_runnable
+    from gputopo.cli.run.prepare import as_strategy_reduces, require_runnable
     from gputopo.launch.hosts.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
@@ -145,7 +153,7 @@ def joint_target(
     from gputopo.launch.hosts.planning import plan_hosts
     from gputopo.launch.jobs.before import earlier_of_hosts
     from gputopo.launch.jobs.claims import choose_and_claim
-    from gputopo.launch.spec.strategy_names import cpu_devices_of
+    from gputopo.launch.spec.names import cpu_devices_of
     from gputopo.launch.spec.target import target_of
     from gputopo.launch.supervise.cgroup import usable_cpus
 
@@ -260,8 +268,7 @@ def _served(
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
-    from gputopo.launch.spec.env import worker_env
-    from gputopo.launch.spec.host_place import HostPlace, host_place
+    from gputopo.launch.spec.env import HostPlace, host_place, worker_env
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.probes.run_watch import RunWatch

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -9,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.hosts.meeting import address_of, excuse, join, meeting_of
-from gputopo.cli.hosts.planning import address_of_leader
+from gputopo.cli.hosts.meeting import address_of, address_of_leader, excuse, join, meeting_of
+from gputopo.cli.hosts.training import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.hosts.core import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.hosts.addresses import free_port, own_address
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
-from gputopo.launch.spec.device_names import host_names
-from gputopo.launch.spec.host_place import HostPlace, host_place
+from gputopo.launch.spec.env import HostPlace, host_place
+from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (
     Following,
@@ -31,7 +32,6 @@ from gputopo.launch.user_program.hosts import (
     require_all,
     unset,
 )
-from gputopo.launch.user_program.recording import signals_blocked
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.option import listed
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
+
 
 # Not "run": a program does not meet the hosts of a training by the core.
 _COMMAND = {"command": "run -- PROGRAM"}
@@ -85,7 +86,7 @@ def _lead(
     assert leader is not None, "rank 0 has a name"
     with contextlib.ExitStack() as held:
         meeting = meeting_of(allocation, hosts, common(asked))
-        with signals_blocked():  # in its threads: the main one passes them on
+        with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
             held.enter_context(meeting)
         joined = meeting.wait(hosts.join_timeout)
         network = address_of_leader(list(joined.values()))

@@ -1,4 +1,4 @@
-"""`gputopo sweep`: run each cell of a matrix in a process of its own, and go on where it was ended."""
+"""The options of `gputopo sweep` that decide about its cells, and about when they run."""
 
 import contextlib
 import os
@@ -9,24 +9,89 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from gputopo.cli.printing import note, show_report, to_stderr
-from gputopo.cli.sweep.options import CellOptions, PaceOptions
 from gputopo.launch.jobs.run import worker_command
-from gputopo.launch.spec.readers import read_folder
+from gputopo.launch.spec.readers import read_data_folder, read_folder
 from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
 
 if TYPE_CHECKING:
-    from gputopo.cli.sweep.cells import Planned
+    from gputopo.cli.run.sweep_cells import Planned
     from gputopo.launch.jobs.sweep import Pause
     from gputopo.sweeps.matrix import Matrix
     from gputopo.values.machine import Machine
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Sweep, SweepCell
+
+
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes the cells of a new sweep, or their order."""
+
+    THEME = "Cells"
+
+    compare_pairs: Annotated[
+        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
+    ] = False
+    data_dir: Annotated[
+        str | None,
+        Option(
+            "--data-dir",
+            "ImageNet's TFRecords for the cells of presets with real input",
+            value="DIR",
+            default="a small folder of drawn images, made for the sweep",
+            read=read_data_folder,
+        ),
+    ] = None
+    order: Annotated[
+        Literal["listed", "rounds", "random"] | None,
+        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", "Of a random order", min=0, default="by the clock; it is stated")
+    ] = None
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by name."""
+        fields = msgspec.structs.asdict(self).items()
+        return {name: value for name, value in fields if value is not None and value is not False}
+
+
+class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
+
+    THEME = "Pace"
+
+    time_budget: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            "Start no cell that would not end within so many seconds; a killed sweep goes on with the rest",
+            value="SECONDS",
+            above=0,
+            default="that of the matrix, or what is left of it",
+        ),
+    ] = None
+    cool_down: Annotated[
+        float | None,
+        Option("--cool-down", "Pause before each cell", value="SECONDS", min=0, default="that of the matrix"),
+    ] = None
+    cool_below: Annotated[
+        float | None,
+        Option(
+            "--cool-below",
+            "Wait before each cell until all GPUs are below this temperature",
+            value="CELSIUS",
+            above=0,
+            default="that of the matrix",
+        ),
+    ] = None
+
 
 LOAD_S = 1.0  # over which the load of the host is measured before a cell
 
@@ -71,8 +136,8 @@ def sweep(
     Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
     or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
+    from gputopo.cli.run.sweep_cells import begun, paced, resumed
     from gputopo.cli.source import planned_machine
-    from gputopo.cli.sweep.begin import begun, paced, resumed
     from gputopo.launch.locks import locked_folder
 
     if retry_failed and resume is None:
@@ -160,8 +225,7 @@ def _planned(
 
     Raises GputopoError: where the cells of a resumed sweep are no longer the same, too.
     """
-    from gputopo.cli.sweep.begin import with_cells
-    from gputopo.cli.sweep.cells import Cells, box_of
+    from gputopo.cli.run.sweep_cells import Cells, box_of, with_cells
     from gputopo.launch.jobs.claims import (
         MAX_ATTEMPTS,
         ClaimedError,
@@ -254,7 +318,7 @@ def _make_data(found: "Sweep", folder: Path) -> None:
 
     Raises HardwareError where one cannot be made.
     """
-    from gputopo.cli.sweep.cells import made_data
+    from gputopo.cli.run.sweep_cells import made_data
     from gputopo.launch.jobs.sweep import DATA
 
     for name in made_data(found):
