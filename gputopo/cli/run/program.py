@@ -27,7 +27,7 @@ from gputopo.launch.user_program.recording import ProgramRecord, recording
 from gputopo.launch.user_program.stall import StallWatch
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
-from gputopo.report.runs.news import news
+from gputopo.report.runs.state import news
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
@@ -183,7 +183,7 @@ def _finished(
     options: OutputOptions,
 ) -> int:
     """`failure`: of a run of several hosts, be it on another one."""
-    from gputopo.report.runs.program import program_lines
+    from gputopo.report.runs.report import program_lines
 
     record.finish(name, ending, failure)
     if failure is not None and failure.kind != "hung":  # that is shown as it is recorded

@@ -19,7 +19,7 @@ from gputopo.launch.user_program.recording import ProgramRecord, failure_of, rec
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
-from gputopo.report.runs.program import program_lines
+from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
 from gputopo.values.run.result import Result
