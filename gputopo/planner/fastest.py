@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.planner.reasons import farthest_class
-from gputopo.planner.request import SPREAD, Request, batches, speed_classes
+from gputopo.planner.request import Request, batches, speed_classes
 from gputopo.planner.selection import ALL, LISTED, Selection
 from gputopo.prediction.gradients import IN_ORDER, Block
 from gputopo.prediction.links.paths import paths_of
@@ -25,7 +25,7 @@ from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import Learned
+from gputopo.values.run.plan import SPREAD, Learned
 
 # Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")

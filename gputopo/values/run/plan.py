@@ -162,6 +162,8 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
 ASSUMED = "assumed"  # begins the source of a speed of one GPU that nothing is known of
+HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
+SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2
