@@ -16,8 +16,8 @@ from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pc
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import UNCOUNTED
-from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"

@@ -7,8 +7,8 @@ import msgspec
 from gputopo.probes.nvml.gpu import MissingFacts
 from gputopo.probes.pci import limit_above
 from gputopo.reference.expectations import generation_of
-from gputopo.values.fact_path import at_gpu, at_link, within
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
+from gputopo.values.subject import at_gpu, at_link, within
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
 

@@ -15,8 +15,8 @@ from gputopo.probes.nvml.words import (
     SRAM_COUNTS,
     VIOLATIONS,
 )
-from gputopo.values.fact_path import at_gpu, item, within
 from gputopo.values.machine import Gpu, GpuProcess, Link, NvLink
+from gputopo.values.subject import at_gpu, item, within
 
 T = TypeVar("T")
 
