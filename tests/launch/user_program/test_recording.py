@@ -15,8 +15,7 @@ from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps
 from gputopo.launch.user_program import recording as module
 from gputopo.launch.user_program.program import Ending
-from gputopo.launch.user_program.record import ProgramRecord, failure_of
-from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.recording import ProgramRecord, failure_of, recording
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
