@@ -1,19 +1,16 @@
+import pynvml
 import pytest
 
-from gputopo.values.machine import Gpu, Machine
+from gputopo.probes.nvml.words import ARCHITECTURES, BRANDS, MEMORY_LOCATIONS, SRAM_COUNTS, THRESHOLDS
+from gputopo.values.machine import Gpu
 from tests.kit.distinct import DISTINCT
-from tests.kit.machines import read_here
-from tests.kit.nvml import FakeNvml, installed
+from tests.kit.nvml import FakeNvml
 from tests.kit.scenarios import SCENARIOS, changed
+from tests.probes.nvml.test_gpu import read
 
 FIVE_PLACES = {
     place: (10 * place, 10 * place + 1, 10 * place + 2, 10 * place + 3) for place in (1, 2, 3, 4, 5)
 }
-
-
-def read(fake: FakeNvml) -> Machine:
-    with installed(fake):
-        return read_here()
 
 
 def first(**fields: object) -> Gpu:
@@ -80,3 +77,24 @@ def test_instances_that_may_not_be_seen_are_missing_with_the_reason() -> None:
     machine = read(fake)
     assert (machine.gpus[0].mig.mode, machine.gpus[0].mig.instances) == (True, None)
     assert machine.missing["gpus[0].mig.instances"] == "NO_PERMISSION"
+
+
+def test_the_words_are_those_of_pynvmls_constants() -> None:
+    thresholds = {
+        "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+        "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        "memory_max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+        "max_operating": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
+        "target": pynvml.NVML_TEMPERATURE_THRESHOLD_ACOUSTIC_CURR,
+    }
+    assert thresholds == THRESHOLDS
+    for name, code in MEMORY_LOCATIONS.items():
+        assert getattr(pynvml, f"NVML_MEMORY_LOCATION_{name.upper()}") == code
+    for code, words in ARCHITECTURES.items():
+        assert getattr(pynvml, f"NVML_DEVICE_ARCH_{words.split()[0].upper()}") == code
+    assert (BRANDS[pynvml.NVML_BRAND_GEFORCE], BRANDS[pynvml.NVML_BRAND_QUADRO_RTX]) == (
+        "GeForce",
+        "Quadro RTX",
+    )
+    fields = {field for field, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_}
+    assert set(SRAM_COUNTS.values()) == fields - {"version"}

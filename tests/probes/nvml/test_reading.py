@@ -17,7 +17,7 @@ FOUR = SCENARIOS["four"]
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
 
 
 def faulty(fault: Callable[[], None], call: str, gpu: int | None = None, after_calls: int = 0) -> FakeNvml:
