@@ -6,7 +6,8 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb
+from gputopo.copies.numbers import Pair
+from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.flows import Resource
