@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gputopo.probes.host import read_text
-from gputopo.values.fact_path import item, within
 from gputopo.values.machine import RETRIES, NicPort
+from gputopo.values.subject import item, within
 
 # linux/sockios.h, linux/ethtool.h: the request, and struct ethtool_link_settings without its bit masks.
 _SIOCETHTOOL = 0x8946

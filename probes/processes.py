@@ -4,7 +4,7 @@
   setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file runs first in the child, by its path
   (`python processes.py SIGNAL PARENT PROGRAM ARGS...`), and becomes the program. It imports no other module
   of gputopo, and starts in milliseconds. Signals that the launcher blocked are unblocked. It takes the CPUs
-  and the NUMA node that its environment names (`gputopo.launch.spec.host_place`), as far as it may: CPUs
+  and the NUMA node that its environment names (`gputopo.launch.spec.env`), as far as it may: CPUs
   that it was refused before, and a memory policy that was set before (numactl), stay.
 - `in_session`: such a program with its own session, which is killed and reaped at the end of a block.
 - `forked`: a fork that runs a function, prints nothing and holds no file of others.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan.options import parse_gpu_list
+from gputopo.cli.placement import parse_gpu_list
 from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
@@ -209,7 +209,7 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
 def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     """Measure between hosts; on rank 0 print the report. Return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
@@ -221,7 +221,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             "leave it out; without --network and options of hosts this host is measured",
         )
     named = HostOptions(**hosts.fields)
-    if (starting := hosts_to_start(named)) is not None:
+    if starting := hosts_to_start(named):
         typed = {**given.typed, **hosts.typed, "network": True}
         return start_hosts(bandwidth, starting, named, typed)
 
@@ -354,7 +354,7 @@ def print_bandwidth(
     matrices: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
-    from gputopo.report.bandwidth.view import bandwidth_document, report_of
+    from gputopo.report.bandwidth.parts import bandwidth_document, report_of
     from gputopo.topology.identities import without_identities
 
     bare = without_identities(machine)
@@ -392,7 +392,7 @@ def measure_links(
     Where no GPU could be measured, the reason is printed to stderr, and what was measured is returned.
     `on_pause` is called again and again meanwhile.
     """
-    from gputopo.cli.progress import ProgressLine
+    from gputopo.cli.printing import ProgressLine
     from gputopo.copies.jobs import Request
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError

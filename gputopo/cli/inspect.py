@@ -13,6 +13,7 @@ from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
+    from gputopo.report.document import Document
     from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown", "prometheus"]
@@ -111,10 +112,10 @@ def inspect(
 
 
 def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
-    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
+    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 
-    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))):
         typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
         options = HostOptions(**hosts.fields)
         return start_hosts(inspect, starting, options, typed, needs_all=False)
@@ -164,18 +165,22 @@ def _inspect_once(
 
 def _print(inspection: "Inspection", shape: str) -> None:
     if shape == "prometheus":
-        from gputopo.report.metrics.prometheus import exposition
+        from gputopo.report.prometheus import exposition
 
         emit(exposition(inspection))
         return
-    from gputopo.report.machine.inspection import inspection_document
 
-    show_report(inspection, lambda: inspection_document(inspection), shape)
+    def document() -> "Document":
+        from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
+
+        return inspection_document(inspection)
+
+    show_report(inspection, document, shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
-    from gputopo.report.machine.difference import difference_document
+    from gputopo.report.machine.inspection import difference_document
 
     found = difference(old, new)
     show_report(found, lambda: difference_document(found), shape)

@@ -131,7 +131,7 @@ def _shower(
     """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.terminal import Screen, can_redraw
+    from gputopo.cli.printing import Screen, can_redraw
     from gputopo.report.machine.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():

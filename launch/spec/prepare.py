@@ -6,12 +6,10 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.device_names import device_name, host_names, rank_of, rank_of_place
-from gputopo.launch.spec.model_names import data_of, model_for
-from gputopo.launch.spec.model_schedules import Recipe, model_recipe
+from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
+from gputopo.launch.spec.names import device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
-from gputopo.launch.spec.rules.checks import check
-from gputopo.launch.spec.rules.hosts import is_multi_worker
+from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices

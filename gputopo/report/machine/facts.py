@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from gputopo.report.layout import plain
-from gputopo.values.fact_path import EVERY, GROUPS, FactPath, above, at_gpu
 from gputopo.values.fields import fields_of, last_in_words, path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.subject import EVERY, GROUPS, FactPath, above, at_gpu
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
