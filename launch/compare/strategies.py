@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
-from gputopo.launch.models.model import Model
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.rules.trainer import require_strategy
@@ -18,14 +18,13 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.strategy_names import MULTI_WORKER, StrategyName
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, unequal_batches
-from gputopo.launch.train.marks.reading import Marks, clock, row_of
+from gputopo.launch.train.marks import Marks, clock, row_of
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, require
+from gputopo.launch.train.placement.reducer import self_test
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
-from gputopo.launch.train.precision import LossScale
-from gputopo.launch.train.reductions.reducer import self_test
 from gputopo.launch.train.step import GraphStep
-from gputopo.launch.train.towers import TowerInput, TowerMath
+from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any

@@ -176,8 +176,8 @@ def _built(name: str, environ: Mapping[str, str], command: Command) -> Workload:
 
 
 def _main(name: str, answer: Path) -> None:
-    from gputopo.launch.models.keras.building import build_keras
-    from gputopo.launch.models.keras.costs import costs_of
+    from gputopo.launch.models.keras_building import build_keras
+    from gputopo.launch.models.keras_costs import costs_of
 
     try:
         costs = _Costs(workload=costs_of(build_keras(model_names.read(name), None), name))

@@ -19,7 +19,7 @@ import tensorflow as tf
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import Fact, Source
 from gputopo.launch.train.loop import StepOutcome
-from gputopo.launch.train.marks.reading import host_call
+from gputopo.launch.train.marks import host_call
 from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, SLOW_WEIGHTS, Drill
 from gputopo.values.run.events import Step
 

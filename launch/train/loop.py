@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.marks.hosts import host_exchanges
 from gputopo.launch.train.placement import checking
 from gputopo.runs.speed.steadiness import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -263,6 +262,8 @@ class Loop:
         images = self._spec.joint_batch
         if outcome.examples is not None:
             images = int(outcome.examples.sum())
+        from gputopo.launch.train.marks import host_exchanges
+
         shares = None if outcome.hits is None or not images else outcome.hits.sum(axis=0) / images
         return Step(
             time_s=time.time(),

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
-    from gputopo.launch.train.inputs.reading.checks import Checks, register
+    from gputopo.launch.train.host_rpc import Checks, register
     from gputopo.launch.train.placement import devices
 
     _checks = register(Checks())

@@ -11,23 +11,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.model import Model
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.drills import Drills, drilled
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import ScaleReport, StepOutcome, unequal_batches
-from gputopo.launch.train.marks.exchange import exchange_marks
-from gputopo.launch.train.marks.hosts import HostClocks
-from gputopo.launch.train.marks.reading import Marks, clock, row_of
+from gputopo.launch.train.marks import HostClocks, Marks, clock, exchange_marks, row_of
 from gputopo.launch.train.placement import checking
-from gputopo.launch.train.placement.cut_variables import parts_of, slots_of
 from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
-from gputopo.launch.train.placement.interface import Placement
-from gputopo.launch.train.placement.variables import VariableSet, read_state, write_state
-from gputopo.launch.train.precision import LossScale
-from gputopo.launch.train.towers import TowerInput, TowerMath, TowerOutput, hits
+from gputopo.launch.train.placement.placements import Placement
+from gputopo.launch.train.placement.variables import VariableSet, parts_of, read_state, slots_of, write_state
+from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath, TowerOutput, hits
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gputopo.launch.locks import locked_outputs
-from gputopo.launch.models.kernels import require_kernels
-from gputopo.launch.models.model import Model, parameter_count
+from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Source, noticing
@@ -35,6 +34,7 @@ from gputopo.launch.train.loop import (
     VariableSets,
     never,
 )
+from gputopo.launch.train.placement.devices import require_kernels
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import largest_difference
 from gputopo.launch.train.step import TrainingStep
@@ -147,7 +147,7 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
     """
     require_kernels(spec)
     if spec.method is not None:
-        from gputopo.launch.compare.keras_methods.step import MethodStep  # loads Keras, which takes seconds
+        from gputopo.launch.compare.keras_step import MethodStep  # loads Keras, which takes seconds
 
         return MethodStep(model, spec)
     if spec.strategy is not None:

@@ -22,7 +22,7 @@ def _graph(name: str, towers: int, groups: Groups = ()) -> tuple[dict[tuple[int,
     import tensorflow as tf
 
     from gputopo.launch.jobs.reduction.spec import options_of
-    from gputopo.launch.train.reductions.methods import ALGORITHMS
+    from gputopo.launch.train.placement.methods import ALGORITHMS
 
     devices = [f"/GPU:{tower}" for tower in range(towers)]
     algorithm, options = options_of(parse(name), groups)

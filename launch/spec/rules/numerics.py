@@ -1,6 +1,6 @@
 """Numeric settings that go together, and with this machine's TensorFlow. Pure; checked before training.
 
-What depends on the CPU's or GPU's own kernels is tried by `gputopo.launch.models.kernels` in the worker.
+What depends on the kernels of the CPU or GPU is tried in the worker (`train.placement.devices`).
 """
 
 import math

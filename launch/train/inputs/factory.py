@@ -9,19 +9,15 @@ import psutil
 import tensorflow as tf
 
 from gputopo.launch.data import examples, folder
-from gputopo.launch.data.folder import DataFolder, DataName, Subset
-from gputopo.launch.data.same_files import Listing, listed, require_same
+from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
 from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
-from gputopo.launch.train.inputs.cifar10 import Cifar10, read
-from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
-from gputopo.launch.train.inputs.imagenet import ImageNet
+from gputopo.launch.train.host_rpc import ask
+from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
-from gputopo.launch.train.inputs.python_made import python_source
-from gputopo.launch.train.inputs.reading.bad_records import BadRecords
-from gputopo.launch.train.inputs.reading.checks import ask
-from gputopo.launch.train.inputs.source import Fact, Shape, Source
-from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
+from gputopo.launch.train.inputs.records import BadRecords
+from gputopo.launch.train.inputs.source import Fact, FedSource, Shape, Source, readiness, staged
+from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source, python_source
 from gputopo.launch.train.placement.devices import concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 

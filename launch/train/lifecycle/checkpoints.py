@@ -9,7 +9,7 @@ import msgspec
 import tensorflow as tf
 
 from gputopo import __version__
-from gputopo.launch.models.model import Model
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header

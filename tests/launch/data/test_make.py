@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from gputopo import cli
-from gputopo.launch.data import cifar_files, pictures
+from gputopo.launch.data import cifar_files
 from gputopo.launch.data import folder as data_folder
+from gputopo.launch.data import make as pictures
 from gputopo.launch.data.make import Request, make
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.report import units

@@ -37,10 +37,9 @@ def not_opened(root: Path) -> Any:
     """What the reader and the look at the sizes of pictures make of a file that was removed before them."""
     import tensorflow as tf
 
+    from gputopo.launch.train.host_rpc import Checks
     from gputopo.launch.train.inputs import factory
-    from gputopo.launch.train.inputs.reading.bad_records import BadRecords
-    from gputopo.launch.train.inputs.reading.checks import Checks
-    from gputopo.launch.train.inputs.reading.records import Care, careful
+    from gputopo.launch.train.inputs.records import BadRecords, Care, careful
 
     data = folders.damaged(root / "not_opened", "none")
     (data / CHANGED).unlink()

@@ -16,10 +16,9 @@ import psutil
 import tensorflow as tf
 
 from gputopo.launch.data.examples import wrong_fields, wrong_picture
-from gputopo.launch.data.folder import Subset
-from gputopo.launch.data.same_files import listed
+from gputopo.launch.data.folder import Subset, listed
 from gputopo.launch.data.tfrecords import Framing, walk, wrong_record
-from gputopo.launch.train.inputs.reading.bad_records import BadRecords, Found, Policy
+from gputopo.launch.train.inputs.records import BadRecords, Found, Policy
 from gputopo.launch.train.lifecycle.profile import HostProfile
 
 Tensor = Any

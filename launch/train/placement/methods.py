@@ -1,13 +1,27 @@
 """Wrappers of any reduction: repacking, joining of small gradients, transfer in float16."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.train.reductions.copies import cut_on, join_on
-from gputopo.launch.train.reductions.partitioning import UNIT, chunk_sizes, small_runs
-from gputopo.launch.train.reductions.reducer import Reducer
+from gputopo.launch.jobs.reduction.spec import options_of
+from gputopo.launch.spec.run_spec import Exchange
+from gputopo.launch.train.placement.algorithms import (
+    collective,
+    copy,
+    cut_on,
+    hierarchical,
+    join_on,
+    nccl_op,
+    one_device,
+    pscpu,
+    psgpu,
+    ring,
+    tf_hierarchical,
+)
+from gputopo.launch.train.placement.reducer import UNIT, Reducer, chunk_sizes, small_runs
+from gputopo.values.run.all_reduce import parse
 
 Tensor = Any
 
@@ -111,3 +125,33 @@ def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> li
 
 def _bytes(tensor: Tensor) -> int:
     return int(tensor.shape.num_elements() * tensor.dtype.size)
+
+
+ALGORITHMS: dict[str, Callable[..., Reducer]] = {
+    "copy": copy,
+    "ring": ring,
+    "hierarchical": hierarchical,
+    "pscpu": pscpu,
+    "psgpu": psgpu,
+    "collective": collective,
+    "nccl_op": nccl_op,
+    "tf_hierarchical": tf_hierarchical,
+    "one_device": one_device,
+}
+
+
+def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
+    """Return the reduction of a run, with the wrappers of its exchange.
+
+    From outside: float16, repacking, small gradients joined, the reduction itself. With one device nothing
+    is to be reduced and nothing travels.
+    """
+    if len(devices) == 1:
+        return lambda gradients: [list(values) for values in gradients]
+    algorithm, options = options_of(parse(name), exchange.groups)
+    reducer = ALGORITHMS[algorithm](devices, **options)
+    if exchange.small_bytes:
+        reducer = small_joined(reducer, devices, exchange.small_bytes, exchange.small_group)
+    if exchange.repacking:
+        reducer = repacked(reducer, devices, exchange.repacking)
+    return narrowed(reducer, devices) if exchange.transfer == "fp16" else reducer

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.models.keras.checks import (
+from gputopo.launch.models.keras_checks import (
     POLICIES,
     Traced,
     computes_in,
@@ -21,18 +21,18 @@ from gputopo.launch.models.keras.checks import (
     layers_of,
     metrics_of,
     named,
+    only,
     other_types,
     require_any_batch,
     require_listed,
     require_trainable,
+    shapes_of,
     traced_of,
 )
-from gputopo.launch.models.keras.foreign import Foreign
-from gputopo.launch.models.keras.outputs import Ending, ending_of, head_of, left_out
-from gputopo.launch.models.keras.shapes import only, shapes_of
-from gputopo.launch.models.keras.sources import application, own_model
+from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
+from gputopo.launch.models.keras_sources import Foreign, application, own_model
 from gputopo.launch.models.layers import DataFormat, Rows
-from gputopo.launch.models.model import Forward, VariableSpec
+from gputopo.launch.models.models import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST

@@ -1,22 +1,64 @@
-"""Time marks of the exchange of gradients between hosts, found in the graph that exchanges them.
+"""Time marks of a step: read inside its graph, of the exchange between hosts, and of several clocks."""
 
-Two kinds of transfers of any reduction tell about the path between two hosts: of what a host made of its own
-gradients alone, and of the sums that it was the first to have. When they have come is read on the clock of
-the host that reads them. Others, as most of a ring, wait for a third host, and are left out.
-"""
-
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import device_name, rank_of
-from gputopo.launch.train.marks.reading import Marks, clock, row_of
+from gputopo.launch.spec.device_names import device_name, host_of, rank_of
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import Device, HostExchange
 
 Tensor = Any
+_SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+
+
+class Marks:
+    """Makes the marks of one graph.
+
+    `probes` have to be part of the graph's outcome, so that no optimizer drops their copies to the host.
+    """
+
+    def __init__(self) -> None:
+        self.probes: list[Tensor] = []
+
+    def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
+        """Return a number [1] on the device's host that left the device after all the tensors were done.
+
+        A slice of the last tensor, taken on the device after the others were queued, and copied back.
+        """
+        with tf.control_dependencies(list(tensors)):
+            with tf.device(device):
+                first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
+            with tf.device(host_of(device)), tf.name_scope(_SCOPE):
+                probe = tf.cast(tf.negative(first), tf.float32)
+        self.probes.append(probe)
+        return probe
+
+
+def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
+    """Read a host's clock (seconds since the epoch, float64) after the given tensors are there."""
+    with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
+        return tf.timestamp()
+
+
+def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
+    """Call a Python function on the host in each step, with these tensors as numpy values.
+
+    It returns a number: the shape, which TensorFlow cannot know, is ().
+    """
+    with tf.device(HOST), tf.name_scope(_SCOPE):
+        return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
+
+
+def row_of(marks: Sequence[Tensor], host: str = HOST) -> Tensor:
+    """Put a tower's marks side by side on a host."""
+    with tf.device(host), tf.name_scope(_SCOPE):
+        return tf.stack(list(marks))
+
+
 Operation = Any
 Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
 """By source and destination rank: the tensors that travel, each with the device that reads it."""
@@ -136,3 +178,68 @@ def _come(marks: Marks, tensors: Sequence[tuple[Tensor, str]], host: str) -> Ten
 def _never(host: str) -> Tensor:
     with tf.device(host):
         return tf.constant(np.nan, tf.float64)
+
+
+Array = np.ndarray[Any, Any]
+
+
+class HostClocks:
+    """Brings the marks of several hosts, each of its own clock, to rank 0's.
+
+    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
+    later counts as the difference of the clocks, so that what the network takes at least is not seen.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._ranks = np.array([device.rank for device in devices])
+        self._least = dict.fromkeys({*self._ranks.tolist()} - {0}, math.inf)
+
+    def since(self, begin: Any, marks: Any) -> Any:
+        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
+        since = marks - begin
+        for rank, least in self._least.items():
+            own = self._ranks == rank
+            self._least[rank] = min(least, float(since[own].min()))
+            since[own] -= self._least[rank]
+        return since
+
+    def of_hosts(self, begin: Any, rows: Any) -> Any:
+        """Return readings [hosts, ...], a row of each host's clock, in seconds since the begin of their step.
+
+        After `since` of the same step.
+        """
+        since = rows - begin
+        for place, rank in enumerate(dict.fromkeys(self._ranks.tolist())):
+            since[place] -= self._least.get(rank, 0.0)
+        return since
+
+
+def host_exchanges(ranks: Sequence[int], done: Array, exchange: Array) -> tuple[HostExchange, ...]:
+    """Return what each host sent and received, by rank.
+
+    `ranks` [towers]; `done` [towers], when each tower's gradients were done; `exchange`
+    [hosts, 2 hosts + 2] as of `exchange`; all in seconds of one clock.
+    """
+    hosts = list(dict.fromkeys(ranks))
+    size = len(hosts)
+    sent = np.array([max(at for at, rank in zip(done, ranks, strict=True) if rank == host) for host in hosts])
+    gradients, sums = exchange[:, :size], exchange[:, size : 2 * size]
+    made, there = exchange[:, 2 * size], exchange[:, 2 * size + 1]
+    # [destination, source]: both ways of a pair's transfers that nothing else hides.
+    late = np.nansum([np.maximum(gradients - sent, 0.0), np.maximum(sums - made, 0.0)], axis=0)
+    late[np.isnan(gradients) & np.isnan(sums)] = np.nan
+    until = np.maximum(there - done.max(), 0.0)
+    return tuple(
+        HostExchange(
+            rank=rank,
+            sends_s=_least(late[:, place]),
+            receives_s=_least(late[place]),
+            sums_s=_least(until[place : place + 1]),
+        )
+        for place, rank in enumerate(hosts)
+    )
+
+
+def _least(values: Array) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.min()) if known.size else None

@@ -11,10 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.keras.building import KerasModel
-from gputopo.launch.models.keras.checks import traced_of
-from gputopo.launch.models.keras.foreign import Foreign
-from gputopo.launch.models.keras.shapes import shapes_of
+from gputopo.launch.models.keras_building import KerasModel
+from gputopo.launch.models.keras_checks import shapes_of, traced_of
+from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.spec.model_names import KERAS_CPU_BATCH, KERAS_GPU_BATCH, KERAS_LEARNING_RATE
 from gputopo.workload.sketch import Block
 from gputopo.workload.workloads import BlockCost, Workload
