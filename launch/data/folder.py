@@ -257,10 +257,10 @@ class Listing(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def listed(path: Path, name: str, subset: Subset) -> Listing:
+def listed(path: Path | str, name: str, subset: Subset) -> Listing:
     """List a subset of the data set in a folder of this host."""
     try:
-        files = find(path, name).of(subset)
+        files = find(Path(path), name).of(subset)
         return Listing({file.name: file.stat().st_size for file in files})
     except InputError as error:
         return Listing({}, error.what)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from gputopo.launch.data import examples, folder
 from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
 from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
-from gputopo.launch.train.host_rpc import ask
+from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
@@ -191,8 +191,7 @@ def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Shar
     """Raise InputError if another host of the run has not the files that it will read."""
     there: dict[str, Listing] = {}
     for share in others:
-        with tf.device(share.device):
-            answer = ask(None, "files", str(found.folder), found.name, subset, dtype=tf.string).numpy()
+        answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
         there[share.host or ""] = msgspec.json.decode(answer, type=Listing)
     if others:
         require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
@@ -203,8 +202,7 @@ def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Seq
     for share in shares:
         free = None
         if share.host is not None:
-            with tf.device(share.device):
-                free = int(ask(None, "free_bytes", dtype=tf.int64).numpy())
+            free = int(ask_host(share.device, "free_bytes", dtype=tf.int64))
         require_cache_memory(paths, form, free=free, host=share.host)
 
 

@@ -15,8 +15,8 @@ from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.host_rpc import Checks, ask, digest
-from gputopo.launch.train.inputs.records import BadRecords, Care
+from gputopo.launch.train.host_rpc import ask_host
+from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, digest
 from gputopo.launch.train.inputs.source import Batch, rows_of
 from gputopo.values.errors import InputError
 
@@ -169,7 +169,7 @@ class PipelineMaker:
         self._others = [share for share in shares if share.host is not None]
         self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
-        self._checks = Checks()
+        self._readings = Readings()
         self._compared: set[Path] = set()  # files with bad records, which are the same on all hosts
         self._next = 0
         # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
@@ -280,9 +280,7 @@ class PipelineMaker:
         """
         own = digest(str(path).encode())
         for share in self._others:
-            with tf.device(share.device):
-                there = ask(None, "digest", str(path), dtype=tf.string).numpy()
-            if there != own:
+            if ask_host(share.device, "digest", str(path), dtype=tf.string) != own:
                 raise InputError(
                     f"{path} has a bad record, and is not the same file on host {share.host} as on rank 0",
                     "copy it from the host where it is sound",
@@ -317,7 +315,7 @@ class PipelineMaker:
         return readers
 
     def _care(self, share: Share) -> Care:
-        care = Care(time.monotonic_ns(), self._checks if share.host is None else None)
+        care = Care(time.monotonic_ns(), self._readings if share.host is None else None)
         care.begin(self._pipeline.bad)
         return care
 

@@ -1,20 +1,36 @@
-"""Records that cannot be used: the first one stops the run, or all are left out and counted."""
+"""TFRecords in a fixed order: fast, or with each record that cannot be used named.
 
+`fast` is TensorFlow's reader, which stops at the first damage with an error that names no file. `careful`
+reads the same records in the same order, each with its file and number; where the reading of a file ends
+early, the host that reads walks the file's framing (`Reading`), notes what is wrong where (`BadRecords`), and
+continues if possible. The first bad record stops the run, or all are left out and counted.
+"""
+
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.data.examples import wrong_fields, wrong_picture
 from gputopo.launch.data.folder import bad_record
-from gputopo.launch.train.host_rpc import END, Checks, Report, ask
+from gputopo.launch.data.tfrecords import Framing, walk, wrong_record
+from gputopo.launch.train.host_rpc import Answer, ask
 from gputopo.values.errors import InputError
 
+Dataset = Any
+Tensor = Any
 Policy = Literal["stop", "skip"]
+_Version = tuple[int, int, int, int]  # differs after a file was changed or replaced
+END = -1  # in place of a record's number
+FILES_AT_ONCE = 10  # files that are read in parallel, as in tf_cnn_benchmarks
+_READ_BYTES = 1 << 20  # size of one read
+_TRIES = 1024  # reads of a record between two checks whether the file can be opened
 _NAMED = 3  # in the notice
 # Bad records come again in each pass. After so many passes without one whole batch hardly anything is good.
 _MAX_PASSES = 50
@@ -118,34 +134,128 @@ def _named(found: Found) -> str:
     return f"{Path(found.file).name} record {found.record}{where} ({found.why})"
 
 
-Dataset = Any
-Tensor = Any
-# As tf_cnn_benchmarks: files that are read in parallel.
-FILES_AT_ONCE = 10
-_READ_BYTES = 1 << 20  # size of one read
-_TRIES = 1024  # reads of a record between two checks whether the file can be opened
+class Report(msgspec.Struct, frozen=True):
+    """Bad records that a host found since its last report, and the error that ended its reading."""
+
+    found: tuple[Found, ...]
+    error: tuple[str, str] | None
+
+
+class Reading:
+    """Where to continue each file. For one file never called from two threads at once."""
+
+    def __init__(self, bad: BadRecords) -> None:
+        self._bad = bad
+        self._starts: dict[Path, int] = {}
+        self._framings: dict[Path, tuple[_Version, Framing]] = {}
+
+    def can_be_opened(self, name: bytes) -> np.bool_:
+        """Whether a file can be opened now. If not, `reached` is called next, which notes why."""
+        try:
+            _path(name).open("rb").close()
+        except OSError:
+            return np.bool_(False)
+        return np.bool_(True)
+
+    def next_start(self, name: bytes) -> np.int64:
+        """Return the record to continue at, or END: then the file's next reading begins at 0 again."""
+        path = _path(name)
+        start = self._starts.setdefault(path, 0)
+        if start == END:
+            del self._starts[path]
+        return np.int64(start)
+
+    def reached(self, name: bytes, number: np.int64) -> np.bool_:
+        """Note that the reading of a file ended before record `number`; return False.
+
+        Raises InputError if the file does not end there and a bad record stops the run.
+        """
+        path, at = _path(name), int(number)
+        framing = self._framing(path)
+        if at < framing.records:
+            self._starts[path] = at + 1
+            self._bad.note(path, at, _why(path, at))
+        else:
+            self._starts[path] = END
+            if framing.damage is not None:
+                self._bad.note(path, framing.records, framing.damage)
+        return np.bool_(False)
+
+    def wrong_label(
+        self, name: bytes, number: np.int64, record: bytes, low: np.int64, high: np.int64
+    ) -> np.bool_:
+        """Note what is wrong with a record; return False. `low`, `high`: as stored. Raises as above."""
+        stored = wrong_fields(record)
+        why = stored if isinstance(stored, str) else f"its label {stored} is none of {low} to {high}"
+        self._bad.note(_path(name), int(number), why)
+        return np.bool_(False)
+
+    def wrong_picture(self, name: bytes, number: np.int64, record: bytes) -> np.bool_:
+        """Note a record with a label whose picture cannot be made; return False. Raises as above."""
+        self._bad.note(_path(name), int(number), wrong_picture(record), in_order=True)
+        return np.bool_(False)
+
+    def report(self) -> bytes:
+        """Return the Report after a batch."""
+        self._bad.batch_made()
+        error = self._bad.error
+        known = None if error is None else (error.what, error.hint)
+        return msgspec.json.encode(Report(self._bad.news(), known))
+
+    def _framing(self, path: Path) -> Framing:
+        """Walk a file once, and again after it has changed."""
+        try:
+            version = _version(path)
+            if path not in self._framings or self._framings[path][0] != version:
+                self._framings[path] = version, walk(path)
+        except OSError as error:
+            return Framing(0, f"the file cannot be read: {error.strerror}")
+        return self._framings[path][1]
+
+
+class Readings:
+    """What ops of a careful reading ask in the process that reads: of its newest reading."""
+
+    def __init__(self) -> None:
+        self._newest = -1, Reading(BadRecords("skip"))
+
+    def begin(self, number: int, bad: BadRecords) -> None:
+        """Begin a reading. Ops of the one before, which is dropped, get answers that end it."""
+        self._newest = number, Reading(bad)
+
+    def answer(self, question: bytes, number: np.int64, *about: Any) -> Answer:
+        """Answer an op of the reading with this number; raises what a question about a reading raises."""
+        if question == b"begin":
+            self.begin(int(number), BadRecords(cast(Policy, about[0].decode())))
+            return np.bool_(True)
+        newest, reading = self._newest
+        if number != newest:
+            return np.int64(END) if question == b"next_start" else np.bool_(False)
+        answer: Answer = getattr(reading, question.decode())(*about)
+        return answer
 
 
 @dataclass(frozen=True)
 class Care:
-    """A careful reading, by its number, and the checks of the process that reads; None: of another host's."""
+    """A careful reading, by its number, and this process's readings; None: another host reads."""
 
     number: int
-    checks: Checks | None
+    readings: Readings | None
 
     def begin(self, bad: BadRecords) -> None:
-        """Let the checks begin this reading; those of another host note bad records of their own."""
-        if self.checks is not None:
-            self.checks.begin(self.number, bad)
+        """Let the process that reads begin; that of another host notes bad records of its own."""
+        if self.readings is not None:
+            self.readings.begin(self.number, bad)
         else:
             self.ask("begin", bad.policy).numpy()
 
     def ask(self, question: str, *given: Any, dtype: Any = tf.bool) -> Tensor:
-        """Ask the checks about this reading, by an op on the device in scope."""
-        return ask(self.checks, question, np.int64(self.number), *given, dtype=dtype)
+        """Ask about this reading, by an op on the device in scope."""
+        answering = None if self.readings is None else self.readings.answer
+        return ask(answering, question, np.int64(self.number), *given, dtype=dtype)
 
     def report(self) -> Report:
-        """Return what the checks found since their last report."""
+        """Return what was found since the last report."""
         answer: bytes = self.ask("report", dtype=tf.string).numpy()
         return msgspec.json.decode(answer, type=Report)
 
@@ -200,3 +310,28 @@ def careful(paths: Sequence[Path], order: Dataset, care: Care) -> Dataset:
 def _in_parallel(order: Dataset, of: Any, files: int) -> Dataset:
     at_once = min(files, FILES_AT_ONCE)
     return order.interleave(of, cycle_length=at_once, num_parallel_calls=at_once, deterministic=True)
+
+
+def digest(name: bytes) -> bytes:
+    """Return a digest of a file of this host; nothing for one that cannot be read."""
+    try:
+        with _path(name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return b""
+
+
+def _path(name: bytes) -> Path:
+    return Path(name.decode())
+
+
+def _version(path: Path) -> _Version:
+    now = path.stat()
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def _why(path: Path, record: int) -> str:
+    try:
+        return wrong_record(path, record)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"

@@ -1,6 +1,8 @@
 """Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
 
 import re
+import shutil
+import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -9,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.host_rpc import ask
-from gputopo.launch.train.lifecycle import profile
+from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.loop import StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.runs.verdict.devices import short_name_of
@@ -37,6 +39,7 @@ MAX_OPS = 10  # kinds of ops reported per device
 _LONGEST_NAME = 80  # C++ names of kernels can be thousands of characters
 
 PICOSECOND = 1e-12
+_HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,55 @@ def _seconds(intervals: Iterable[tuple[int, int]]) -> float:
 Emit = Callable[[Event], None]
 
 
+def start_profile(folder: Path) -> None:
+    """Begin a profile. Raises AttributeError, ImportError, OpError where this TensorFlow has no profiler."""
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=_HOST_LEVEL, python_tracer_level=0)
+    tf.profiler.experimental.start(str(folder), options)
+
+
+def stop_profile() -> None:
+    """End it, and write it into the folder. Raises ImportError, OSError, OpError."""
+    tf.profiler.experimental.stop()
+
+
+def profile_files(folder: Path) -> list[Path]:
+    """Return the files of profiles in a folder, as TensorBoard looks for them."""
+    return sorted(folder.rglob("*.xplane.pb"))
+
+
+class HostProfile:
+    """The profile of a host that serves its devices to rank 0."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def begin(self) -> np.bool_:
+        """Begin a profile. Raises what `start` raises."""
+        self._folder = Path(tempfile.mkdtemp(prefix="gputopo-trace-"))
+        try:
+            start_profile(self._folder)
+        except BaseException:
+            self._remove()
+            raise
+        return np.bool_(True)
+
+    def end(self) -> bytes:
+        """End the profile and return it, an XSpace. Raises what `stop` raises, ValueError without a begin."""
+        if self._folder is None:
+            raise ValueError("no profile has begun")
+        try:
+            stop_profile()
+            (file,) = profile_files(self._folder)
+            return file.read_bytes()
+        finally:
+            self._remove()
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+
+
 class Tracer:
     """Profiles the steps that the spec names, each sequence of them as one profile in a separate folder.
 
@@ -242,7 +294,7 @@ class Tracer:
             return
         folder = self._folder / f"step-{number}"
         try:
-            profile.start(folder)
+            start_profile(folder)
         except (AttributeError, ImportError, tf.errors.OpError) as error:
             self._broken = True
             self._notice(f"No trace: this TensorFlow has no working profiler ({_first_line(error)}).")
@@ -271,7 +323,7 @@ class Tracer:
         self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
         steps, self._steps, self._running = self._steps, [], None
         try:
-            profile.stop()
+            stop_profile()
             profiles = self._profiles(folder)
         except (ImportError, OSError, tf.errors.OpError) as error:
             self._notice(
@@ -293,7 +345,7 @@ class Tracer:
 
     def _profiles(self, folder: Path) -> dict[int, list[Path]]:
         """Return the files of each host by its rank, those of others after they have come. Raises OSError."""
-        found = {0: profile.files(folder)}
+        found = {0: profile_files(folder)}
         beside = found[0][0].parent if found[0] else folder
         for rank in [one for one in self._others if one not in self._lacks]:
             content = self._asked(rank, "traced", tf.string)
@@ -307,8 +359,7 @@ class Tracer:
     def _asked(self, rank: int, question: str, dtype: Any) -> Any:
         """Return the answer of another host, None where it has none: then why is noted."""
         try:
-            with tf.device(device_name("CPU", 0, rank)):
-                return ask(None, question, dtype=dtype).numpy()
+            return ask_host(device_name("CPU", 0, rank), question, dtype=dtype)
         except tf.errors.OpError as error:
             self._lacks[rank] = _first_line(error).rstrip(".")
             return None

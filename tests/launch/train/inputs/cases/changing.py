@@ -37,15 +37,14 @@ def not_opened(root: Path) -> Any:
     """What the reader and the look at the sizes of pictures make of a file that was removed before them."""
     import tensorflow as tf
 
-    from gputopo.launch.train.host_rpc import Checks
     from gputopo.launch.train.inputs import factory
-    from gputopo.launch.train.inputs.records import BadRecords, Care, careful
+    from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, careful
 
     data = folders.damaged(root / "not_opened", "none")
     (data / CHANGED).unlink()
     paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
     bad = BadRecords("skip")
-    care = Care(1, Checks())
+    care = Care(1, Readings())
     care.begin(bad)
     records = careful(paths, tf.data.Dataset.range(3), care)
     return {
