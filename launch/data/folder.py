@@ -10,8 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
-from gputopo.launch.data.example_fields import wrong_label
-from gputopo.launch.data.tfrecords import WRONG_CHECKSUM, first_record, walk
+from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError, UsageError
 from gputopo.workload import workloads
 
@@ -112,28 +111,16 @@ def require_made_for(data: DataFolder, model: str) -> None:
 def require_sound(data: DataFolder, subset: Subset) -> None:
     """Raise InputError for the first bad record that shows without TensorFlow, as reading it would.
 
-    Lengths, labels of CIFAR-10's binary version, and checksum and label of the first record of TFRecords.
+    That is by lengths, and by labels of CIFAR-10's binary version.
     """
     damaged = check(data, subset)
-    first = data.of(subset)[0]
     try:
-        if not damaged and data.form == "tfrecord":
-            why = _wrong_first(first)
-            damaged = [] if why is None else [(first, 0, why)]
-        elif not damaged and data.form == "binary":
+        if not damaged and data.form == "binary":
             damaged = list(islice(_bad_labels(data.of(subset)), 1))
     except OSError as error:
         raise _unreadable(data.folder, error) from error
     for path, record, why in damaged:
         raise bad_record(path, record, why)
-
-
-def _wrong_first(path: Path) -> str | None:
-    found = first_record(path)
-    if found is None:
-        return None
-    record, is_sound = found
-    return wrong_label(record) if is_sound else WRONG_CHECKSUM
 
 
 def bad_record(path: Path, record: int, why: str) -> InputError:

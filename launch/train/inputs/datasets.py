@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.data.example_fields import LABELS
-from gputopo.launch.data.examples import parsed
+from gputopo.launch.data.examples import LABELS, parsed
 from gputopo.launch.data.tfrecords import walk
-from gputopo.launch.train.inputs import records as reading
+from gputopo.launch.train.inputs import records as read_records
 from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import (
     ORDER,
@@ -181,7 +180,7 @@ class ImageNet:
         return bool((labels >= low).all() and (labels <= high).all())
 
     def _fast(self, files: Dataset, first: int, share: Share) -> Dataset:
-        records = reading.fast(self.paths, files)
+        records = read_records.fast(self.paths, files)
         if self.cache == "decoded":
             cached = records.map(_decoded, num_parallel_calls=share.threads).cache()
             return self._placed(cached, first, share).map(
@@ -197,7 +196,9 @@ class ImageNet:
         so that starting at an image is exact, and all hosts have one order. A picture that cannot be decoded
         has a place: the next of the share is taken for it.
         """
-        records = reading.careful(self.paths, files, care).flat_map(functools.partial(self._labelled, care))
+        records = read_records.careful(self.paths, files, care).flat_map(
+            functools.partial(self._labelled, care)
+        )
         records = records if self.cache is None else records.cache()
         return self._placed(records, first, share).interleave(
             lambda place, numbered: self._tried(care, place, *numbered),
