@@ -1,6 +1,5 @@
 """The serial Keras model of a run: a Keras model as it is, or a network of gputopo as a Keras layer."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -20,7 +19,7 @@ from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.rules.numerics import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import ScaleReport, StepOutcome
+from gputopo.launch.train.loop import StepOutcome, Stepper
 from gputopo.launch.train.marks import Marks, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
@@ -202,7 +201,7 @@ def prepared(spec: Optimization, gradients: Sequence[Tensor], weights: Sequence[
     return found
 
 
-class MethodStep:
+class MethodStep(Stepper):
     """Takes the steps of `--method`: the whole batch is on the host, and every tower gets its rows of it.
 
     A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
@@ -213,7 +212,7 @@ class MethodStep:
     def __init__(self, model: Model, spec: RunSpec) -> None:
         method = require_method(spec)
         self._model = model
-        self._spec = spec
+        self.spec = spec
         self._server = spec.ps_device or HOST
         self._devices = [device.device for device in spec.devices]
         require(self._server)
@@ -230,45 +229,23 @@ class MethodStep:
         )
         self.source = source_of(model, self._joint)
         self._update = KerasUpdate(self._serial, spec, self._server)
+        self.slots, self.own_slots = [self._update.slots], self._update.own_slots
+        self.scale = self._update.scale
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
-        self._graph = tf.compat.v1.wrap_function(self._build, signature)
+        self.graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), RECIPES[method].says)
         seedless = [one for one in self._serial.non_trainable_variables if not is_seed(one)]
         self.placement = VariableSet(
             ([one.value for one in self._serial.trainable_variables],), ([one.value for one in seedless],)
         )
 
-    @property
-    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
-        """The optimizer's slots: one place."""
-        return [self._update.slots]
-
-    @property
-    def own_slots(self) -> int:
-        """Number of slots of each variable itself."""
-        return self._update.own_slots
-
-    @property
-    def scale_variables(self) -> Sequence[Sequence[Any]]:
-        """The state of an automatic loss scale, which a checkpoint holds as well."""
-        return self._update.scale.variables
-
-    def scale_report(self) -> ScaleReport | None:
-        """Return the current loss scale, after a step; None where nothing is scaled."""
-        return self._update.scale.report()
-
     def __call__(self, number: int) -> StepOutcome:
         """Take one step; there is one loss."""
         fed = self.source.feed(number)
         step = tf.constant(number, tf.int64)
-        loss, begin, marks, _, gradients, state = self._graph(step, *fed)
+        loss, begin, marks, _, gradients, state = self.graph(step, *fed)
         self._update(gradients, state, step)
         return StepOutcome(np.array([loss.numpy()]), marks.numpy() - begin.numpy())
-
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of both passes as built: name, op, device, attr."""
-        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
-        return nodes
 
     def update_nodes(self) -> Sequence[Any]:
         """Return the nodes of the optimizer's function as built."""
@@ -279,16 +256,12 @@ class MethodStep:
         sets = (self.placement.places[0], self.placement.states[0])
         return checking.check_variables([(one, [self._server] * len(one)) for one in sets])
 
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Both passes of each tower are on its device."""
-        return checking.check_ops(counts, self._spec)
-
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Any, ...]:
         begin = clock([])
         marks = Marks()
         towers = towers_of(self._parallel)
         for tower in towers:
-            tower.marks = TowerMarks(marks, begin, gates=self._spec.backend == "cpu")
+            tower.marks = TowerMarks(marks, begin, gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
@@ -322,7 +295,7 @@ class MethodStep:
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
-        drawn = seeds(Rows(0, self._joint.joint_batch, Stream(self._spec.seed, _DROPOUT, number)))
+        drawn = seeds(Rows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
         return [
             next(drawn) if is_seed(one) else tf.identity(one.value)
             for one in self._parallel.non_trainable_variables
@@ -336,7 +309,7 @@ class MethodStep:
         with tf.device(HOST):
             images, labels = self.source.read(0, fed)
             if isinstance(self._model, KerasModel):
-                images = self._model.own_layout(images, self._spec.data_format)
+                images = self._model.own_layout(images, self.spec.data_format)
             return images, labels
 
 
@@ -356,7 +329,6 @@ def require_method(spec: RunSpec) -> Method:
         (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
         (spec.task != "train", f"the task {spec.task}", "use it without --method"),
         (bool(spec.drills), "--drill", "use it without --method"),
-        (spec.lifecycle.training_accuracy, "--training-accuracy", "use it without --method"),
     )
     for wrong, what, hint in refused:
         if wrong:

@@ -1,4 +1,9 @@
-"""Time marks of a step: read inside its graph, of the exchange between hosts, and of several clocks."""
+"""Time marks inside a step's graph: readings of a host's clock that depend on what was done on a device.
+
+A mark depends on a scalar copied back from a tower's device. So synchronous training still shows which device
+is slow, and nothing more than the step's own result is waited for. A tower's marks are read on its own host:
+the network is in none of them, and they are of that host's clock, which `HostMarks` brings to rank 0's.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +14,15 @@ import tensorflow as tf
 
 from gputopo.launch.spec.device_names import device_name, host_of, rank_of
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.placements import Placement
 from gputopo.values.run.events import Device, HostExchange
 
 Tensor = Any
+Operation = Any
+Array = np.ndarray[Any, Any]
 _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
+"""By source and destination rank: the tensors that travel, each with the device that reads it."""
 
 
 class Marks:
@@ -38,6 +48,79 @@ class Marks:
         return probe
 
 
+class TowerClock:
+    """The marks of one tower in a step: it starts, its weights are there, its work is done.
+
+    It starts after `start`. `gates`: its work waits for the mark that its weights are there: CPU devices have
+    few threads, and without this a mark could come after the work that it precedes.
+    """
+
+    def __init__(self, marks: Marks, device: str, start: Sequence[Tensor], *, gates: bool) -> None:
+        self._marks = marks
+        self._gates = gates
+        self.device = device
+        self.host = host_of(device)
+        self.started = clock(start, self.host)
+        self.ready: Tensor = None
+        self.ended: Tensor = None
+
+    def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Mark that the weights are there; return what the tower's work waits for."""
+        self.ready = clock([self._marks.arrived(weights, self.device)], self.host)
+        return [self.ready] if self._gates else []
+
+    def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Mark that the tower's work is done; return what it made."""
+        self.ended = clock([self._marks.arrived(made, self.device)], self.host)
+        return made
+
+    @property
+    def row(self) -> Tensor:
+        """The marks [3] side by side on the tower's host, in seconds of its clock."""
+        with tf.device(self.host), tf.name_scope(_SCOPE):
+            return tf.stack([self.started, self.ready, self.ended])
+
+
+class HostMarks:
+    """The marks of several hosts, each of its own clock, and of their exchange of gradients.
+
+    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
+    later counts as the difference of the clocks, so that what the network takes at least is not seen.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = devices
+        self._ranks = np.array([device.rank for device in devices])
+        self._hosts = list(dict.fromkeys(self._ranks.tolist()))
+        self._least = dict.fromkeys({*self._hosts} - {0}, math.inf)
+
+    def exchange(
+        self,
+        marks: Marks,
+        placement: Placement,
+        gradients: Sequence[Sequence[Tensor]],
+        totals: Sequence[Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """Return the marks of an exchange, as `exchange_marks`; none where hosts exchange nothing at once."""
+        if len(self._hosts) < 2 or placement.waits != "all" or placement.buffers:
+            return []
+        return [exchange_marks(marks, self._devices, gradients, totals)]
+
+    def since(self, begin: Array, marks: Array) -> Array:
+        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
+        since: Array = marks - begin
+        for rank, least in self._least.items():
+            own = self._ranks == rank
+            self._least[rank] = min(least, float(since[own].min()))
+            since[own] -= self._least[rank]
+        return since
+
+    def exchanges(self, begin: Array, since: Array, rows: Array) -> tuple[HostExchange, ...]:
+        """Return what each host sent and received. `since`: of the same step; `rows`: of `exchange_marks`."""
+        apart = np.array([self._least.get(rank, 0.0) for rank in self._hosts])
+        return host_exchanges(self._ranks.tolist(), since[:, 2], rows - begin - apart[:, None])
+
+
 def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
     """Read a host's clock (seconds since the epoch, float64) after the given tensors are there."""
     with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
@@ -51,17 +134,6 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
     """
     with tf.device(HOST), tf.name_scope(_SCOPE):
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
-
-
-def row_of(marks: Sequence[Tensor], host: str = HOST) -> Tensor:
-    """Put a tower's marks side by side on a host."""
-    with tf.device(host), tf.name_scope(_SCOPE):
-        return tf.stack(list(marks))
-
-
-Operation = Any
-Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
-"""By source and destination rank: the tensors that travel, each with the device that reads it."""
 
 
 class Exchange(NamedTuple):
@@ -102,7 +174,8 @@ def exchange_marks(
             _come(marks, made, host),
             clock(sums, host) if sums else _never(host),
         ]
-        rows.append(row_of(row, host))
+        with tf.device(host):
+            rows.append(tf.stack(row))
     with tf.device(HOST):
         return tf.stack(rows)
 
@@ -180,45 +253,11 @@ def _never(host: str) -> Tensor:
         return tf.constant(np.nan, tf.float64)
 
 
-Array = np.ndarray[Any, Any]
-
-
-class HostClocks:
-    """Brings the marks of several hosts, each of its own clock, to rank 0's.
-
-    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
-    later counts as the difference of the clocks, so that what the network takes at least is not seen.
-    """
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._ranks = np.array([device.rank for device in devices])
-        self._least = dict.fromkeys({*self._ranks.tolist()} - {0}, math.inf)
-
-    def since(self, begin: Any, marks: Any) -> Any:
-        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
-        since = marks - begin
-        for rank, least in self._least.items():
-            own = self._ranks == rank
-            self._least[rank] = min(least, float(since[own].min()))
-            since[own] -= self._least[rank]
-        return since
-
-    def of_hosts(self, begin: Any, rows: Any) -> Any:
-        """Return readings [hosts, ...], a row of each host's clock, in seconds since the begin of their step.
-
-        After `since` of the same step.
-        """
-        since = rows - begin
-        for place, rank in enumerate(dict.fromkeys(self._ranks.tolist())):
-            since[place] -= self._least.get(rank, 0.0)
-        return since
-
-
 def host_exchanges(ranks: Sequence[int], done: Array, exchange: Array) -> tuple[HostExchange, ...]:
     """Return what each host sent and received, by rank.
 
     `ranks` [towers]; `done` [towers], when each tower's gradients were done; `exchange`
-    [hosts, 2 hosts + 2] as of `exchange`; all in seconds of one clock.
+    [hosts, 2 hosts + 2] as of `exchange_marks`; all in seconds of one clock.
     """
     hosts = list(dict.fromkeys(ranks))
     size = len(hosts)

@@ -154,15 +154,12 @@ class TowerInput:
 class TowerOutput:
     """Output of a tower: its mean loss, the gradients of its rows, and the state after its batch.
 
-    All float32, and the loss and the gradients without any scale. `logits` [batch, classes] and `labels` of
-    the same batch are for the accuracy.
+    All float32, and the loss and the gradients without any scale.
     """
 
     loss: Tensor
     gradients: list[Tensor]
     state: list[Tensor]
-    logits: Tensor
-    labels: Tensor
 
 
 class TowerMath:
@@ -192,7 +189,7 @@ class TowerMath:
             weights: list[Tensor],
             state: list[Tensor],
             factors: list[Tensor],
-        ) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
+        ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
                 passed = self._pass(given.tower, number, weights, state, images)
@@ -209,12 +206,12 @@ class TowerMath:
             for gradient, weight in zip(gradients, weights, strict=True):
                 if isinstance(gradient, tf.Tensor):  # of a Python function in a user's model it has no shape
                     gradient.set_shape(weight.shape)
-            return loss, gradients, passed.state, passed.logits
+            return loss, gradients, passed.state
 
-        loss, gradients, state, logits = self._compiled(both)(
+        loss, gradients, state = self._compiled(both)(
             given.number, images, labels, given.weights, given.state, factors
         )
-        return TowerOutput(loss, gradients, state, logits, labels)
+        return TowerOutput(loss, gradients, state)
 
     def forward(self, given: TowerInput, *, training: bool = True) -> tuple[Forward, Tensor]:
         """Return the outcome of the forward pass and the labels."""

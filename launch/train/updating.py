@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from gputopo.launch.spec.run_spec import Optimization, Schedule
-from gputopo.launch.train.loop import ScaleReport, VariableSets
+from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.towers import LossScale, run_if
 
@@ -196,7 +196,6 @@ class Updater:
         self._spec = spec
         self._base_rate = base_rate
         self._scale = scale if scale is not None and scale.automatic else None
-        self._fixed = scale
         self._optimizer = optimizer_of(spec)
         self._decisions: dict[int, Tensor] = {}  # of the places that were updated
         self._shared = [self._shared_of(place) for place in variables.places]
@@ -263,15 +262,6 @@ class Updater:
     def own_slots(self) -> int:
         """Number of slots of each variable itself."""
         return len(self._optimizer.slots)
-
-    def report(self) -> ScaleReport | None:
-        """Return the loss scale and the skipped steps, after a step; None where nothing is scaled."""
-        return None if self._fixed is None else self._fixed.report()
-
-    @property
-    def scale_variables(self) -> list[list[Any]]:
-        """Variables of an automatic loss scale, for a checkpoint; empty without one."""
-        return [] if self._scale is None else self._scale.variables
 
     def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
         shared: dict[str, list[Any]] = {}

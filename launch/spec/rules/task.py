@@ -73,14 +73,13 @@ TASK_RULES: tuple[Rule, ...] = (
             and (
                 spec.lifecycle.checkpoints is not None
                 or _keeps(spec.lifecycle)
-                or spec.lifecycle.training_accuracy
                 or bool(spec.lifecycle.trace_steps)
                 or spec.lifecycle.tensorboard is not None
             )
         ),
         "--input-only has no model: there is nothing to save, restore, export, trace or evaluate",
-        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace, "
-        "--tensorboard and --print-training-accuracy out, or use --task train",
+        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace and "
+        "--tensorboard out, or use --task train",
         to(
             "lifecycle",
             checkpoints=None,
@@ -89,7 +88,6 @@ TASK_RULES: tuple[Rule, ...] = (
             resume=False,
             resume_or_start=False,
             export=None,
-            training_accuracy=False,
             trace_steps=(),
             tensorboard=None,
         ),
@@ -178,12 +176,6 @@ TASK_RULES: tuple[Rule, ...] = (
         "--forward-only uses initial weights, so --checkpoints has no effect",
         "leave --checkpoints out, or evaluate a checkpoint with --eval",
         to("lifecycle", checkpoints=None),
-    ),
-    Rule(
-        lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
-        "--eval shows the accuracy anyway: --print-training-accuracy is for training",
-        "leave --print-training-accuracy out",
-        to("lifecycle", training_accuracy=False),
     ),
 )
 

@@ -124,12 +124,6 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "leave --drill out",
         to(drills=()),
     ),
-    Rule(
-        lambda spec: _other(spec) and spec.lifecycle.training_accuracy,
-        "--print-training-accuracy cannot be combined with a --method or --strategy: our own towers count it",
-        "leave --print-training-accuracy out",
-        to("lifecycle", training_accuracy=False),
-    ),
     _nccl_on_cpu("mirrored"),
     _nccl_on_cpu(MULTI_WORKER),
     Rule(
@@ -201,6 +195,5 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
             f"leave --variable-update out (it is {update})",
         ),
         (spec.task != "train", f"cannot be combined with the task {spec.task}", leave),
-        (spec.lifecycle.training_accuracy, "cannot be combined with --training-accuracy", leave),
         (bool(spec.drills), "cannot be combined with --drill", leave),
     ]

@@ -6,7 +6,6 @@ Both follow the model as it is used: moving statistics in the norms, nothing dro
 import itertools
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,25 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.models import Model, loss_of
-from gputopo.launch.spec.device_names import host_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
-from gputopo.launch.train.loop import Loop, StepOutcome, Stopped, VariableSets, is_warm, longest_warmup, never
-from gputopo.launch.train.marks import HostClocks, Marks, clock, row_of
+from gputopo.launch.train.loop import (
+    Loop,
+    Observer,
+    StepOutcome,
+    Stepper,
+    Stopped,
+    VariableSets,
+    is_warm,
+    longest_warmup,
+    never,
+)
+from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
-from gputopo.launch.train.placement.placements import place
+from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
 from gputopo.launch.train.training import NO_START, Start, built, observers
@@ -162,15 +170,14 @@ def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> 
     return seconds
 
 
-class ForwardStep:
+class ForwardStep(Stepper):
     """One forward pass of all towers as one graph, with the time marks of a training step.
 
     Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
     number of these, and how many were right.
     """
 
-    slots: Sequence[Sequence[Sequence[Any]]] = ()
-    own_slots = 0
+    placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
         """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""
@@ -184,72 +191,56 @@ class ForwardStep:
             spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
         )
         self._model = model
-        self._spec = plain
+        self.spec = plain
         self.placement = place(model, plain)
         self.source = source_of(model, spec)
-        self.says: tuple[str, ...] = tuple(getattr(model, "says", ()))
+        self.says = tuple(getattr(model, "says", ()))
         self._math = TowerMath(model, plain, self.source)
         self._marks = Marks()
-        self._clocks = HostClocks(spec.devices)
+        self._hosts = HostMarks(spec.devices)
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
-        self._graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
+        self.graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
-        losses, examples, right, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
+        losses, examples, right, begin, marks, _ = self.graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(
             losses.numpy(),
-            self._clocks.since(begin.numpy(), marks.numpy()),
+            self._hosts.since(begin.numpy(), marks.numpy()),
             hits=right.numpy(),
             examples=examples.numpy(),
         )
 
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the step as built."""
-        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
-        return nodes
-
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
-        return checking.check_placement(self.placement, self._spec)
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Compare the ops' devices with the towers'."""
-        return checking.check_ops(counts, self._spec)
+        return checking.check_placement(self.placement, self.spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         with home():
-            return self._outcome(number, fed)
-
-    def _outcome(self, number: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        begin = clock([])
-        towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        starts: dict[int, list[Tensor]] = {}  # of the next group of a host, by its rank
-        for numbers in tower_groups(self._spec):
-            rank = self._spec.devices[numbers[0]].rank
-            start = starts.get(rank, [begin])
-            group = [self._tower(tower, number, fed, start) for tower in numbers]
-            starts[rank] = [marks for *_, marks in group]
-            towers += group
-        with tf.device(HOST):
-            losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
-            return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
+            begin = clock([])
+            towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+            for of_host in tower_groups(self.spec):
+                start = [begin]
+                for numbers in of_host:
+                    group = [self._tower(tower, number, fed, start) for tower in numbers]
+                    start = [marks for *_, marks in group]
+                    towers += group
+            with tf.device(HOST):
+                losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
+                return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
 
     def _tower(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], after: list[Tensor]
+        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
-        device = self._spec.devices[tower].device
-        host = host_of(device)
+        device = self.spec.devices[tower].device
         with tf.name_scope(f"tower_{tower}"):
-            start = clock(after, host)
-            with tf.control_dependencies([start]):
+            times = TowerClock(self._marks, device, start, gates=self.spec.backend == "cpu")
+            with tf.control_dependencies([times.started]):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
-            ready = clock([self._marks.arrived(weights, device)], host)
-            gate = [ready] if self._spec.backend == "cpu" else []
-            with tf.control_dependencies(gate), tf.device(device):
+            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
                 given = TowerInput(tower, number, weights, state, fed)
                 passed, labels = self._math.forward(given, training=False)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
@@ -260,8 +251,8 @@ class ForwardStep:
                 loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
                 loss /= tf.maximum(count, 1.0)
                 right = hits(self._model, passed.logits, labels)
-            done = clock([self._marks.arrived([passed.logits], device)], host)
-            marks = row_of([start, ready, done], host)
+            times.done([passed.logits])
+            marks = times.row
         with tf.device(HOST):
             return tf.identity(loss), tf.identity(count), tf.identity(right), marks
 
@@ -317,7 +308,7 @@ def evaluate(
     return step.placement
 
 
-class Tally:
+class Tally(Observer):
     """Adds up what the passes over the data gave."""
 
     def __init__(self) -> None:
@@ -325,9 +316,6 @@ class Tally:
         self._hits = np.zeros(2)
         self._loss = 0.0
         self._seconds = 0.0
-
-    def before(self, number: int) -> None:
-        """Nothing to do."""
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Take a pass."""
@@ -338,9 +326,6 @@ class Tally:
         # A tower without an example has the loss 0, and does not count.
         self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
         self._seconds += step.seconds
-
-    def close(self) -> None:
-        """Nothing to do."""
 
     def left_out(self, images: int | None) -> str | None:
         """Return a remark if not all of the data's examples (None: unknown) were evaluated."""

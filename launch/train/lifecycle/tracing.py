@@ -17,7 +17,7 @@ import tensorflow as tf
 from gputopo.launch.spec.device_names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
-from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.runs.verdict.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
@@ -270,7 +270,7 @@ class HostProfile:
         self._folder = None
 
 
-class Tracer:
+class Tracer(Observer):
     """Profiles the steps that the spec names, each sequence of them as one profile in a separate folder.
 
     Of several hosts whose devices this process trains on it is a profile of each: rank 0's own, and what the

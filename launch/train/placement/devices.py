@@ -204,8 +204,7 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
     Two towers on two cores take 3 to 7 % less CPU time so (ResNet-20, ResNet-50): no op is cut into parts
     that wait for one another.
     """
-    ranks = [group for group in tower_groups(spec) if spec.devices[group[0]].rank == rank]
-    width = len(ranks[0]) if ranks else 0
+    width = concurrent_towers(spec, rank) if rank in spec.ranks else 0
     if spec.backend == "gpu" or width < 2:
         return None
     return max(len(os.sched_getaffinity(0)) // width, 1)
@@ -213,18 +212,18 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
 
 def concurrent_towers(spec: RunSpec, rank: int) -> int:
     """Return how many towers run at once on a host."""
-    return next(len(group) for group in tower_groups(spec) if spec.devices[group[0]].rank == rank)
+    return len(tower_groups(spec)[spec.ranks.index(rank)][0])
 
 
-def tower_groups(spec: RunSpec) -> list[list[int]]:
-    """Return the towers of the groups that run one after another on each host, host by host.
+def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
+    """Return the towers of each host, in the groups that run one after another there: [host][group][tower].
 
     GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would
     only queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count
     that is at most the number of usable cores runs at once, and the next group starts when the one before
     has its gradients.
     """
-    groups = []
+    hosts = []
     for rank in spec.ranks:
         towers = [device.tower for device in spec.devices if device.rank == rank]
         width = len(towers)
@@ -232,8 +231,8 @@ def tower_groups(spec: RunSpec) -> list[list[int]]:
             away = rank != (spec.rank or 0)
             cores = spec.servers[rank].cores if away else len(os.sched_getaffinity(0))
             width = max(n for n in range(1, width + 1) if width % n == 0 and n <= max(cores, 1))
-        groups += [towers[first : first + width] for first in range(0, len(towers), width)]
-    return groups
+        hosts.append([towers[first : first + width] for first in range(0, len(towers), width)])
+    return hosts
 
 
 Tensor = Any

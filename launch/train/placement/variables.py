@@ -215,10 +215,13 @@ def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
     """Return the moving statistics on a tower's device: its own, or those that all share."""
     states = placement.states
     own = states[tower if len(states) > 1 else 0]
-    values = [variable.read_value() for variable in own]
     if own and rank_of(own[0].device) != rank_of(device):
-        with tf.name_scope(_SCOPE):
+        # They leave their host as the step begins: waiting for this tower's start, they would queue behind
+        # the first tower's computing there.
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            values = [variable.read_value() for variable in own]
             return moved_together(values, own[0].device, device)
+    values = [variable.read_value() for variable in own]
     with tf.device(device):
         return [tf.identity(value) for value in values]
 

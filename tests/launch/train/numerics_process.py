@@ -123,7 +123,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     for place_number, variables in enumerate(placement.states):
         for number, variable in enumerate(variables):
             found[f"state{place_number}_{number}"] = variable.numpy()
-    report = taken.scale_report()
+    report = taken.scale.report()
     if report is not None:
         found |= {"scales": np.array(report.loss_scales), "skipped": np.array(report.skipped_steps)}
     return found

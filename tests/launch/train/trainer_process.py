@@ -83,7 +83,7 @@ def _run(spec: RunSpec, steps: int, file: Path) -> dict[str, Any]:
 
 def _scale(stepper: Any) -> dict[str, Any] | None:
     """Where the loss scale stands after the last step."""
-    report = stepper.scale_report()
+    report = stepper.scale.report()
     return None if report is None else {"scales": report.loss_scales, "skipped": report.skipped_steps}
 
 
