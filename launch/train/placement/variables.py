@@ -11,10 +11,10 @@ import tensorflow as tf
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.placement.algorithms import cut_on, join_on
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
-from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.placement.reducer import UNIT, chunk_sizes, on
 
 Tensor = Any
@@ -211,7 +211,7 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
     return ops
 
 
-def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
+def read_state(placement: VariableSets, tower: int, device: str) -> list[Tensor]:
     """Return the moving statistics on a tower's device: its own, or those that all share."""
     states = placement.states
     own = states[tower if len(states) > 1 else 0]
@@ -226,7 +226,7 @@ def read_state(placement: Placement, tower: int, device: str) -> list[Tensor]:
         return [tf.identity(value) for value in values]
 
 
-def write_state(placement: Placement, new: Sequence[Sequence[Tensor]]) -> list[Any]:
+def write_state(placement: VariableSets, new: Sequence[Sequence[Tensor]]) -> list[Any]:
     """Store the towers' new statistics ([tower][number]); where they share one set, the first tower's."""
     ops = []
     for variables, values in zip(placement.states, new, strict=False):
