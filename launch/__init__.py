@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def strategy(model: object = None, **asked: Any) -> "tf.distribute.Strategy":
-    """Return the strategy of the plan: `gputopo.launch.script.strategy.strategy`, arguments and errors."""
-    from gputopo.launch.script.strategy import strategy as of_plan
+    """Return the strategy of the plan: `gputopo.launch.user_strategy.strategy`, arguments and errors."""
+    from gputopo.launch.user_strategy import strategy as of_plan
 
     return of_plan(model, **asked)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import EXCHANGE, Device, GpuSample, RankFailed, Sample

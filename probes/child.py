@@ -6,18 +6,16 @@ reports an answer as complete.
 """
 
 import contextlib
-import gc
 import mmap
 import os
 import select
 import signal
-import sys
-import time
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import msgspec
+
+from gputopo.probes.processes import ended_by, forked, reaped
 
 # NVIDIA, Driver Persistence (docs.nvidia.com/deploy/driver-persistence): without persistence mode the first
 # call about a GPU initialises it, which takes 1 to 3 seconds. Three times the longest.
@@ -31,7 +29,6 @@ _LIBRARY_BYTES = 2**30
 # 256 GPUs with 36 NVLinks each write 30 MiB. Memory that is not written to is not allocated.
 _SHARED_BYTES = 2**26
 _LENGTH_BYTES = 8
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # First byte of a line: a call, a traceback; others are parts in JSON.
 _CALL, _RAISED = b"?", b"!"
 
@@ -152,7 +149,9 @@ class Child:
         function, gpus = calls[-1] if calls else ("the first call", ())
         if how:
             return Answer(parts, calls, Stop("hung", function, gpus, how))
-        return Answer(parts, calls, Stop("crashed", function, gpus, in_words(self._status)))
+        return Answer(
+            parts, calls, Stop("crashed", function, gpus, f"ended the process with {ended_by(self._status)}")
+        )
 
     def kill(self) -> None:
         """Kill the child."""
@@ -206,95 +205,3 @@ class Child:
             else:
                 parts.append(line)
         return parts, calls
-
-
-def forked(
-    work: Callable[[], None],
-    raised: Callable[[str], None],
-    files: Iterable[int],
-    data_bytes: int | None = None,
-) -> int:
-    """Fork a child that does `work` and ends, and return its process id. Raises OSError.
-
-    `raised` gets the traceback of a fault of ours. `files`: those that the child keeps open; `data_bytes`:
-    memory that it may allocate, None: no limit. Nothing of the parent's is flushed or cleaned up in it.
-    """
-    parent = os.getpid()
-    gc.freeze()  # or a collection in either process would copy all that they share
-    with warnings.catch_warnings():
-        # Python 3.12 warns of locks that other threads hold: a child that waits for one hangs, and is killed.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid:
-        return pid
-    try:
-        _set_apart(files, parent, data_bytes)
-        work()
-    except BaseException:  # noqa: BLE001 (raised again by the parent)
-        import traceback
-
-        raised(traceback.format_exc())
-    finally:
-        os._exit(0)
-
-
-def _set_apart(files: Iterable[int], parent: int, data_bytes: int | None) -> None:
-    """Let the child end with its parent, print nothing, hold no file of others and dump no core.
-
-    Signals to the process group (Ctrl-C) are for the parent, with whose end the child is killed.
-    """
-    import ctypes
-    import resource
-
-    signal.set_wakeup_fd(-1)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)
-    with contextlib.suppress(AttributeError, OSError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-    if "faulthandler" in sys.modules:
-        sys.modules["faulthandler"].disable()  # it writes to a file that is another one's number soon
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    for number in _open_files() - {0, 1, 2, *files}:
-        with contextlib.suppress(OSError):
-            os.close(number)
-    with contextlib.suppress(OSError, ValueError):
-        # core(5): 1 also stops a core that would be piped to a program, which 0 does not
-        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-    if data_bytes is None:
-        return
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb") as sizes:
-        now = int(sizes.read().split()[5]) * resource.getpagesize()
-        # of data, not of address space: a library may reserve much more than it uses, as Go's runtime does
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (now + data_bytes, hard))
-
-
-def _open_files() -> set[int]:
-    try:
-        return {int(name) for name in os.listdir("/proc/self/fd")}
-    except OSError:
-        return set(range(256))
-
-
-def reaped(pid: int, wait_s: float) -> int | None:
-    """Wait for a child that was killed, and return its status; None for one that does not end."""
-    until_s = time.monotonic() + wait_s
-    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps it
-        while time.monotonic() < until_s:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                return status
-            time.sleep(0.0005)
-        return None
-    return 0
-
-
-def in_words(status: int) -> str:
-    """Return how a process with this status ended: `ended the process with SIGSEGV`."""
-    code = os.waitstatus_to_exitcode(status)
-    name = next((one.name for one in signal.Signals if one == -code), f"exit code {code}")
-    return f"ended the process with {name}"

@@ -16,7 +16,8 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from gputopo.probes.child import CALL_S, Stop, forked, in_words, reaped
+from gputopo.probes.child import CALL_S, Stop
+from gputopo.probes.processes import ended_by, forked, reaped
 
 _RAISED = b"!"  # first byte of a line that is the traceback of a fault of ours
 _SLOT_BYTES = 256
@@ -209,7 +210,7 @@ class StreamingChild:
             return self._hung(self._limits.end_s)
         self._pid = None
         function, gpus = self._call()
-        how = in_words(status)
+        how = f"ended the process with {ended_by(status)}"
         self.stop = Stop("crashed", function, gpus, how if function else how.replace("the process ", ""))
         return None
 

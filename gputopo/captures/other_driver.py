@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from gputopo.captures.matching import aligned
-from gputopo.reference.kernel_drivers import gpus_of_other_drivers
+from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.machine import Machine
 
 

@@ -71,14 +71,14 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
     Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
     devices or a method that there is not.
     """
-    from gputopo.launch.jobs.reduction import bench
+    from gputopo.launch.jobs import reduction_bench
     from gputopo.planner.choose import plan_environment
-    from gputopo.topology.reduction_groups import reduction_groups
+    from gputopo.topology.hops import reduction_groups
 
     gpus = _gpus(chosen, machine)
     began = time.time()
     groups = () if gpus is None else reduction_groups(machine, gpus)
-    times = bench.measure(
+    times = reduction_bench.measure(
         model,
         gpus,
         methods=None if method is None else (method,),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_far, is_large, pair_of, rates
-from gputopo.copies.nvlinks import NvLinks, PairNvLinks, is_hybrid
+from gputopo.copies.pair_speeds import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import host_link, over_nvlink
 from gputopo.reference.expectations import (
     GpuExpectation,
@@ -17,9 +17,9 @@ from gputopo.reference.expectations import (
     expected_gpu,
     expected_link,
     fitting_links,
+    generation_of,
     newest_generation,
 )
-from gputopo.reference.pcie import generation_of
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Hop, Machine, PciNode

@@ -1,7 +1,7 @@
 """What is wrong with a machine, or unknown: rules, checks that make findings of them, and their catalogue.
 
 A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
-sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over what was counted in
+sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCHES` (over what was counted in
 time). A fact that is None makes no finding: neither a fault nor a pass.
 """
 
@@ -9,16 +9,17 @@ from collections.abc import Sequence
 
 from gputopo.findings import (
     clocks,
-    configuration,
     driver,
-    fleet,
     memory_health,
+    network,
+    nvlink,
+    pcie,
     peers,
     rising,
     sources,
     throttling,
+    usage,
 )
-from gputopo.findings.links import network, nvlink, pcie, peer_access
 from gputopo.findings.rule import (
     SEVERITIES,
     Case,
@@ -69,16 +70,16 @@ CHECKS = (
     throttling.power_limits,
     throttling.times,
     throttling.fans,
-    peers.load.heat,
-    peers.load.idle_draw,
+    clocks.heat,
+    clocks.idle_draw,
     clocks.low,
-    peers.facts.below_model,
-    peers.facts.below_default,
-    peers.facts.facts,
-    peers.load.memory_clocks,
-    peers.load.links,
-    peers.errors.memory_errors,
-    peers.errors.field_errors,
+    peers.below_model,
+    peers.below_default,
+    peers.facts,
+    clocks.memory_clocks,
+    clocks.links,
+    memory_health.memory_errors,
+    memory_health.field_errors,
     pcie.widths,
     pcie.generations,
     pcie.slots,
@@ -92,15 +93,15 @@ CHECKS = (
     nvlink.errors,
     nvlink.logged_errors,
     nvlink.fabric,
-    peer_access.acs,
-    peer_access.off,
-    configuration.used,
-    configuration.modes,
-    configuration.cuda_order,
-    configuration.numa,
-    configuration.persistence,
-    configuration.mixed_models,
-    configuration.no_expectation,
+    nvlink.acs,
+    nvlink.off,
+    usage.used,
+    usage.modes,
+    usage.cuda_order,
+    usage.numa,
+    usage.persistence,
+    usage.mixed_models,
+    usage.no_expectation,
     network.links_down,
     network.rates,
     network.mtus,
@@ -177,12 +178,13 @@ def driver_broken(machine: Machine) -> Finding | None:
 
 def catalogue() -> tuple[Rule, ...]:
     """Return every rule that a finding can be of, by id."""
+    from gputopo.findings import fleet
     from gputopo.findings.measured import COPY_CHECKS
-    from gputopo.findings.watched import WATCH_CHECKS
+    from gputopo.findings.watched import WATCHES
 
     rules = {
         rule.id: rule
-        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, WATCH_CHECKS)
+        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, [one.check for one in WATCHES])
         for one in checks
         for rule in one.rules
     } | {rule.id: rule for rule in fleet.RULES}

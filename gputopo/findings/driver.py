@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 
 from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, check, named
-from gputopo.reference.kernel_drivers import (
+from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
     SET_ASIDE,
     UNCOUNTED,
     gpu_nodes,
     gpus_of_other_drivers,
+    kernel_events,
 )
-from gputopo.topology.kernel_events import kernel_events
-from gputopo.values.fact_path import FactPath, at_gpu
 from gputopo.values.machine import Driver, KernelEvent, Machine
-from gputopo.values.subject import DRIVER, MACHINE, Subject
+from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
 _ANY: tuple[Severity, ...] = ("error", "warning")
 _RESERVED = Case(

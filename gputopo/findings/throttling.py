@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from gputopo.findings.load import idle
 from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gputopo.planner.choose import plan
 from gputopo.planner.request import Request, ps_gpu
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import Learned, Plan

@@ -8,32 +8,77 @@ lowest indices wins.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds
-from gputopo.planner.batches import batch_reasons, mean_batch
 from gputopo.planner.by_distance.nearest import Nearest
 from gputopo.planner.explained import step_line
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.how_many import how_many, unequal
-from gputopo.planner.impossible import with_best
-from gputopo.planner.request import Request, check, gpus_in_words, is_of_one_gpu
+from gputopo.planner.request import (
+    Request,
+    batch_reasons,
+    check,
+    gpus_in_words,
+    is_of_one_gpu,
+    mean_batch,
+    ranges,
+)
 from gputopo.planner.selection import ALL, Selection
 from gputopo.prediction.calibration import calibrated
-from gputopo.prediction.one_gpu.published import Figure, Speed
-from gputopo.prediction.one_gpu.speeds import given_speeds, single_gpu_speeds, why_unknown
+from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, why_unknown
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
-from gputopo.values.errors import NoPlanError, UsageError
+from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.batches import plain, require_one_each
-from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.batches import as_typed, plain, require_one_each
+from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, StepLine, mode_words
 from gputopo.workload import workloads
 
-__all__ = ["Request", "basis_of", "every_candidate", "plan", "plan_environment"]
+
+def with_best(
+    error: NoPlanError | UsageError, request: Request, choose: Callable[[Request], Plan]
+) -> GputopoError:
+    """Return the error with the best plan without the option that alone is in the way, if one is.
+
+    `choose`: plans. Where there are several such options, the first of `_relaxed`.
+    """
+    for option, fields in _relaxed(request):
+        try:
+            found = choose(msgspec.structs.replace(request, **fields)).choice
+        except GputopoError:
+            continue
+        return type(error)(error.what, f"{error.hint}; without {option}: {_in_words(found)}")
+    return error
+
+
+def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the options that restrict the choice, each with the fields of a request without it."""
+    if isinstance(request.num_gpus, int):
+        yield f"--num-gpus {request.num_gpus}", {"num_gpus": None}
+    if request.ps != "auto":
+        yield f"--ps {request.ps}", {"ps": "auto"}
+    if request.all_reduce is not None:
+        yield f"--all-reduce {request.all_reduce}", {"all_reduce": None}
+    if request.variable_update != "auto":
+        yield f"--variable-update {request.variable_update}", {"variable_update": "auto"}
+    if isinstance(request.batch_size, tuple):
+        yield f"--batch-size {as_typed(request.batch_size)}", {"batch_size": None}
+    if request.exclude:
+        yield f"--exclude {ranges(request.exclude)}", {"exclude": ()}
+    if request.gpus:
+        size = len(request.gpus) if request.num_gpus is None else request.num_gpus
+        yield f"--gpus {','.join(map(str, request.gpus))}", {"gpus": None, "num_gpus": size}
+
+
+def _in_words(choice: Candidate) -> str:
+    gpus = f"GPU {choice.gpus[0]}" if len(choice.gpus) == 1 else f"GPUs {ranges(choice.gpus)}"
+    speed = "" if choice.images_per_sec is None else f", {choice.images_per_sec:.0f} images/sec"
+    return f"{gpus}, {mode_words(choice)}{speed}"
+
 
 SPEED_OPTION = "--single-gpu-images-per-sec"
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.

@@ -1,19 +1,170 @@
 """The predicted step of a choice in words and milliseconds (`--explain`). Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import isclose
+from typing import NamedTuple
 
 from gputopo.planner.fastest import Fastest
 from gputopo.planner.reasons import in_words
-from gputopo.prediction.links.flows import Resource
+from gputopo.prediction.gradients import Stages
+from gputopo.prediction.links.flows import Flows, Load, Resource
 from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.step import Placing
-from gputopo.prediction.timeline import timeline
-from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.prediction.links.rings import order_loads, ring_loads
+from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
+from gputopo.topology.hops import Groups, reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Plan
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
+
+SAME = 0.02  # Links of one kind within this are shown as one: measured copies repeat as well. Ours.
+
+
+class Carried(NamedTuple):
+    """What resources of one kind carry that carry the same, the slowest first. Bytes: of each of them.
+
+    `wait_s`: what forward waits for the weights; `busy_s`: what the gradients take; `through_s`: when the
+    last of them is through, from the start of the step.
+    """
+
+    resources: tuple[Resource, ...]
+    weights_bytes: float
+    wait_s: float
+    gradients_bytes: float
+    busy_s: float
+    through_s: float
+
+
+class Served(NamedTuple):
+    """The gradients of a block, the `number`-th of the model, in seconds from the start of the step."""
+
+    number: int
+    bytes: int
+    ready_s: float
+    through_s: float
+
+
+class Timeline(NamedTuple):
+    """A step, part after part, in seconds. `blocks`: in the order of backward."""
+
+    weights_s: float
+    forward_s: float
+    backward_s: float
+    gradients_s: float
+    variables_s: float
+    resources: tuple[Carried, ...]
+    blocks: tuple[Served, ...]
+
+
+def timeline(
+    stepper: Stepper,
+    paths: Paths,
+    gpus: Sequence[int],
+    compute_s: float,
+    placing: Placing,
+    groups: Groups = (),
+) -> Timeline:
+    """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
+
+    `groups`: of towers, for a hierarchical reduction.
+    """
+    terms = stepper.terms(placing)
+    stages = stepper.stages(placing, groups) if placing.traffic == "groups" else None
+    (_, weights), (_, gradients) = limits(paths, gpus, placing, stages)
+    weights_s, late_s, variables_s = stepper.predict(placing, compute_s, weights, gradients)
+    forward_s, backward_s = FORWARD_SHARE * compute_s, (1 - FORWARD_SHARE) * compute_s
+    begins = weights_s + forward_s
+    line, per_s = terms.line, 1 / (backward_s or 1.0)
+
+    def through(rate: float) -> list[float]:
+        return [begins + end / per_s for end in line.through(rate * per_s)]
+
+    rate = max(gradients * terms.gradients, terms.least)
+    return Timeline(
+        weights_s,
+        forward_s,
+        backward_s,
+        late_s,
+        variables_s,
+        tuple(
+            Carried(
+                resources,
+                down.share * stepper.bytes,
+                down.seconds * terms.weights,
+                up.share * stepper.bytes,
+                up.seconds * stepper.bytes,
+                through(up.seconds)[-1] if up.share else begins,
+            )
+            for down, up, resources in _loads(stepper, paths, gpus, placing, stages)
+        ),
+        tuple(
+            Served(len(line.bytes) - 1 - place, size, begins + ready / per_s, end)
+            for place, (size, ready, end) in enumerate(
+                zip(line.bytes, line.ready, through(rate), strict=True)
+            )
+        ),
+    )
+
+
+def _loads(
+    stepper: Stepper, paths: Paths, gpus: Sequence[int], placing: Placing, stages: Stages | None
+) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
+    """Return what resources carry of weights and of gradients, those that take longest first."""
+    if len(gpus) == 1 or placing.traffic == "none":
+        return []
+    terms = stepper.terms(placing)
+    weights: Mapping[Resource, Load] = {}
+    if placing.traffic == "ring":
+        gradients = ring_loads(paths, gpus)
+    elif placing.traffic == "order":
+        weights = gradients = order_loads(paths, gpus)
+    elif stages is not None:
+        weights, gradients = (
+            _together(stage_flows(paths, gpus, copies)) for copies in (stages.back, stages.sums)
+        )
+    else:
+        weights, gradients = (flows.loads for flows in flows_of(paths, gpus, placing))
+    gradients = {
+        resource: load._replace(seconds=load.seconds * terms.gradients)
+        for resource, load in gradients.items()
+    }
+    if placing.traffic == "host":
+        gradients[HOST] = Load(float(len(gpus)), terms.least)
+    nothing = Load(0.0, 0.0)
+    found: list[tuple[Load, Load, list[Resource]]] = []
+    both = {one: (weights.get(one, nothing), gradients.get(one, nothing)) for one in (*gradients, *weights)}
+
+    def longest(one: Resource) -> float:
+        """Return the seconds of the step that it takes."""
+        down, up = both[one]
+        return max(down.seconds * terms.weights, up.seconds * stepper.bytes)
+
+    for resource in sorted(both, key=longest, reverse=True):
+        for down, up, resources in found:
+            if resources[0][0] == resource[0] and _are_alike((down, up), both[resource]):
+                resources.append(resource)
+                break
+        else:
+            found.append((*both[resource], [resource]))
+    return [(down, up, tuple(resources)) for down, up, resources in found]
+
+
+def _together(flows: Iterable[Flows]) -> dict[Resource, Load]:
+    """Return what resources carry in stages that follow one another."""
+    found: dict[Resource, Load] = {}
+    for resource, load in (item for one in flows for item in one.loads.items()):
+        share, seconds = found.get(resource, (0.0, 0.0))
+        found[resource] = Load(share + load.share, seconds + load.seconds)
+    return found
+
+
+def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:
+    """Return whether two resources carry the same, equally fast."""
+    pairs = zip(slower, one, strict=True)
+    return all(
+        isclose(a.share, b.share) and (1 - SAME) * a.seconds <= b.seconds <= (1 + SAME) * a.seconds
+        for a, b in pairs
+    )
+
 
 _DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
 _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")

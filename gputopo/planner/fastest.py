@@ -12,24 +12,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.batches import batch_reasons, batches, speed_classes
 from gputopo.planner.reasons import farthest_words, in_words, reduction_reasons, search_reason
-from gputopo.planner.request import SPREAD, Request, gpus_in_words
+from gputopo.planner.request import Request, batch_reasons, batches, gpus_in_words, speed_classes
 from gputopo.planner.selection import ALL, LISTED, Selection
 from gputopo.prediction.calibration import range_share
-from gputopo.prediction.every import DETAILED, every_candidate
-from gputopo.prediction.exchange import IN_ORDER
+from gputopo.prediction.gradients import IN_ORDER
 from gputopo.prediction.links.paths import paths_of, unknown_facts
-from gputopo.prediction.one_gpu.published import Speed
+from gputopo.prediction.one_gpu_speeds import Speed
 from gputopo.prediction.programs import Program
 from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import DIGITS, Found, Question
+from gputopo.prediction.sets import DETAILED, DIGITS, Found, Question, every_candidate
 from gputopo.prediction.step import Model, Placing, Stepper, predict
-from gputopo.topology.reduction_groups import Groups, GroupsOf
+from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
+from gputopo.values.run.plan import SPREAD, SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
 
 # Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")

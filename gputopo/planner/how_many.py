@@ -4,15 +4,14 @@
 fewer can be faster with equal batches, since the slowest sets the pace of synchronous training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import msgspec
 
-from gputopo.planner.batches import speed_classes
 from gputopo.planner.by_distance.nearest import Nearest
 from gputopo.planner.fastest import Basis, Fastest
-from gputopo.planner.request import Request
+from gputopo.planner.request import Request, speed_classes
 from gputopo.prediction.links.paths import Paths
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
@@ -219,3 +218,24 @@ def _options(selection: Fastest, gpus: Sequence[int], better: GroupSpeed) -> str
     if set(better.gpus) != set(gpus) or (words and set(gpus) != set(selection.pool)):
         words.insert(0, f"--gpus {','.join(map(str, better.gpus))}")
     return " ".join(words)
+
+
+def how_many_of_hosts(
+    largest: int, gain: float | None, images_per_sec: Callable[[int], float | str]
+) -> HowMany:
+    """Return the number of GPUs: all where a step of one of the numbers cannot be predicted.
+
+    `images_per_sec`: of so many GPUs on the fewest hosts, or what is missing.
+    """
+    least = GAIN if gain is None else gain
+    speeds: dict[int, float] = {}
+    for count in doublings(largest):
+        speed = images_per_sec(count)
+        if isinstance(speed, str):
+            return HowMany(num_gpus=largest, gain=least, reason=f"all, unless predicted: {speed}")
+        speeds[count] = speed
+    counts = gains(speeds)
+    chosen = enough(counts, least)
+    return HowMany(
+        num_gpus=chosen.num_gpus, gain=least, reason=reason_of(counts, chosen, least), counts=counts
+    )

@@ -11,8 +11,7 @@ from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
 from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, nearness
-from gputopo.topology.reduction_groups import reduction_groups
+from gputopo.topology.hops import class_name, nearness, reduction_groups
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Link, Machine
 

@@ -9,21 +9,19 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from gputopo.findings import find_read
-from gputopo.findings.load import use_of
-from gputopo.prediction.one_gpu.speeds import given_speeds
+from gputopo.findings.usage import use_of
+from gputopo.prediction.one_gpu_speeds import given_speeds
 from gputopo.prediction.programs import DEFAULT
-from gputopo.reference.kernel_drivers import gpus_of_other_drivers
+from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
-from gputopo.values.run.batches import AUTO, AskedBatch, batches_of
-from gputopo.values.run.plan import Refusal, VariableUpdate
+from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
+from gputopo.values.run.plan import HOST_PS, SPREAD, Refusal, VariableUpdate
 from gputopo.values.samples import at_samples
 from gputopo.workload.workloads import Workload
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
-HOST_PS = "host:"  # host:2: on the CPU of the host of rank 2, past one host
-SPREAD = "gpu:spread"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,3 +330,50 @@ def _others_hint(others: set[int]) -> str:
     if not others:
         return "see gputopo inspect"
     return f"use others: {ranges(sorted(others))} can be used"
+
+
+# Speeds of one GPU within this count as equal: two runs of one job differ as much.
+SAME_SPEED = 0.03
+
+
+def mean_batch(asked: AskedBatch | None, of_model: int) -> int:
+    """Return the mean examples of a GPU: with auto the batch of the model, as where nothing is asked for."""
+    if asked is None or asked == AUTO:
+        return of_model
+    each = batches_of(asked, 1)
+    return max(1, round(sum(each) / len(each)))
+
+
+def batches(asked: AskedBatch | None, mean: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """Return the examples of each GPU by what was asked for. `speeds`: images/sec of each GPU alone.
+
+    Those of auto add up to those of equal batches. GPUs of one speed have equal batches.
+    """
+    if isinstance(asked, tuple):
+        return asked
+    if asked == AUTO and min(speeds) < (1 - SAME_SPEED) * max(speeds):
+        return shares(mean * len(speeds), speeds)
+    return (mean,) * len(speeds)
+
+
+def speed_classes(speeds: Mapping[int, float]) -> list[list[int]]:
+    """Return GPUs of one speed together, the fastest first."""
+    classes: list[list[int]] = []
+    for gpu in sorted(speeds, key=lambda gpu: (-speeds[gpu], gpu)):
+        if classes and speeds[gpu] >= (1 - SAME_SPEED) * speeds[classes[-1][0]]:
+            classes[-1].append(gpu)
+        else:
+            classes.append([gpu])
+    return classes
+
+
+def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tuple[str, ...]:
+    """Return how the batches of `--batch-size auto` were chosen. `known`: the speeds of the GPUs are."""
+    if request.batch_size != AUTO or len(each) == 1:
+        return ()
+    batch = plain(each) if each else None
+    if isinstance(batch, tuple):
+        together = f"{sum(batch)} examples together, as with equal batches"
+        return (f"batches {as_typed(batch)}: in proportion to the speed of each GPU alone; {together}",)
+    why = "the GPUs are of one speed" if known else "no speed of one GPU is known"
+    return (f"--batch-size auto: equal batches, as {why}",)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gputopo.copies.pair_speeds import pair_speeds, unmeasured
 from gputopo.planner.by_distance.measured_order import MeasuredOrder, not_used, when_measured
-from gputopo.planner.hosts.cards import Cards
+from gputopo.planner.network import Cards
 from gputopo.planner.reasons import (
     Links,
     avoided_reason,

@@ -1,7 +1,7 @@
 """The constants of a program adjusted to one box by its own runs: two numbers. Pure.
 
 One multiplies the share of their rates that links reach, the other the cost of each variable. They are found
-by least squares, as the constants themselves are (`gputopo.prediction.fit`), with Cauchy's weights, so that a
+by least squares, as the constants themselves are (`tests.fits.programs`), with Cauchy's weights, so that a
 run that contradicts the others hardly counts.
 """
 
@@ -28,7 +28,7 @@ DOUBTFUL = 0.1
 PULL = 0.08
 # The range of a program counts as much as so many jobs. After runs of a published box in one mode 89 % of the
 # figures of its other models in that mode are inside the range, which is made for 90 %; of those in other
-# modes 84 %, so that their range stays (`gputopo.prediction.fit` prints both).
+# modes 84 %, so that their range stays (`tests.fits.programs` prints both).
 RANGE_JOBS = 4
 _RANGE_SIGMAS = 1.645  # of a normal distribution, 90 % are as near to its mean
 

@@ -1,6 +1,6 @@
 """The constants of the programs that train, by name: `gputopo/reference/data/programs.json`.
 
-No constant is of a machine, a model or a group of measurements. `gputopo.prediction.fit` finds them from
+No constant is of a machine, a model or a group of measurements. `tests.fits.programs` finds them from
 published figures; each set names them.
 """
 

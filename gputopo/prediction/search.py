@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from gputopo.prediction.exchange import Traffic
+from gputopo.prediction.gradients import Traffic
 from gputopo.prediction.links.rates import Rates
 from gputopo.prediction.sets import DIGITS, Found, Question, RatesKind, Sets, mask_of, rates_kind
 from gputopo.prediction.step import Placing

@@ -4,20 +4,22 @@ GPUs that are alike in speed, links and paths to all others can be exchanged: of
 them the one with the lowest indices stands for all.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb, inf, prod
 from typing import Any, NamedTuple
 
-from gputopo.prediction.exchange import IN_ORDER, Stage, Traffic
+from gputopo.prediction.gradients import IN_ORDER, Stage, Traffic
 from gputopo.prediction.links.flows import FlowTable, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rates import Rates, RateTable
 from gputopo.prediction.links.rings import Rings, once_round
 from gputopo.prediction.programs import Program
 from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, stage_limits
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
+from gputopo.values.errors import NoPlanError
 
 DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
 
@@ -222,3 +224,110 @@ def rates_kind(placing: Placing) -> RatesKind:
 def mask_of(gpus: Sequence[int]) -> int:
     """Return the bits 1 << gpu of a set."""
     return sum(1 << gpu for gpu in gpus)
+
+
+MAX_SETS = 20_000  # that differ: 8 of 16 GPUs are 12,870
+DETAILED = 1000  # of so many candidates, the first, the links that limit them are looked for
+_NO_RATES = Rates(0.0, 0.0)
+
+
+def every_candidate(
+    question: Question, pool: Sequence[int], after: Sequence[Placing] = ()
+) -> Iterator[Found]:
+    """Iterate over all candidates, the best first; those with places of `after` follow all others.
+
+    The caller ensures `1 <= size <= len(pool)`. Only the first DETAILED have the links that limit them.
+    Raises NoPlanError where more than MAX_SETS sets differ.
+    """
+    listing = others = _Listing(Sets(question, sorted(pool)))
+    sets = Sets(question._replace(placings=tuple(after)), sorted(pool))
+    if sets.kind != listing.sets.kind:  # fewer sets are alike where the order of towers counts
+        others = _Listing(sets)
+
+    def found() -> Iterator[Found]:
+        detailed = DETAILED
+        for each, placings in ((listing, question.placings), (others, after)):
+            for number, placing, rates in each.candidates(placings):
+                yield each.found(number, placing, rates, detailed=detailed > 0)
+                detailed -= 1
+
+    return found()
+
+
+class _Group(NamedTuple):
+    """Places for the variables whose steps are the same in any set; `owner`: the GPU that has them all."""
+
+    placings: tuple[Placing, ...]
+    owner: int | None
+
+
+class _Listing:
+    """All sets of a question, by number, with the rates of each."""
+
+    def __init__(self, sets: Sets) -> None:
+        self.sets = sets
+        gpus = list(islice(sets.every(), MAX_SETS + 1))
+        if len(gpus) > MAX_SETS:
+            raise NoPlanError(
+                f"more than {MAX_SETS} sets of {sets.question.size} GPUs differ: too many to list",
+                "narrow the choice with --gpus or --exclude, or list the best: --candidates 1000",
+            )
+        self._gpus = sorted(gpus, key=lambda one: (sets.tie(one), one))
+        self._compute = [sets.compute(one) for one in self._gpus]
+        self._alike = [sets.alike(one) for one in self._gpus]
+        self._rates: dict[object, array[float]] = {}
+
+    def candidates(self, placings: Sequence[Placing]) -> Iterator[tuple[int, Placing, Rates]]:
+        """Iterate over sets with one of these places: those with few GPUs of `last` first, then by step."""
+        groups = self._groups(placings)
+        rates = [self._rates_of(group) for group in groups]
+        last = [len(self.sets.last.intersection(gpus)) for gpus in self._gpus]
+        for count in self.sets.counts_of_last():
+            numbers = [number for number, there in enumerate(last) if there == count]
+            entries = sorted(
+                (step_s, number, place)
+                for place, group in enumerate(groups)
+                for number, step_s in self._steps(group, numbers, rates[place])
+            )
+            for _, number, place in entries:
+                one = Rates(rates[place][2 * number], rates[place][2 * number + 1])
+                for placing in groups[place].placings:
+                    yield number, placing, one
+
+    def found(self, number: int, placing: Placing, rates: Rates, *, detailed: bool) -> Found:
+        """Return a candidate, `detailed`: with the links that limit it."""
+        gpus, compute = self._gpus[number], self._compute[number]
+        if detailed:
+            return self.sets.found(gpus, placing, rates)
+        parts = self.sets.stepper.predict(placing, compute, *rates)
+        return Found(gpus, placing, Prediction(compute, *parts), self._alike[number])
+
+    def _groups(self, placings: Sequence[Placing]) -> list[_Group]:
+        """Return the places for the variables by what their steps depend on, in their order."""
+        groups: dict[object, list[Placing]] = {}
+        for placing in placings:
+            key = rates_kind(placing), self.sets.stepper.terms(placing)
+            groups.setdefault(key, []).append(placing)
+        return [_Group(tuple(each), each[0].owner) for each in groups.values()]
+
+    def _steps(
+        self, group: _Group, numbers: Sequence[int], rates: Sequence[float]
+    ) -> Iterator[tuple[int, float]]:
+        """Iterate over the sets that can have a group of places, with the seconds of a step."""
+        placing, predict = group.placings[0], self.sets.stepper.predict
+        for number in numbers:
+            if group.owner is None or group.owner in self._gpus[number]:
+                compute = self._compute[number]
+                parts = predict(placing, compute, rates[2 * number], rates[2 * number + 1])
+                yield number, round(compute + sum(parts), DIGITS)
+
+    def _rates_of(self, group: _Group) -> "array[float]":
+        """Return the two rates of each set that can have a group of places, one after the other; else 0."""
+        placing = group.placings[0]
+        kind = rates_kind(placing)
+        if kind not in self._rates:
+            rates = self._rates[kind] = array("d")
+            for gpus in self._gpus:
+                there = group.owner is None or group.owner in gpus
+                rates.extend(self.sets.rates(placing, gpus, mask_of(gpus)) if there else _NO_RATES)
+        return self._rates[kind]

@@ -1,8 +1,8 @@
 """Seconds of one training step: compute, weights that forward waits for, gradients after backward, variables.
 
 A step of N towers lasts as long as the slowest of them computes, and longer by the weights that have not come
-when forward needs them, by the gradients that are not through when backward ends (`gputopo.prediction.line`),
-and by what each variable costs on each tower whatever its size. Pure.
+when forward needs them, by the gradients that are not through when backward ends
+(`gputopo.prediction.gradients`), and by what each variable costs on each tower whatever its size. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,23 @@ from functools import cache
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.exchange import TRAFFIC, Stage, Stages, Traffic, parts_of, spread_parts, stages_of
-from gputopo.prediction.line import Block, Line, line_of
+from gputopo.prediction.gradients import (
+    TRAFFIC,
+    Block,
+    Line,
+    Stage,
+    Stages,
+    Traffic,
+    line_of,
+    parts_of,
+    spread_parts,
+    stages_of,
+)
 from gputopo.prediction.links.flows import GB, Flows, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_rate, ring_rate
 from gputopo.prediction.programs import Program
-from gputopo.topology.reduction_groups import Groups, halves
+from gputopo.topology.hops import Groups, halves
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
 from gputopo.workload.workloads import Workload

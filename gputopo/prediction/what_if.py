@@ -21,9 +21,9 @@ from gputopo.reference.expectations import (
     expected_gpu,
     expected_link,
     expected_nvlink,
+    generation_of,
     known_gpus,
 )
-from gputopo.reference.pcie import generation_of
 from gputopo.topology.hops import hop_between
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of

@@ -2,7 +2,8 @@
 
 import re
 
-from gputopo.report.layout import Column, Line, aligned, labelled, paragraph, plain, width_of
+from gputopo.report.document import Block, Rows, Table
+from gputopo.report.layout import plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import Candidate, GroupSpeed, HowMany, Unequal, WhatIf
@@ -14,29 +15,31 @@ def how_many_words(how_many: HowMany) -> str:
     return f"{count} {'GPU' if count == 1 else 'GPUs'}: {how_many.reason}"
 
 
-def how_many_lines(how_many: HowMany, width: int) -> list[Line]:
+def how_many_blocks(how_many: HowMany) -> list[Block]:
     """Return how many GPUs were chosen and why, and the predicted speed of 1, 2, 4, ... GPUs."""
-    lines = paragraph(how_many_words(how_many), width)
-    if not how_many.counts:
-        return lines
-    counts = how_many.counts
-    marks = tuple("*" if one.num_gpus == how_many.num_gpus else "" for one in counts)
-    columns = [
-        Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in counts), "right"),
-        Column("speedup", tuple(f"{one.speedup:.2f}" for one in counts), "right"),
-        Column("gain", tuple("" if one.gain is None else f"{one.gain:.0%}" for one in counts), "right"),
-        Column("", marks),
+    rows = [
+        (
+            str(one.num_gpus),
+            f"{one.images_per_sec:.0f}",
+            f"{one.speedup:.2f}",
+            "" if one.gain is None else f"{one.gain:.0%}",
+            "*" if one.num_gpus == how_many.num_gpus else "",
+        )
+        for one in how_many.counts
     ]
-    return [*lines, *aligned(Column("GPUs", tuple(str(one.num_gpus) for one in counts)), columns)]
+    table = Table.of(
+        ("GPUs", "images/sec", "speedup", "gain", ""), rows, ("left", "right", "right", "right", "left")
+    )
+    return [how_many_words(how_many), *([table] if rows else [])]
 
 
-def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
+def unequal_blocks(unequal: Unequal) -> list[Block]:
     """Return the predicted images/sec of GPUs of different speeds together, of those of one speed alone, and
     of all with batches in proportion to their speeds; what each lacks of the fastest of these.
     """
     better = unequal.better
-    rows = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
-    fastest = max(one.images_per_sec for one in rows)
+    groups = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
+    fastest = max(one.images_per_sec for one in groups)
     less = 1 - better.images_per_sec / fastest
     if not unequal.use:
         words = f"nothing is clearly faster than the plan ({less:.1%})" if less else "the plan is the fastest"
@@ -47,15 +50,18 @@ def unequal_lines(unequal: Unequal, width: int) -> list[Line]:
     else:
         noun = "GPU" if len(better.gpus) == 1 else "GPUs"
         words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
-    speeds = [
-        Column("images/sec", tuple(f"{one.images_per_sec:.0f}" for one in rows), "right"),
-        Column("less", tuple(f"{1 - one.images_per_sec / fastest:.1%}" for one in rows), "right"),
-        Column("", tuple("*" if one == better else "" for one in rows)),
+    rows = [
+        (
+            index_ranges(one.gpus),
+            _batches(one),
+            f"{one.images_per_sec:.0f}",
+            f"{1 - one.images_per_sec / fastest:.1%}",
+            "*" if one == better else "",
+        )
+        for one in groups
     ]
-    gpus_of = Column("GPUs", tuple(index_ranges(one.gpus) for one in rows), max_width=width // 4)
-    space = max(width - gpus_of.width - width_of(speeds) - 4, 8)
-    each = Column("batches", tuple(map(_batches, rows)), max_width=space)
-    return [*paragraph(words, width), *aligned(gpus_of, [each, *speeds])]
+    heads = ("GPUs", "batches", "images/sec", "less", "")
+    return [words, Table.of(heads, rows, ("left", "left", "right", "right", "left"))]
 
 
 def _batches(group: GroupSpeed) -> str:
@@ -63,10 +69,10 @@ def _batches(group: GroupSpeed) -> str:
     return ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
 
 
-def what_if_lines(what_if: WhatIf, model: str | None, width: int) -> list[Line]:
+def what_if_blocks(what_if: WhatIf, model: str | None) -> list[Block]:
     """Return the predicted images/sec before and after changes, and what they rest on."""
     if not what_if.changes:
-        return paragraph("no single change of a link, of NVLink or of ACS pays: less than 1%", width)
+        return ["no single change of a link, of NVLink or of ACS pays: less than 1%"]
     before, after = what_if.before, what_if.after
     words = "; ".join(map(change_words, what_if.changes))
     if not what_if.asked:
@@ -75,9 +81,8 @@ def what_if_lines(what_if: WhatIf, model: str | None, width: int) -> list[Line]:
             f"; {'nothing' if abs(share) < 0.005 else f'{share:+.0%}'} for {other}"
             for other, share in what_if.other_models.items()
         )
-    rows = [("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}")]
-    rows += [("Rests on", plain("; ".join(what_if.basis)))]
-    return [*paragraph(words, width), *labelled(rows, width)]
+    rows = (("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}"))
+    return [words, Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
 
 
 def change_words(change: str) -> str:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from gputopo.report.layout import QUIET, Column, Line, aligned, line, paragraph, plain, width_of
-from gputopo.values.run.step_line import BlockGradients, ResourceLoad, StepLine
+from gputopo.report.document import Block, Drawing, Table
+from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
+from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
 
 _MAX_RESOURCES = 10  # the others are faster; the JSON has them
 _MAX_BLOCKS = 24  # rows; neighbours share one where a model has more
@@ -11,12 +12,11 @@ _SHORTEST_BAR, _WIDEST_BAR = 12, 60
 _SENDING, _ENDED = "▒", "│"
 
 
-def step_line_lines(found: StepLine, width: int) -> list[Line]:
+def step_line_blocks(found: StepLine) -> list[Block]:
     """Return the parts of the step, a table of the resources, and the blocks as bars over time."""
-    lines = paragraph(_parts(found), width)
     if not found.resources:
-        return [*lines, line("nothing is exchanged between GPUs")]
-    return [*lines, line(), *_resources(found.resources, width), line(), *_blocks(found, width)]
+        return [_parts(found), "nothing is exchanged between GPUs"]
+    return [_parts(found), _resources(found.resources), Drawing(lambda width: _blocks(found, width))]
 
 
 def _parts(found: StepLine) -> str:
@@ -36,22 +36,22 @@ def _parts(found: StepLine) -> str:
     return f"ms from the start of the step: {', '.join(ends)}"
 
 
-def _resources(loads: Sequence[ResourceLoad], width: int) -> list[Line]:
-    shown = loads[:_MAX_RESOURCES]
-    through = tuple(f"{one.through_ms:.1f}" if one.busy_ms else "" for one in shown)
-    columns = [
-        Column("weights\nMB", tuple(_number(one.weights_mb) for one in shown), "right"),
-        Column("waits\nms", tuple(_number(one.wait_ms) for one in shown), "right"),
-        Column("gradients\nMB", tuple(_number(one.gradients_mb) for one in shown), "right"),
-        Column("busy\nms", tuple(_number(one.busy_ms) for one in shown), "right"),
-        Column("through\nat", through, "right"),
+def _resources(loads: Sequence[ResourceLoad]) -> Table:
+    rows = [
+        (
+            one.resource,
+            _number(one.weights_mb),
+            _number(one.wait_ms),
+            _number(one.gradients_mb),
+            _number(one.busy_ms),
+            f"{one.through_ms:.1f}" if one.busy_ms else "",
+        )
+        for one in loads[:_MAX_RESOURCES]
     ]
-    names = tuple(plain(one.resource) for one in shown)
-    space = max(width - width_of(columns), 8)
-    lines = aligned(Column("Link, each", names, max_width=space), columns)
-    if len(loads) > len(shown):
-        lines.append(line(f"and {len(loads) - len(shown)} more; --json has them", QUIET))
-    return lines
+    heads = ("Link, each", "weights\nMB", "waits\nms", "gradients\nMB", "busy\nms", "through\nat")
+    more = len(loads) - len(rows)
+    notes = (f"and {more} more; --json has them",) if more else ()
+    return Table.of(heads, rows, ("left", *("right",) * 5), notes)
 
 
 def _number(value: float) -> str:

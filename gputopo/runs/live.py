@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gputopo.runs.anomaly import AnomalyCheck, event_of
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict import words
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs.verdict.judge import AnomalyCheck, Judgement, event_of
 from gputopo.values.run.events import (
     NETWORK,
     Anomaly,

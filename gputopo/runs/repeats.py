@@ -1,11 +1,42 @@
-"""The same run several times: mean and spread over all of them (`gputopo.repeats/1`). Pure."""
+"""The same run several times: mean and spread (`gputopo.repeats/1`); and jobs in a limited time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
+from typing import TypeVar
 
 import msgspec
 
 from gputopo.values.run.result import Result
+
+T = TypeVar("T")
+
+
+class TimeBudget:
+    """Time of jobs in a row. `seconds` None: no limit. It begins when it is made; `clock` in seconds."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
+        self._limit = seconds
+        self._clock = clock
+        self._began = clock()
+        self._longest = 0.0
+
+    @property
+    def used(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._began
+
+    def fits(self, count: int = 1, *, each: float | None = None) -> bool:
+        """Return whether so many jobs would end in time: of `each` seconds, None: as the longest so far."""
+        if self._limit is None:
+            return True
+        return self.used + count * (self._longest if each is None else each) <= self._limit
+
+    def timed(self, job: Callable[[], T]) -> T:
+        """Do a job, and note how long it took."""
+        began = self._clock()
+        done = job()
+        self._longest = max(self._longest, self._clock() - began)
+        return done
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):

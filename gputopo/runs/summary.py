@@ -8,34 +8,94 @@ from typing import Any
 
 import msgspec
 
-from gputopo.runs.anomaly import AnomalyCheck, event_of
-from gputopo.runs.device_results import batch_sizes, device_results
-from gputopo.runs.hardware.hosts import HostRecords
-from gputopo.runs.life import Life
-from gputopo.runs.ran import PROGRAM, what_ran
-from gputopo.runs.speed.counted import CountedSteps
-from gputopo.runs.speed.throughput import RunningThroughput
-from gputopo.runs.thinned import Thinned
-from gputopo.runs.verdict.host import OneMachine
-from gputopo.runs.verdict.judge import judge
+from gputopo.runs.bounded import Thinned
+from gputopo.runs.devices import batch_sizes, device_results
+from gputopo.runs.hardware import HostRecords
+from gputopo.runs.ran import what_ran
+from gputopo.runs.speed import CountedSteps, RunningThroughput
+from gputopo.runs.verdict.judge import AnomalyCheck, event_of, judge
 from gputopo.runs.verdict.paces import Paces
+from gputopo.runs.verdict.sampled import OneMachine
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
+    CheckpointSaved,
+    Evaluated,
     Event,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
     ModelBuilt,
+    Noticed,
     PlacementChecked,
     RankFailed,
     ReplicasCompared,
     Restarted,
+    Resumed,
     RunFinished,
     RunStarted,
     Sample,
     Step,
+    Traced,
     WarmupDone,
 )
+from gputopo.values.run.job import PROGRAM, job_of
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import Known
+
+
+class Life:
+    """The events of one run; `fields` are those of `gputopo.values.run.result.Result`."""
+
+    def __init__(self) -> None:
+        self._noticed: dict[str, None] = {}
+        self._checkpoints: list[CheckpointSaved] = []
+        self._evaluations: list[Evaluated] = []
+        self._exports: list[Exported] = []
+        self._traces: list[Traced] = []
+        self._resumed: Resumed | None = None
+        self._memory: MemoryPeak | None = None
+        self.loss_not_finite: LossNotFinite | None = None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The notices of the run, each once."""
+        return tuple(self._noticed)
+
+    def add(self, event: Event) -> None:
+        """Add an event of the run; others than those change nothing."""
+        match event:
+            case Noticed() | Restarted():
+                self._noticed[event.says] = None
+            case CheckpointSaved():
+                there = (saved for saved in self._checkpoints if saved.path not in event.removed)
+                self._checkpoints = [*there, event]
+            case Evaluated():
+                self._evaluations.append(event)
+            case Exported():
+                self._exports.append(event)
+            case Traced():
+                self._traces.append(event)
+                self._noticed |= dict.fromkeys(event.says)
+            case Resumed():
+                self._resumed = event
+            case MemoryPeak():
+                self._memory = event
+            case LossNotFinite():
+                self.loss_not_finite = self.loss_not_finite or event
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields so far; of the checkpoints only those that were not removed."""
+        return {
+            "checkpoints": tuple(self._checkpoints),
+            "evaluations": tuple(self._evaluations),
+            "exports": tuple(self._exports),
+            "traces": tuple(self._traces),
+            "resumed": self._resumed,
+            "memory": self._memory,
+            "loss_not_finite": self.loss_not_finite,
+        }
+
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
@@ -195,7 +255,7 @@ class Summary:
         return {
             "spec": started.spec,
             "asked": asked if isinstance(asked := started.spec.get("asked"), dict) else {},
-            "ran": what_ran(started.spec),
+            "ran": what_ran(job_of(started.spec)),
             "backend": started.backend,
             "rehearsal_of": started.rehearsal_of,
             "drills": labels(started.spec),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from gputopo.values.run.sweep import SweepCell
+from gputopo.values.run.several_runs import SweepCell
 
 # Starting Python and TensorFlow, building and tracing, as long as no cell ran: median of the cells of `quick`
 # on two cores.

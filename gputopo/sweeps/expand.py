@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, Table, Value, When, is_bound, text_of
 from gputopo.values.errors import UsageError
-from gputopo.values.run.sweep import SweepCell
+from gputopo.values.run.several_runs import SweepCell
 
 Choice = dict[str, Value]
 PAIRS_OF_A_LINK = 2  # with pairs-by-link: two show whether pairs of one kind are equal

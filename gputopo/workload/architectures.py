@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from gputopo.reference import data
 from gputopo.values import schema
-from gputopo.workload import inception, plain, resnet
-from gputopo.workload.layers import Layers
-from gputopo.workload.sketch import Sketch
+from gputopo.workload import networks
+from gputopo.workload.sketch import Layers, Sketch
 from gputopo.workload.workloads import BlockCost, Table, Workload
 
 _NUMBERS = re.compile(r"\[\s+((?:\d+,?\s+)+)\]")
@@ -108,35 +107,35 @@ _DENSENETS = {
 
 def _all() -> list[Architecture]:
     found = [
-        _imagenet("trivial", plain.trivial, 227, (32, 32), gain=1.0),
-        _imagenet("lenet", plain.lenet, 28, (32, 32), gain=1.0),
-        _imagenet("alexnet", plain.alexnet, 227, (512, 16), gain=1.0),
-        _imagenet("overfeat", plain.overfeat, 231, (32, 8), gain=1.0),
-        _imagenet("googlenet", inception.googlenet, 224, (32, 8), gain=1.0),
-        _imagenet("inception3", inception.inception3, 299, (32, 4)),
-        _imagenet("inception4", inception.inception4, 299, (32, 2)),
+        _imagenet("trivial", networks.trivial, 227, (32, 32), gain=1.0),
+        _imagenet("lenet", networks.lenet, 28, (32, 32), gain=1.0),
+        _imagenet("alexnet", networks.alexnet, 227, (512, 16), gain=1.0),
+        _imagenet("overfeat", networks.overfeat, 231, (32, 8), gain=1.0),
+        _imagenet("googlenet", networks.googlenet, 224, (32, 8), gain=1.0),
+        _imagenet("inception3", networks.inception3, 299, (32, 4)),
+        _imagenet("inception4", networks.inception4, 299, (32, 2)),
     ]
     for name, repeats in _VGGS.items():
-        found.append(_imagenet(name, plain.vgg(repeats), 224, (64, 2), gain=1.0))
-    versions: tuple[tuple[str, resnet.Version], ...] = (("", "v1"), ("_v1.5", "v1.5"), ("_v2", "v2"))
+        found.append(_imagenet(name, networks.vgg(repeats), 224, (64, 2), gain=1.0))
+    versions: tuple[tuple[str, networks.Version], ...] = (("", "v1"), ("_v1.5", "v1.5"), ("_v2", "v2"))
     for name, depths in _RESNETS.items():
         batches = (64, 8) if name == "resnet50" else (32, 4)
         for ending, version in versions:
             found.append(
-                _imagenet(name + ending, resnet.imagenet(depths, version), 224, batches, _RESNET_RATE)
+                _imagenet(name + ending, networks.resnet(depths, version), 224, batches, _RESNET_RATE)
             )
-    found.append(_cifar10("alexnet-cifar10", plain.alexnet_cifar10, (128, 64), gain=1.0))
-    found.append(_cifar10("trivial-cifar10", plain.trivial, (32, 32), gain=1.0, learning_rate=0.005))
+    found.append(_cifar10("alexnet-cifar10", networks.alexnet_cifar10, (128, 64), gain=1.0))
+    found.append(_cifar10("trivial-cifar10", networks.trivial, (32, 32), gain=1.0, learning_rate=0.005))
     for name, depth in _CIFAR_RESNETS.items():
         for ending, version in (versions[0], versions[2]):
-            found.append(_cifar10(name + ending, resnet.cifar10(depth, version), (128, 64)))
+            found.append(_cifar10(name + ending, networks.cifar10_resnet(depth, version), (128, 64)))
     for name, (layers, growth, millions) in _DENSENETS.items():
         note = f"about a third of the paper's {millions} M parameters: transitions keep 2 x growth channels"
-        found.append(_cifar10(name, resnet.densenet(layers, growth), (64, 8), note=note))
+        found.append(_cifar10(name, networks.densenet(layers, growth), (64, 8), note=note))
     found.append(
         Architecture(
             "cifar10-cnn",
-            plain.cifar10_cnn,
+            networks.cifar10_cnn,
             (32, 32, 3),
             10,
             "cifar10",
@@ -150,7 +149,7 @@ def _all() -> list[Architecture]:
     found.append(
         Architecture(
             "mlp",
-            plain.perceptron,
+            networks.perceptron,
             (1, 1, 8000),
             1,
             "numbers",

@@ -16,7 +16,7 @@ from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Rows, Stream
 from gputopo.launch.models.models import Model, loss_of
-from gputopo.launch.spec.rules.numerics import remarks
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, Stepper

@@ -1,6 +1,6 @@
 """What earlier runs over the same devices of the same hosts say of a plan for these. Pure.
 
-As of one machine (`gputopo.runs.predicted.past`) their time marks are speeds of one GPU, of its own host, and
+As of one machine (`gputopo.runs.past_runs`) their time marks are speeds of one GPU, of its own host, and
 two jobs or more adjust the constants: what links reach is then what the network reaches, too. Runs over other
 devices, or with one more host, say nothing.
 """
@@ -10,16 +10,15 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.launch.spec.run_spec import Server
-from gputopo.planner.hosts.joint import Joint, Part, joint_of
+from gputopo.planner.joint import Joint, Part, joint_of
 from gputopo.planner.request import Request
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.hosts import NetworkRate
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.runs.predicted.past import MAX_JOBS, Job, PastRun, by_job, by_marks, figures_by_marks, past_run
-from gputopo.runs.predicted.together import Together, together, together_of
-from gputopo.values.run.candidate import Candidate
-from gputopo.values.run.plan import Learned
+from gputopo.runs.known import Together, together, together_of
+from gputopo.runs.past_runs import MAX_JOBS, PastRun, PlacedJob, by_job, by_marks, figures_by_marks, past_run
+from gputopo.values.run.plan import Candidate, Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 
@@ -44,7 +43,7 @@ def shown_by(
     """Return what the runs over these devices show, None where there are none. `rates`: of the network."""
     wanted = _together(servers, parts)
     runs = [
-        run for one in earlier.results if together(one.spec) == wanted and (run := past_run(one)) is not None
+        run for one in earlier.results if together(one.job) == wanted and (run := past_run(one)) is not None
     ]
     if not runs:
         return None
@@ -86,7 +85,7 @@ def _learned(
     figures: Sequence[Sequence[Figure]],
 ) -> Learned | None:
     jobs = by_job(runs)
-    found: dict[Job, Run] = {}
+    found: dict[PlacedJob, Run] = {}
     for job, own in jobs.items():
         workload = earlier.workload_of(job.model)
         compute_s = by_marks(require_program(DEFAULT), own)

@@ -2,7 +2,7 @@
 
 The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone, of
 equally good ones that near its network card. Where the speeds of GPUs and network are known, the steps of all
-hosts together are predicted (`gputopo.planner.hosts`).
+hosts together are predicted (`gputopo.planner.joint`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,23 +14,38 @@ import msgspec
 
 from gputopo import planner
 from gputopo.launch.hosts.earlier import Earlier, shown_by
-from gputopo.launch.hosts.gathering.messages import Joining
-from gputopo.launch.spec.device_names import host_names, rank_of_place
+from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.spec.names import host_names, rank_of_place
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
-from gputopo.planner.hosts.cards import Cards
-from gputopo.planner.hosts.how_many import how_many
-from gputopo.planner.hosts.joint import MAX_COMPARED, Joint, Part, joint_of, places
-from gputopo.planner.hosts.network import Card, SavedNetwork, rates_of
-from gputopo.planner.hosts.words import fewer_hosts, gpus_of_hosts, scaling
-from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.planner.how_many import how_many_of_hosts
+from gputopo.planner.joint import (
+    MAX_COMPARED,
+    Joint,
+    Part,
+    fewer_hosts,
+    gpus_of_hosts,
+    joint_of,
+    places,
+    scaling,
+)
+from gputopo.planner.network import Card, Cards, SavedNetwork, rates_of
+from gputopo.planner.request import Request, check_batch_size
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.candidate import HostGpus
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HowMany, Plan
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    HOST_PS,
+    SPREAD,
+    SURE_MARGIN,
+    Candidate,
+    HostGpus,
+    HowMany,
+    Plan,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ def plan_hosts(
         check_batch_size(request)
         if not on_cpu:
             largest = sum(_usable(one, request) for one in hosts)
-            count = how_many(largest, request.gain, partial(_trial, hosts, request, saved))
+            count = how_many_of_hosts(largest, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]

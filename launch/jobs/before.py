@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
-    from gputopo.prediction.one_gpu.published import Figure
-    from gputopo.runs.predicted.known import Past
+    from gputopo.prediction.one_gpu_speeds import Figure
+    from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.verdict import Known
@@ -33,8 +33,8 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     if request.no_history or request.model is None or not request.predicts or not machine.gpus:
         return Before()
     from gputopo.launch.supervise.run_folder import past_results, runs_home
-    from gputopo.prediction.one_gpu.speeds import past_speeds
-    from gputopo.runs.predicted.past import figures_by_marks, learned, past_run
+    from gputopo.prediction.one_gpu_speeds import past_speeds
+    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
 
     past = list(past_results(runs_home(os.environ)))
     if not past:
@@ -65,7 +65,7 @@ def past_of(target: "Target", apart_from: Path | None = None) -> "list[Past]":
     Of a target of several hosts the runs of its machine with others.
     """
     from gputopo.launch.supervise.run_folder import past_results, runs_home
-    from gputopo.runs.predicted.known import Past
+    from gputopo.runs.known import Past
 
     machine = _box(target)
     return [
@@ -79,18 +79,19 @@ def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Know
     """Return what is known beside which a run is judged; None for a rehearsal."""
     import msgspec
 
-    from gputopo.runs.predicted.known import known_before, known_of_hosts
+    from gputopo.runs.known import known_before, known_of_hosts
     from gputopo.values import schema
+    from gputopo.values.run.job import job_of
 
     machine = _box(target)
     if machine is None:
         return None
-    stored = msgspec.json.decode(schema.encode(spec))
+    job = job_of(msgspec.json.decode(schema.encode(spec)))
     if target.others:
         machines = [one.machine for one in (target, *target.others)]
-        return known_of_hosts(stored, spec.devices, spec.batches, machines, target.plan, past)
+        return known_of_hosts(job, spec.devices, spec.batches, machines, target.plan, past)
     costs = _workload_of(spec.model)
-    return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, costs)
+    return known_before(job, spec.devices, spec.batches, machine, target.plan, past, costs)
 
 
 def _box(target: "Target") -> "Machine | None":

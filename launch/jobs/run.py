@@ -1,7 +1,7 @@
 """A training run: its worker, what happened in it, and after out of memory the batch size that fits.
 
 The launcher is the only writer of events.jsonl: RunStarted, the worker's events, samples, anomalies, the
-first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `tether`).
+first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `processes`).
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import batch_search, restarting
-from gputopo.launch.jobs.hosts.regrouping import Regrouping
+from gputopo.launch.jobs.restarting import Regrouping
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
-from gputopo.launch.supervise.process.oom import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
 from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled

@@ -14,15 +14,14 @@ from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import Sampler
-from gputopo.runs.causes.facts import Facts
-from gputopo.runs.screen import order
-from gputopo.runs.screen.causes import OF_GPU, OF_HOST
-from gputopo.runs.time_budget import TimeBudget
+from gputopo.runs.repeats import TimeBudget
+from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
+from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
-from gputopo.values.run.candidate import mode_words
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
+from gputopo.values.run.plan import mode_words
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.screen import InRun, Kind, Reading, ScreenRun
+from gputopo.values.run.several_runs import InRun, Kind, Reading, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # of all runs of --quick
@@ -84,7 +83,7 @@ def measure(
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, the code of a signal that ended them (0: none), and whether all ran.
 
-    In the order of `gputopo.runs.screen.order`; `budget_s`: limit in seconds. A cell that fails is not run
+    In the order of `gputopo.runs.screen`; `budget_s`: limit in seconds. A cell that fails is not run
     again; one of several devices is run with `without(cell, numbers)`, those that did not fail alone, if it
     returns a cell. `on_run`: gets each run, and all until then.
     """
@@ -98,18 +97,18 @@ def measure(
 
     series = _Series(run, budget_s, clock)
     with until_stopped() as ending:
-        for stage in order.stages(budget_s is not None):
+        for stage in stages(budget_s is not None):
             _make_stage(stage, cells, series)
         _make_again(cells, series, without)
     return tuple(ran), ending.code, not series.left_out and not ending.code
 
 
-def _make_stage(stage: order.Stage, cells: Sequence[Cell], series: _Series) -> None:
+def _make_stage(stage: Stage, cells: Sequence[Cell], series: _Series) -> None:
     failed = series.failed()
     wanted = [cell for cell in cells if cell.kind in stage.kinds and not failed & set(cell.numbers)]
     if stage.kinds == ("alone",):
         by_number = {cell.numbers[0]: cell for cell in wanted}
-        devices = order.alone_order(list(by_number), stage.number, series.words())
+        devices = alone_order(list(by_number), stage.number, series.words())
         wanted = [by_number[number] for number in devices]
     if stage.whole and not series.fits(len(wanted)):
         return

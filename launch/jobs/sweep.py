@@ -13,14 +13,14 @@ from gputopo.launch.jobs.batch_search import WorkerCommand
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
-from gputopo.launch.supervise.process import signals
-from gputopo.runs.time_budget import TimeBudget
-from gputopo.runs.verdict.host import OTHER_CPU_SHARE
+from gputopo.launch.supervise import signals
+from gputopo.runs.repeats import TimeBudget
+from gputopo.runs.verdict.sampled import OTHER_CPU_SHARE
 from gputopo.sweeps.course import expected_s
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
+from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
 
 FILE, DATA = MANIFEST, EXAMPLES
 COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from gputopo.launch.spec.names import STRATEGIES
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
@@ -17,7 +18,6 @@ from gputopo.launch.spec.readers import (
     read_steps,
     read_warmup,
 )
-from gputopo.launch.spec.strategy_names import STRATEGIES
 from gputopo.values.option import Option, require_choice
 from gputopo.values.run.batches import AUTO, BatchSize, batches_of, read_batch_size
 from gputopo.values.run.drill import Drill, read_drills
@@ -354,7 +354,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     `batch_size`: examples of every device and step, or of each device where they differ.
     `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
     time), `max_batches` at most (None: to the end of the data).
-    `detect_warmup`: the warm-up ends by the rule of runs.speed.steadiness, `num_warmup_batches` at least.
+    `detect_warmup`: the warm-up ends by the rule of runs.speed, `num_warmup_batches` at least.
     `drills`: faults that the run injects into itself. `max_clocks_mhz`: maximum clocks of each GPU,
     {"0": {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
     `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of

@@ -15,13 +15,12 @@ from statistics import fmean
 
 from gputopo import planner
 from gputopo.findings import driver_broken
-from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
+from gputopo.launch.spec.env import HostPlace, Usable, host_place
 from gputopo.launch.spec.run_spec import Backend, Server
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
-from gputopo.prediction.one_gpu.published import Figure
-from gputopo.prediction.one_gpu.speeds import given_speeds
+from gputopo.prediction.one_gpu_speeds import Figure, given_speeds
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO, batches_of

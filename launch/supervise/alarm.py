@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gputopo.launch.supervise.process.child import Ours
-from gputopo.launch.supervise.process.tether import tethered
+from gputopo.launch.supervise.child import Ours
+from gputopo.probes.processes import tethered
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.process import signals
-from gputopo.launch.supervise.process.child import Command, adopting
-from gputopo.launch.supervise.process.oom import oom_kills
-from gputopo.launch.supervise.process.output import WorkerOutput
+from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.cgroup import oom_kills
+from gputopo.launch.supervise.child import Command, adopting
+from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife

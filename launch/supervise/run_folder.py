@@ -24,8 +24,8 @@ import msgspec
 from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.runs.bounded import WrittenSamples
 from gputopo.runs.history import fingerprint
-from gputopo.runs.thinned import WrittenSamples
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
@@ -33,8 +33,8 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
-from gputopo.values.run.screen import Screen
-from gputopo.values.run.sweep import FOLDER as CELLS
+from gputopo.values.run.several_runs import FOLDER as CELLS
+from gputopo.values.run.several_runs import Screen
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = (

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gputopo.launch.data.tfrecords import masked_crc
-from gputopo.runs.device_results import batch_sizes
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import batch_sizes, short_name_of
 from gputopo.values.run.batches import stored_batches
 from gputopo.values.run.events import Device, Event, Fewer, GpuSample, Restarted, RunStarted, Sample, Step
 

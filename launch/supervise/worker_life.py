@@ -22,15 +22,14 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.supervise.process.child import Child, Command
-from gputopo.launch.supervise.process.lines import EventLines, NotAnEventError
-from gputopo.launch.supervise.process.oom import memory_bytes
-from gputopo.launch.supervise.process.output import WorkerOutput
+from gputopo.launch.supervise.cgroup import memory_bytes
+from gputopo.launch.supervise.child import Child, Command
+from gputopo.launch.supervise.output import EventLines, NotAnEventError, WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
+from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
-from gputopo.runs.verdict.devices import with_names
 from gputopo.values.run.events import (
     SERVING,
     Event,

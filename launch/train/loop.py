@@ -14,7 +14,7 @@ import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
-from gputopo.runs.speed.steadiness import MAX_STEPS, steady_from
+from gputopo.runs.speed import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     Event,

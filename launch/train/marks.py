@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import device_name, host_of, rank_of
+from gputopo.launch.spec.names import device_name, host_of, rank_of
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.values.run.events import Device, HostExchange

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.models import Model
-from gputopo.launch.spec.rules.numerics import remarks
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import Source
 from gputopo.launch.train.loop import StepOutcome, Stepper, unequal_batches

@@ -21,7 +21,7 @@ from typing import IO
 
 import psutil
 
-from gputopo.launch.jobs.hosts.serving import server_command
+from gputopo.launch.jobs.serving import server_command
 from gputopo.values import schema
 from gputopo.workload.architectures import ARCHITECTURES
 from tests.benchmarks.bench_hosts import ENVIRON, pinned, spec_of

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from gputopo.launch.supervise.looking import Looks
+from gputopo.launch.supervise.record import Looks
 from gputopo.runs.live import Recent, Reports, judged
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged, Step
 from gputopo.values.run.verdict import SLOW

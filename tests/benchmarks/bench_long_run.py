@@ -18,8 +18,8 @@ from rich.console import Console
 
 import gputopo.cli.run.command
 import gputopo.cli.run.training
-import gputopo.probes.sampling.run_watch  # noqa: F401 (what else a launcher has loaded)
-from gputopo.launch.supervise.process.lines import EventLines
+import gputopo.probes.run_watch  # noqa: F401 (what else a launcher has loaded)
+from gputopo.launch.supervise.output import EventLines
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.report.runs.progress import Progress

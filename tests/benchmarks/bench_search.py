@@ -15,12 +15,11 @@ from math import comb
 from statistics import median
 
 from gputopo.planner.fastest import CHOSEN_REDUCTIONS
-from gputopo.prediction.every import every_candidate
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import Question
+from gputopo.prediction.sets import Question, every_candidate
 from gputopo.prediction.step import Placing, Stepper, model_of, predict
 from gputopo.workload.workloads import require
 

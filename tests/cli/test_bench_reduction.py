@@ -3,8 +3,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from gputopo.launch.jobs.reduction import bench
-from gputopo.launch.jobs.reduction.bench import ReductionTimes
+from gputopo.launch.jobs import reduction_bench
+from gputopo.launch.jobs.reduction_bench import ReductionTimes
 from gputopo.values.bandwidth import Sample
 from tests.cli.conftest import Call
 
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
                         bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
         return ReductionTimes(samples=(sample,), fixed_cost_us={"copy": 120.0})
 
-    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(reduction_bench, "measure", measure)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return calls
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.hosts.fleet import host_names
-from gputopo.fleet.inspection import Fleet
+from gputopo.findings.fleet import Fleet
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from tests.cli.conftest import Call

@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.measurements.study import Study
 from gputopo.probes import collect
-from gputopo.runs.history import FILE, results
+from gputopo.runs.history import FILE, save_result
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import encode_line
@@ -20,7 +20,7 @@ from tests.captures.training.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
 from tests.measurements.sources.test_from_sweep import sweep_folder
-from tests.runs.history.test_results import result_of
+from tests.runs.test_history import result_of
 
 HOSTILE = "<script>alert(1)</script>|`x`|[a](javascript:x)\x1b[31m"
 
@@ -237,10 +237,10 @@ def own_history(call: Call, without_gpu: None, own_home: Path) -> Path:
     machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
     for day in range(8):
         speed = 1000.0 if day < 4 else 800.0
-        results.add(
+        save_result(
             own_home / FILE, machine, result_of(speed), folder=f"/runs/{day}", finished_at=86400.0 * day
         )
-    results.add(own_home / FILE, machine, result_of(5.0, "vgg16"), folder="/runs/v", finished_at=0.0)
+    save_result(own_home / FILE, machine, result_of(5.0, "vgg16"), folder="/runs/v", finished_at=0.0)
     return own_home
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli import run_command, screen
-from gputopo.runs.screen import order
+from gputopo.cli import run_command
+from gputopo.cli.run import screen
+from gputopo.runs import screen as screening
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
-from gputopo.values.run.screen import Screen
+from gputopo.values.run.several_runs import Screen
 from tests.cli.conftest import Call
 from tests.cli.trained import without_a_gpu
 
@@ -28,7 +29,7 @@ for step in range(1, 4):
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets each device run alone once, where rounds are not what it is about."""
-    monkeypatch.setattr(order, "WHOLE", (order.WHOLE[0], order.WHOLE[-1]))
+    monkeypatch.setattr(screening, "WHOLE", (screening.WHOLE[0], screening.WHOLE[-1]))
 
 
 def stored(folder: Path) -> Screen:
@@ -136,7 +137,7 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
     assert [row.word for row in found.devices] == ["even", "cannot tell", "even"]
     several = [run for run in found.runs if run.kind != "alone"]
     assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
-    monkeypatch.setattr(order, "WHOLE", order.WHOLE[:1])
+    monkeypatch.setattr(screening, "WHOLE", screening.WHOLE[:1])
     assert call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "error").code == 1
 
 
@@ -209,7 +210,7 @@ def test_what_cannot_be_screened_is_refused_in_two_lines(
 @pytest.mark.tensorflow
 def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
     with without_a_gpu(tmp_path) as patch:
-        patch.setattr(order, "WHOLE", (order.WHOLE[0], order.WHOLE[-1]))
+        patch.setattr(screening, "WHOLE", (screening.WHOLE[0], screening.WHOLE[-1]))
         options = ("--cpu", "--model", "trivial", "--num-batches", "3", "--batch-size", "4")
         assert run_command(["screen", *options, "--output", "out"]) == 0
     found = stored(tmp_path / "out")

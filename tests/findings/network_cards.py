@@ -4,8 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find
-from gputopo.findings.links import network
+from gputopo.findings import Finding, find, network
 from gputopo.values.machine import Driver, Gpu, Hop, Machine, Nic, NicPort, PciNode
 
 CARDS = 4

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings.load import idle, under_load, use_of
+from gputopo.findings.usage import idle, under_load, use_of
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
 
 HELD = Throttle(reasons=("hw_slowdown",))

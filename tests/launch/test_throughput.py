@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.recorded.pipe import StepPipe
 from gputopo.launch.throughput import (
     LOCAL_RANKS,
     STEPS_FILE,
@@ -18,6 +17,7 @@ from gputopo.launch.throughput import (
     StepsEnded,
     read_report,
 )
+from gputopo.launch.user_program.steps import StepPipe
 from tests.launch.forks import run_program
 
 Reported = Callable[[], list[Report]]

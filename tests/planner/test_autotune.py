@@ -13,9 +13,8 @@ from gputopo.cli.source import machine_from
 from gputopo.planner.autotune import Race, contenders, lead
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request
-from gputopo.runs.time_budget import TimeBudget
-from gputopo.values.run.autotune import Timed
-from gputopo.values.run.plan import Candidate, Plan, mode_of
+from gputopo.runs.repeats import TimeBudget
+from gputopo.values.run.plan import Candidate, Plan, Timed, mode_of
 from gputopo.workload import workloads
 
 RUN_S = 20.0

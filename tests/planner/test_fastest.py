@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
 from gputopo.planner.selection import ALL
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import GpuProcess
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Plan, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Plan, mode_words, runners_up
 from tests.matrices import DGX1_V100, FOUR_AND_FOUR, SEVEN, changed, link_of, machine_of
 
 WORDS = ["NV2", "NV1", "PIX", "PHB", "SYS"]

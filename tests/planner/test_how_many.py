@@ -1,4 +1,6 @@
-from itertools import pairwise
+import random
+from itertools import combinations, pairwise, permutations
+from typing import Any
 
 import msgspec
 import pytest
@@ -7,11 +9,12 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.how_many import GAIN, doublings, enough, gains
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.planner.how_many import GAIN, doublings, enough, gains, groups
+from gputopo.planner.request import SAME_SPEED, batches, mean_batch, speed_classes
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import HowMany
+from gputopo.values.run.plan import HowMany, Plan, Unequal
 from tests.matrices import SEVEN, machine_of
 
 
@@ -132,3 +135,253 @@ def test_more_gpus_are_chosen_only_where_the_gain_holds(speeds: list[float], gai
 def test_ideal_gpus_are_all_taken(one: float, largest: int, gain: float) -> None:
     counts = gains({count: count * one for count in doublings(largest)})
     assert enough(counts, gain - 1e-4).num_gpus == largest
+
+
+ONE_FASTER = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
+REQUEST = Request(model="resnet50", batch_size=64, single_gpu_images_per_sec=ONE_FASTER)
+
+
+def planned(**changes: Any) -> Plan:
+    return plan(machine_of(SEVEN), msgspec.structs.replace(REQUEST, **changes))
+
+
+def test_a_step_lasts_as_long_as_the_gpu_that_needs_longest_for_its_own_batch() -> None:
+    found = planned(gpus=(0, 1, 6), single_gpu_images_per_sec=(100.0, 100.0, 150.0), batch_size=(64, 32, 120))
+    # 64 / 100, 32 / 100 and 120 / 150 seconds
+    assert found.choice.compute_ms == pytest.approx(800)
+    assert found.choice.batch_sizes == (64, 32, 120)
+    assert found.choice.images_per_sec == pytest.approx(216 / (found.choice.step_ms or 0) * 1e3, rel=1e-4)
+    assert found.prediction is not None
+    assert found.prediction.batch_size == 72  # their mean
+
+
+def test_a_list_is_in_the_order_of_the_gpus_that_were_named() -> None:
+    speeds = (150.0, 100.0)
+    forward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(90, 60))
+    assert forward.choice.gpus == (6, 0)
+    assert forward.choice.compute_ms == pytest.approx(600)
+    backward = planned(gpus=(6, 0), single_gpu_images_per_sec=speeds, batch_size=(60, 90))
+    assert backward.choice.compute_ms == pytest.approx(900)
+
+
+def test_auto_gives_each_gpu_what_it_computes_in_the_same_time() -> None:
+    found = planned(batch_size="auto")
+    default = 64  # of resnet50
+    assert sum(found.choice.batch_sizes) == 7 * default
+    assert found.choice.batch_sizes == (60, 60, 60, 60, 60, 59, 89)
+    assert any(
+        reason.startswith("batches 60,60,60,60,60,59,89: in proportion") for reason in found.choice.reasons
+    )
+    assert all(sum(one.batch_sizes) == 7 * default for one in found.candidates)
+
+
+def test_auto_takes_a_faster_gpu_where_equal_batches_have_no_use_for_it() -> None:
+    speeds = (100.0, 100.0, 100.0, 100.0, 100.0, 150.0, 150.0)
+    found = planned(batch_size="auto", num_gpus=2, single_gpu_images_per_sec=speeds)
+    assert found.choice.gpus == (5, 6)
+    assert planned(batch_size="auto", num_gpus=3, ps="gpu:0").choice.batch_sizes.count(64) == 0
+
+
+def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=(100.0,))
+    assert found.choice == msgspec.structs.replace(
+        planned(batch_size=None, single_gpu_images_per_sec=(100.0,)).choice, reasons=found.choice.reasons
+    )
+    assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
+
+
+def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
+    found = planned(batch_size="auto", single_gpu_images_per_sec=())
+    assert found.prediction is None
+    assert found.choice.batch_sizes == ()
+    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
+
+
+def test_a_list_is_planned_for_without_known_speeds_too() -> None:
+    found = planned(batch_size=(8, 8, 8, 8, 8, 8, 12), single_gpu_images_per_sec=())
+    assert found.choice.batch_sizes == (8, 8, 8, 8, 8, 8, 12)
+
+
+def test_equal_numbers_are_planned_for_as_one_number() -> None:
+    for gpus in (None, (6, 2, 0)):
+        count = 7 if gpus is None else len(gpus)
+        speeds = ONE_FASTER[-count:]
+        one = planned(gpus=gpus, batch_size=32, single_gpu_images_per_sec=speeds)
+        each = planned(gpus=gpus, batch_size=(32,) * count, single_gpu_images_per_sec=speeds)
+        assert each.choice == one.choice
+
+
+def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
+    """Return five GPUs with links and speeds that differ, all measured."""
+    rng = random.Random(seed)
+    places = [f"gpu:{index}" for index in range(5)]
+    ends: dict[Kind, list[tuple[str, str]]] = {
+        "p2p_direct": list(permutations(places, 2)),
+        "h2d": [("host", place) for place in places],
+        "d2h": [(place, "host") for place in places],
+    }
+    samples = [
+        Sample(kind=kind, source=a, destination=b, pinned=True, median_gb_per_s=rng.choice([0.8, 3.0, 11.0]))
+        for kind, pairs in ends.items()
+        for a, b in pairs
+    ]
+    bare = machine_of(SEVEN)
+    links = tuple(link for link in bare.links if link.b < len(places))
+    bandwidth = Bandwidth(source="a test", samples=tuple(samples))
+    machine = msgspec.structs.replace(bare, gpus=bare.gpus[: len(places)], links=links, bandwidth=bandwidth)
+    return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_auto_chooses_the_gpus_that_every_set_tried_by_itself_shows_to_be_the_fastest(seed: int) -> None:
+    machine, speeds = crowded(seed)
+    request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
+    found = plan(machine, msgspec.structs.replace(request, num_gpus=3)).choice
+    each = [
+        plan(
+            machine,
+            msgspec.structs.replace(
+                request, gpus=gpus, single_gpu_images_per_sec=tuple(speeds[gpu] for gpu in gpus)
+            ),
+        ).choice
+        for gpus in combinations(range(5), 3)
+    ]
+    assert found.images_per_sec == max(one.images_per_sec or 0.0 for one in each)
+
+
+def test_the_speed_of_a_gpu_is_that_with_its_own_batch() -> None:
+    gpus = tuple(Gpu(index=index, name="Tesla V100-SXM2-16GB") for index in range(2))
+    links = tuple(link for link in machine_of(SEVEN).links if link.b < 2)
+    machine = Machine(source="live", gpus=gpus, links=links)
+    request = Request(model="resnet50", variable_update="independent")
+    alone = {
+        batch: plan(machine, msgspec.structs.replace(request, batch_size=batch, gpus=(0,))).choice.compute_ms
+        for batch in (8, 64)
+    }
+    together = plan(machine, msgspec.structs.replace(request, batch_size=(64, 8))).choice
+    assert together.compute_ms == alone[64]
+    assert (alone[64] or 0) < 8 * (alone[8] or 0), "a larger batch is faster for each example"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"batch_size": (64, 64)}, "--batch-size has 2 numbers for 7 GPUs"),
+        ({"batch_size": (64, 64), "num_gpus": 3}, "--batch-size has 2 numbers for 3 GPUs"),
+        ({"batch_size": (64, 0), "num_gpus": 2}, "--batch-size cannot be 0"),
+        ({"batch_size": (64, 80), "num_gpus": "auto"}, "cannot be combined with --num-gpus auto"),
+    ],
+)
+def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
+    changes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(**changes)
+    assert what in refused.value.what
+
+
+def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
+    found = planned(batch_size="auto", ps="cpu")
+    assert found.prediction is not None
+    (price,) = (one for one in found.prediction.prices if one.option == "--ps cpu")
+    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
+
+
+@pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])
+@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("speeds", [ONE_FASTER, (9.0, 31.0, 14.0, 30.0, 90.0, 45.0, 20.0)])
+def test_batches_in_proportion_make_no_plan_slower(speeds: tuple[float, ...], batch: int, ps: str) -> None:
+    given: dict[str, Any] = {"single_gpu_images_per_sec": speeds, "ps": ps}
+    equal = planned(batch_size=batch, **given).choice
+    own = planned(batch_size=batches("auto", batch, speeds), **given).choice
+    assert (own.images_per_sec or 0) >= (equal.images_per_sec or 0)
+    assert (own.compute_ms or 0) * (1 + 1e-6) >= 1e3 * 7 * batch / sum(speeds), "all of them compute at most"
+
+
+def test_the_mean_of_a_list_stands_for_it_where_one_number_is_needed() -> None:
+    assert mean_batch(None, 64) == mean_batch("auto", 64) == 64
+    assert (mean_batch(8, 64), mean_batch((1, 2, 2), 64)) == (8, 2)
+
+
+def test_gpus_within_the_noise_of_two_runs_are_of_one_speed() -> None:
+    assert batches("auto", 64, (100.0, 98.0)) == (64, 64)
+    assert speed_classes({0: 100.0, 1: 150.0, 2: 98.0}) == [[1], [0, 2]]
+
+
+UNEQUAL = Request(model="resnet50", batch_size=64)
+
+
+def compared(*speeds: float, request: Request = UNEQUAL) -> Unequal | None:
+    given_speeds = msgspec.structs.replace(request, single_gpu_images_per_sec=speeds)
+    return plan(machine_of(SEVEN), given_speeds).unequal
+
+
+def test_gpus_of_one_speed_are_not_compared() -> None:
+    assert compared(100.0) is None
+    assert compared(100.0, 99.0, 101.0, 100.0, 100.0, 100.0, 100.0) is None
+
+
+def test_a_faster_gpu_among_many_does_not_make_the_others_worse() -> None:
+    found = compared(100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
+    assert found is not None
+    assert [one.gpus for one in found.alone] == [(0, 1, 2, 3, 4, 5), (6,)]
+    assert found.together.batch_sizes == (64,) * 7
+    assert max(one.images_per_sec for one in found.alone) < found.together.images_per_sec
+
+
+def test_batches_in_proportion_use_what_a_faster_gpu_can_do() -> None:
+    found = compared(100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
+    assert found is not None
+    # 448 examples: 448 x 1 / 7.5 = 59.73 each, and 448 x 1.5 / 7.5 = 89.6
+    assert found.in_proportion.batch_sizes == (60, 60, 60, 60, 60, 59, 89)
+    assert found.better == found.in_proportion
+    assert found.use == "--batch-size 60,60,60,60,60,59,89"
+    assert found.in_proportion.images_per_sec > 1.02 * found.together.images_per_sec
+
+
+def test_equal_gpus_alone_are_faster_than_with_a_slow_one() -> None:
+    found = compared(100.0, 100.0, 30.0, 100.0, 100.0, 100.0, 100.0)
+    assert found is not None
+    (alone,) = found.alone
+    assert alone.gpus == (0, 1, 3, 4, 5, 6)
+    assert alone.images_per_sec > 2 * found.together.images_per_sec
+
+
+def test_the_equal_ones_alone_are_named_where_a_slow_one_costs_more_than_it_brings() -> None:
+    # Of a model of many bytes a seventh GPU moves as many as any other, and computes next to nothing.
+    request = Request(model="vgg16", batch_size=8)
+    found = compared(100.0, 100.0, 1.0, 100.0, 100.0, 100.0, 100.0, request=request)
+    assert found is not None
+    assert found.better == found.alone[0]
+    assert found.use == "--gpus 0,1,3,4,5,6"
+
+
+def test_groups_have_the_gpu_that_holds_the_variables() -> None:
+    request = msgspec.structs.replace(UNEQUAL, ps="gpu:2")
+    found = compared(100.0, 100.0, 30.0, 100.0, 100.0, 100.0, 100.0, request=request)
+    assert found is not None
+    assert found.alone == ()
+    assert found.better == found.in_proportion
+
+
+def test_a_plan_that_does_as_advised_advises_nothing_more() -> None:
+    speeds = (100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 150.0)
+    before = compared(*speeds)
+    assert before is not None
+    for batch in ("auto", before.in_proportion.batch_sizes):
+        found = compared(*speeds, request=msgspec.structs.replace(UNEQUAL, batch_size=batch))
+        assert found is not None
+        assert (found.better.batch_sizes, found.use) == (before.better.batch_sizes, "")
+
+
+@given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=8))
+def test_groups_leave_the_slower_ones_out(speeds: list[float]) -> None:
+    by_gpu = dict(enumerate(speeds))
+    for part in groups(by_gpu):
+        assert 0 < len(part) < len(speeds)
+        others = [speeds[gpu] for gpu in by_gpu if gpu not in part]
+        assert min(others) < min(speeds[gpu] for gpu in part) or max(others) > max(
+            speeds[gpu] for gpu in part
+        )
+    if min(speeds) >= (1 - SAME_SPEED) * max(speeds):
+        assert groups(by_gpu) == ()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.run.candidate import mode_words
+from gputopo.values.run.plan import mode_words
 from tests.matrices import SEVEN, machine_of
 
 MACHINE = machine_of(SEVEN)

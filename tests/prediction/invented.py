@@ -5,7 +5,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gputopo.prediction.line import Block
+from gputopo.prediction.gradients import Block
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import SocketLink, Uplink
 from gputopo.prediction.programs import Program

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from gputopo.prediction.line import Block
+from gputopo.prediction.gradients import Block
 from gputopo.prediction.links.flows import GB, Flows, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.prediction.calibration import Run, adjusted, calibrated, learn, range_share
-from gputopo.prediction.line import Block
+from gputopo.prediction.gradients import Block
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import Model, Placing, Stepper
 from gputopo.values.run.plan import Learned

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.prediction.line import line_of
+from gputopo.prediction.gradients import line_of
 from gputopo.prediction.links.flows import GB, Flows
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink

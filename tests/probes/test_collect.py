@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.findings.links import network
+from gputopo.findings import network
 from gputopo.probes.collect import _user, read_machine, read_tree, with_ports_now
 from gputopo.probes.facts import absent_facts
 from gputopo.values import schema

@@ -2,10 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.runs.anomaly import AnomalyCheck
 from gputopo.runs.live import EVERY_S, MAX_SHARE, RECENT_STEPS, SAMPLES_A_STEP, Recent, Reports, judged
 from gputopo.runs.summary import Summary
-from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs.verdict.judge import AnomalyCheck, Judgement
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, GpuSample, Judged, Sample, Step
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from tests.invented_runs import BEGAN_S

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.sweeps.course import FALLBACK_S, START_S, expected_s, left_s, predicted_s
-from gputopo.values.run.sweep import SweepCell
+from gputopo.values.run.several_runs import SweepCell
 
 
 def cell(number: int, model: str, **more: object) -> SweepCell:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.sweep.cells import UNFIT, known_options
+from gputopo.cli.run.sweep_cells import UNFIT, known_options
 from gputopo.sweeps.matrix import Matrix, read
 from gputopo.sweeps.presets import PRESETS, preset_text
 from gputopo.values.errors import GputopoError, InputError, UsageError

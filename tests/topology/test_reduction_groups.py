@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.topology.hops import is_within
-from gputopo.topology.reduction_groups import halves, reduction_groups
+from gputopo.topology.hops import halves, is_within, reduction_groups
 from gputopo.values.machine import Hop
 from tests.matrices import DGX1_P100, DGX1_V100, SEVEN, machine_of
 

@@ -4,8 +4,7 @@ import pytest
 
 from gputopo.workload import workloads as workload
 from gputopo.workload.architectures import ARCHITECTURES, workload_of
-from gputopo.workload.layers import Padding
-from gputopo.workload.sketch import Sketch
+from gputopo.workload.sketch import Padding, Sketch
 
 # Trainable numbers, and those of moving statistics as well, as tf_cnn_benchmarks builds the networks
 # (1001 and 11 classes); the last two as the Keras examples have them.
@@ -120,7 +119,7 @@ def test_shapes_that_differ_are_neither_added_nor_joined() -> None:
 
 
 def test_a_norm_brings_moving_statistics_and_takes_the_bias_away() -> None:
-    from gputopo.workload.layers import PLAIN_NORM, RESIDUAL_NORM
+    from gputopo.workload.sketch import PLAIN_NORM, RESIDUAL_NORM
 
     net = Sketch()
     net.conv((8, 8, 3), 4, 3, norm=RESIDUAL_NORM)

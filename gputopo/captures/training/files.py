@@ -17,7 +17,7 @@ from gputopo.captures import budget, intake
 from gputopo.captures.training import names, table, tensorpack, tf_cnn
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.run.sweep import EXAMPLES, MANIFEST
+from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
 
 MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
 MAX_FILES = 200_000  # that are looked at, of all folders together

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import emit, note, show
+from gputopo.cli.printing import note, show_report
 from gputopo.cli.source import machine_from
-from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.findings import Severity
-    from gputopo.fleet.inspection import Fleet
+    from gputopo.findings.fleet import Fleet
     from gputopo.values.machine import Machine
 
 _ASKED = {"command": "inspect"}  # for which the hosts meet: not with those of a training
@@ -33,7 +32,7 @@ def fleet(sources: Sequence[str], shape: str, fail_on: "Severity | None") -> int
 
 def _compare(readings: "Mapping[str, Machine | GputopoError]", shape: str, fail_on: "Severity | None") -> int:
     from gputopo import findings
-    from gputopo.fleet.inspection import inspect_fleet
+    from gputopo.findings.fleet import inspect_fleet
 
     found = inspect_fleet(readings)
     _print(found, shape)
@@ -46,7 +45,7 @@ def fleet_of_hosts(allocation: Allocation, hosts: HostOptions, shape: str, fail_
     A host that does not come is one without a reading. Raises GputopoError.
     """
     from gputopo.cli.hosts.meeting import excuse, join, joining, meeting_of
-    from gputopo.launch.hosts.gathering.messages import End, Unused
+    from gputopo.launch.hosts.messages import End, Unused
     from gputopo.topology.identities import without_identities
     from gputopo.topology.peer_access import with_reasons
 
@@ -125,16 +124,6 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _print(found: "Fleet", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.fleet import fleet_document
 
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.fleet import fleet_markdown, fleet_view
-
-    if shape == "markdown":
-        emit(fleet_markdown(found))
-    else:
-        from gputopo.cli.terminal import for_this_stdout
-
-        show(lambda width: for_this_stdout(fleet_view(found, width)))
+    show_report(found, lambda: fleet_document(found), shape)

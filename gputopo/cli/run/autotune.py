@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_runnable
+from gputopo.cli.run.prepare import require_runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.values.run.autotune import Autotune, Timed
-    from gputopo.values.run.plan import Candidate, Plan
+    from gputopo.values.run.plan import Autotune, Candidate, Plan, Timed
 
 
 def train_fastest(
@@ -39,15 +38,15 @@ def train_fastest(
     `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
     `update`: the variable update that they need, or auto.
     """
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.autotune import autotune_lines, autotune_note
+    from gputopo.report.document import document_text, of_sections
+    from gputopo.report.runs.autotune import autotune_blocks, autotune_note
 
     _refuse(target, spec, options)
     require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)
-        to_stderr(text_of(autotune_lines(found)))
+        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
         to_stderr(f"{autotune_note(found)}\n")
         if code:
             return code
@@ -88,7 +87,7 @@ def _measured(
     target: "Target", trials: "Sequence[Trial]", options: OutputOptions
 ) -> "tuple[Autotune, int, Path]":
     """Run the trials; return what was measured, the code of a signal, and the folder of the runs."""
-    from gputopo.launch.jobs.autotune import tune
+    from gputopo.launch.jobs.trials import tune
     from gputopo.launch.supervise import run_folder as runs
 
     home = runs.runs_home(os.environ)
@@ -224,7 +223,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
 
 def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
     from gputopo.report.layout import plain
-    from gputopo.values.run.candidate import mode_words
+    from gputopo.values.run.plan import mode_words
 
     outcome = (
         f"failed: {plain(found)}" if isinstance(found, str) else f"{found.images_per_sec:.4g} images/sec"

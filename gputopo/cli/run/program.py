@@ -5,6 +5,7 @@ Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is 
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -13,29 +14,29 @@ from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.jobs.program import Ending, Stop, check_program, run_program
-from gputopo.launch.recorded.pipe import StepPipe
-from gputopo.launch.recorded.record import ProgramRecord
-from gputopo.launch.recorded.recording import recording, signals_blocked
-from gputopo.launch.recorded.stall import StallWatch
 from gputopo.launch.spec import env
 from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.process import signals
-from gputopo.launch.supervise.process.child import Ours
+from gputopo.launch.supervise.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
+from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
+from gputopo.launch.user_program.record import ProgramRecord
+from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.stall import StallWatch
+from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.news import news
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
-from gputopo.values.run.hardware import OUTSIDE
+from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
-    from gputopo.launch.recorded.recording import Company
     from gputopo.launch.spec.target import Target
+    from gputopo.launch.user_program.recording import Company
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
@@ -99,6 +100,10 @@ def make_folder(
         return None
 
 
+# Signals for a group of processes by which a process of gputopo, such as the watch, must not end.
+_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+
+
 def run_recorded(
     program: tuple[str, ...],
     environment: Mapping[str, str],
@@ -128,13 +133,13 @@ def run_recorded(
         contextlib.ExitStack() as joined,
     ):
         if company is not None:
-            with signals_blocked():
+            with signals.blocked(signal.valid_signals()):
                 joined.enter_context(company)
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.sampling.run_watch import RunWatch
+            from gputopo.probes.run_watch import RunWatch
 
             pipe = _pipe(folder, stack)
-            with signals_blocked(all_of_them=False):
+            with signals.blocked(_FOR_THE_PROGRAM):
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
@@ -157,7 +162,6 @@ def run_recorded(
                     program,
                     {**environment, **named},
                     report=note,
-                    leave_children=options.leave_children,
                     ours=ours,
                     stop=stop,
                     on_end=on_end,

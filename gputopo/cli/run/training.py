@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_files_of, require_runnable
+from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.process import signals
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
+from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.gathering.meeting import Meeting
-    from gputopo.launch.hosts.gathering.messages import End
-    from gputopo.launch.jobs.hosts.regrouping import Regrouping
+    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.runs.repeats import Repeats
@@ -169,7 +170,7 @@ def _train_once(
     )
     spec = _traced_into(folder, spec)
     from gputopo.launch.jobs.before import known_of, past_of
-    from gputopo.runs.predicted.compare import with_prediction
+    from gputopo.runs.compared import with_prediction
 
     known = known_of(target, spec, past_of(target, folder.path))
     outcome = _supervised(target, spec, folder, display, options, known, meeting, group)
@@ -193,11 +194,11 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
     """
     if box is None or result.spec.get("drills"):
         return
-    from gputopo.runs.history import history_file, results
+    from gputopo.runs.history import history_file, save_result
 
     where = str(folder.absolute()).encode(errors="replace").decode()
     try:
-        results.add(history_file(os.environ), box, result, folder=where, finished_at=time.time())
+        save_result(history_file(os.environ), box, result, folder=where, finished_at=time.time())
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
 
@@ -205,20 +206,22 @@ def remember(result: "Result", folder: Path, box: "Machine | None") -> None:
 def _judged(result: "Result", folder: runs.RunFolder) -> "Result":
     """Add the verdict on this run's input from an earlier run."""
     from gputopo.launch.supervise.run_folder import latest_results
-    from gputopo.runs.input_verdict import verdict
+    from gputopo.runs.compared import input_verdict
 
     earlier = latest_results(runs.runs_home(os.environ), but=folder.path)
     # The verdict names the other run's folder, and a result is written in UTF-8.
-    found = verdict(result, ((where.encode(errors="replace").decode(), other) for where, other in earlier))
+    found = input_verdict(
+        result, ((where.encode(errors="replace").decode(), other) for where, other in earlier)
+    )
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _with_alone(result: "Result", target: "Target") -> "Result":
     """Add the speeds of the GPUs alone: by the latest screen of this job here, else by its runs here."""
     from gputopo.launch.supervise.run_folder import latest_screens
-    from gputopo.runs.device_results import alone_of_screen, with_alone
-    from gputopo.runs.history import fingerprint, history_file, results
-    from gputopo.runs.predicted.known import alone_of_run
+    from gputopo.runs.devices import alone_of_screen, with_alone
+    from gputopo.runs.history import fingerprint, history_file, stored_results
+    from gputopo.runs.known import alone_of_run
 
     here = None if result.backend != "gpu" or target.machine is None else fingerprint(target.machine)
     if here is None:
@@ -230,7 +233,7 @@ def _with_alone(result: "Result", target: "Target") -> "Result":
     folders: dict[int, str] = {}
     if len(result.devices) > 1:
         with contextlib.suppress(GputopoError):  # a history that cannot be read: see `remember`
-            for one in results.stored(history_file(os.environ), machine=here, model=result.spec.get("model")):
+            for one in stored_results(history_file(os.environ), machine=here, model=result.spec.get("model")):
                 found = alone_of_run(result, one.result)
                 alone |= found  # the latest run counts
                 folders |= dict.fromkeys(found, one.folder)
@@ -283,7 +286,7 @@ def _supervised(
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]
@@ -306,7 +309,7 @@ def _supervised(
 
 def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
     """Return what the other hosts are told of the end: a failure with its host, rank 0 as well."""
-    from gputopo.launch.hosts.gathering.messages import End
+    from gputopo.launch.hosts.messages import End
 
     failed = outcome.result.failure
     if failed is None:
@@ -317,34 +320,19 @@ def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
 
 def _print(result: "Result", printed: str) -> None:
     """Print the result. Log lines were printed during the run; a failure goes to stderr."""
-    from gputopo.cli.printing import emit, show
-
-    if printed == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(result))
-        return
-    from gputopo.report.runs.report import failure_lines, run_report
+    from gputopo.report.runs.report import failure_lines, run_document
 
     if printed == "tf-cnn-log":
         to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
         return
-    show(lambda width: run_report(result, width))
+    show_report(result, lambda: run_document(result), printed)
 
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
     """Print all repeats. Log lines were printed during the runs; the summary goes to stderr."""
-    from gputopo.cli.printing import emit, show
-
-    if printed == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(repeats))
-        return
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.report import repeats_report
+    from gputopo.report.runs.report import repeats_document
 
     if printed == "tf-cnn-log":
-        to_stderr(text_of(repeats_report(repeats)))
+        to_stderr(document_text(repeats_document(repeats)))
         return
-    show(lambda width: repeats_report(repeats))
+    show_report(repeats, lambda: repeats_document(repeats), printed)

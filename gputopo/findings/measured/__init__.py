@@ -1,5 +1,6 @@
 """Findings from measured copies. There are none on a machine without `bandwidth`."""
 
+from gputopo.findings import rising
 from gputopo.findings.measured import (
     collectives,
     direct,
@@ -8,9 +9,7 @@ from gputopo.findings.measured import (
     links,
     models,
     network,
-    nvlinks,
     pairs,
-    soak,
     validity,
 )
 
@@ -30,7 +29,7 @@ COPY_CHECKS = (
     direct.direct_slower,
     pairs.pair_slower,
     pairs.below_expected,
-    nvlinks.over_nvlink,
+    pairs.over_nvlink,
     host.shared_uplinks,
     host.far_nodes,
     host.memory_elsewhere,
@@ -47,8 +46,8 @@ COPY_CHECKS = (
     network.slow,
     network.unsteady,
     network.oversubscribed,
-    soak.errors,
-    soak.falls,
+    rising.errors,
+    rising.falls,
     faults.throttled,
     faults.unsteady,
     faults.ramp_up,

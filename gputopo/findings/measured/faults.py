@@ -7,10 +7,8 @@ from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
 from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.configuration import GPU_BUSY, in_use
 from gputopo.findings.driver import DRIVER_STATUS
-from gputopo.findings.measured.direct import host_failures
-from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
+from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
     SEVERITIES,
     WRONG_DATA_ID,
@@ -24,6 +22,7 @@ from gputopo.findings.rule import (
     present,
 )
 from gputopo.findings.throttling import THROTTLE
+from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, Failure, Sample, gpu_of, gpus_of
 from gputopo.values.index_ranges import pairs_in_words

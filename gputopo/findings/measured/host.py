@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
-from gputopo.findings.links.pcie import SHARED_TIMES, SHARED_UPLINK
 from gputopo.findings.measured.faults import is_unsteady
+from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges

@@ -13,7 +13,7 @@ from gputopo.copies.numbers import (
 )
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.links.pcie import (
+from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
     LINK_FLAPPING,

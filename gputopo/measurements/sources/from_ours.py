@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputopo.runs.verdict.devices import place_name
+from gputopo.runs.devices import place_name
 from gputopo.values.run.events import Device
 from gputopo.values.run.measurement import (
     COMPLETE,

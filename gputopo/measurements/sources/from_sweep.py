@@ -6,7 +6,7 @@ from typing import Any
 from gputopo.measurements.sources.from_ours import data_source
 from gputopo.sweeps.matrix import MADE
 from gputopo.values.run.measurement import Measurement, Status
-from gputopo.values.run.sweep import CellState, Sweep, SweepCell
+from gputopo.values.run.several_runs import CellState, Sweep, SweepCell
 
 # What a cell without a run is; one that is done, or running, has a run.
 _STATUS: Mapping[CellState, tuple[Status, str]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.measurements.sources.run_folders import document_in, result_in
-from gputopo.runs.speed.over_time import OverTime, over_time
+from gputopo.runs.over_time import OverTime, over_time
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events

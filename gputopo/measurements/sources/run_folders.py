@@ -23,7 +23,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import FOLDER, MANIFEST, Sweep, SweepCell
+from gputopo.values.run.several_runs import FOLDER, MANIFEST, Sweep, SweepCell
 
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.copies.sharing import carries, rates_at_once, uplink_groups
-from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link
-from gputopo.reference.pcie import generation_of
+from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link, generation_of
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.machine import Hop, Link, Machine, PciNode

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.copies.collectives import NAMES, Series, is_limit, nearest, series_of
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
 from gputopo.values.bandwidth import HOSTS, Sample, gpus_of
@@ -15,7 +16,7 @@ _MAX_SIZES = 12  # of one operation, the largest first
 _MAX_SWEEPS = 8
 
 
-def collective_parts(samples: Sequence[Sample]) -> Iterator[Part | None]:
+def collective_parts(samples: Sequence[Sample]) -> Iterator[Section | None]:
     """Yield the summary of all operations, then each one by size, where nccl-tests measured any."""
     found = [one for one in series_of(samples) if one.first.ranks != 1]
     if not any(one.is_of_nccl_tests for one in found):
@@ -25,10 +26,10 @@ def collective_parts(samples: Sequence[Sample]) -> Iterator[Part | None]:
     for one in swept[:_MAX_SWEEPS]:
         yield _by_size(one)
     if len(swept) > _MAX_SWEEPS:
-        yield Part("Other operations by size", notes=(f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
+        yield part("Other operations by size", notes=(f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
 
 
-def _summary(found: Sequence[Series]) -> Part:
+def _summary(found: Sequence[Series]) -> Section:
     rows = [(one, one.best) for one in found]
     columns = [
         Column("GPUs", tuple(_gpus(one.first) for one in found)),
@@ -44,7 +45,7 @@ def _summary(found: Sequence[Series]) -> Part:
     )
     unsaid = {NOT_ASKED} if is_said else {NOT_ASKED, SOURCE}
     shown = [one for one in columns if not unsaid.issuperset(one.cells)]
-    return Part(
+    return part(
         "Collective operations",
         head=Column("Operation", tuple(_name(one.first) for one in found)),
         groups=(tuple(shown),),
@@ -52,7 +53,7 @@ def _summary(found: Sequence[Series]) -> Part:
     )
 
 
-def _by_size(one: Series) -> Part:
+def _by_size(one: Series) -> Section:
     sizes = sorted(one.sizes, reverse=True)[:_MAX_SIZES]
     in_two = any(one.at(each, in_place=True) for each in sizes)
     pairs = [(one.at(each, in_place=False), one.at(each, in_place=True)) for each in sizes]
@@ -63,7 +64,7 @@ def _by_size(one: Series) -> Part:
     if in_two:
         columns.append(Column("in place\nbus GB/s", tuple(_bus(within) for _, within in pairs), side="right"))
     more = len(one.sizes) - len(sizes)
-    return Part(
+    return part(
         f"{_name(one.first)} of {_gpus(one.first)} by size",
         head=Column("Size", tuple(map(size, sizes))),
         groups=(tuple(columns),),

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from gputopo.copies.numbers import by_copy_engine, pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.report.bandwidth.numbers import Numbers, number
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column
 from gputopo.values.bandwidth import Kind
 
@@ -23,7 +24,7 @@ _HOST = "host"
 LinkEnds = tuple[int | str, int | str]  # source, destination
 
 
-def heat_part(numbers: Numbers) -> Part | None:
+def heat_part(numbers: Numbers) -> Section | None:
     """Return the map, a matrix like the others; None where fewer than two links have a number.
 
     Where no pair was measured in one direction alone, it is of the sums of both directions.
@@ -43,7 +44,7 @@ def heat_part(numbers: Numbers) -> Part | None:
         )
     if _are_by_kernels(numbers):
         notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
-    return Part(
+    return part(
         f"Heat map, GB/s ({'both directions at once, their sum' if both else 'row to column'})",
         head=Column("", tuple(map(end_name, ends))),
         groups=(columns,),

@@ -4,18 +4,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
-from gputopo.values.natural import natural
+from gputopo.values.index_ranges import natural
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone
 _ARROWS = {"network_bidirectional": "<->"}
 
 
-def network_parts(bandwidth: Bandwidth) -> Iterator[Part]:
+def network_parts(bandwidth: Bandwidth) -> Iterator[Section]:
     """Yield the transfers between hosts: by host and pair where all were measured, else one by one."""
     found = [one for one in bandwidth.samples if one.kind in NETWORK]
     if not found:
@@ -30,7 +31,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Part]:
         yield _matrix(found, hosts)
 
 
-def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
+def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
     alone = [one for one in found if one.kind == "network" and one.group is None]
     pairs = [one for one in alone if not one.with_reverse]
     both = [one for one in alone if one.with_reverse]
@@ -53,7 +54,7 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
             ],
         ),
     ]
-    return Part(
+    return part(
         f"Between hosts{_by(found)}",
         head=Column("Host", tuple(map(plain, hosts))),
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
@@ -64,7 +65,7 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
     )
 
 
-def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
+def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
     shown = [one for one in pairs if not one.with_reverse] or pairs
     rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in shown}
@@ -73,7 +74,7 @@ def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Part:
         Column(plain(to), tuple(_number(rates.get((host, to))) for host in hosts), side="right")
         for to in hosts
     ]
-    return Part(
+    return part(
         f"From host (row) to host (column){both}, GB/s{_by(found)}",
         head=Column("", tuple(map(plain, hosts))),
         groups=tuple((column,) for column in columns),
@@ -99,7 +100,7 @@ def _column(head: str, values: Sequence[Sequence[float | None]]) -> Column:
     return Column(head, tuple(_number(median(own) if own else None) for own in known), side="right")
 
 
-def _transfers(found: Sequence[Sample]) -> Part:
+def _transfers(found: Sequence[Sample]) -> Section:
     ordered = sorted(found, key=lambda one: -(one.bytes or 0))
     shown = ordered[:_MAX_ROWS]
     columns = [
@@ -117,7 +118,7 @@ def _transfers(found: Sequence[Sample]) -> Part:
         notes.append("us: half a round trip; of an RDMA read or atomic the whole.")
     if len(ordered) > len(shown):
         notes.append(f"{len(ordered) - len(shown)} more: see --json.")
-    return Part(
+    return part(
         "Between hosts",
         head=Column("Transfer", tuple(map(_transfer, shown))),
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),

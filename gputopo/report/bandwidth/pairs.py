@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from gputopo.copies.jobs import BISECTION, MATCHING, RING
 from gputopo.report.bandwidth.numbers import ENGINE, INVALID_MARK, KERNELS, Numbers, cell, number, value_of
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column
 from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample, gpu_of
 
@@ -82,7 +83,7 @@ _COPIES = (
 )
 
 
-def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
+def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Section]:
     """Return a matrix for each kind of copy that was measured or tried, or one table of their ranges.
 
     The heat map shows the better path of each pair, so the matrices are made only where they are asked for.
@@ -90,7 +91,7 @@ def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
     if not matrices:
         ranges = _ranges(numbers)
         return [] if ranges is None else [ranges]
-    parts: list[Part | None] = []
+    parts: list[Section | None] = []
     for copy in _COPIES:
         found = _found(numbers, copy)
         shown = {pair: cell(*one) for pair, one in found.items() if _is_known(one)}
@@ -101,7 +102,7 @@ def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
     return [part for part in parts if part is not None]
 
 
-def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | None:
+def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Section | None:
     """Return the matrix of these ordered pairs, None if there are none."""
     if not cells:
         return None
@@ -109,7 +110,7 @@ def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | 
         Column(f"GPU{b}", tuple("" if a == b else cells.get((a, b), NOT_ASKED) for a in gpus), side="right")
         for b in gpus
     )
-    return Part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
+    return part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
 
 
 class _Set(NamedTuple):
@@ -122,7 +123,7 @@ class _Set(NamedTuple):
     gpu: int | None = None
 
 
-def concurrent_part(numbers: Numbers) -> Part | None:
+def concurrent_part(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copies between GPUs at once: one to all, all to one, all pairs."""
     sets: dict[tuple[str, str], list[_Set]] = {}
     for one in _sets(numbers):
@@ -150,7 +151,7 @@ def concurrent_part(numbers: Numbers) -> Part | None:
         for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
         if any(one != NOT_ASKED for one in cells)
     )
-    return Part(
+    return part(
         "Between GPUs at once, GB/s (sum of all copies)",
         head=Column("", tuple(f"{what}{f', {method}' if method else ''}" for what, method in sets)),
         groups=(tuple(columns),),
@@ -197,7 +198,7 @@ _SETS = {
 _METHODS: dict[Method | None, str] = {"kernel_read": "kernels read", "kernel_write": "kernels write"}
 
 
-def _ranges(numbers: Numbers) -> Part | None:
+def _ranges(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
     found = [(copy, _found(numbers, copy)) for copy in _COPIES]
     rows = [(copy, pairs) for copy, pairs in found if any(map(_is_known, pairs.values()))]
@@ -212,7 +213,7 @@ def _ranges(numbers: Numbers) -> Part | None:
     ]
     if all(_is_whole(pairs) for _, pairs in rows):
         shown = [column for column in shown if column.head != "pairs"]
-    return Part(
+    return part(
         "Between GPUs, GB/s (bidirectional: the sum of both)",
         head=Column("", tuple(names)),
         groups=(tuple(shown),),

@@ -1,8 +1,9 @@
 """The part of a bandwidth report about a soak: rates at its beginning and at its end, by GPU."""
 
-from gputopo.copies.soak import copied_bytes, ends, temperatures
+from gputopo.copies.numbers import copied_bytes, ends, temperatures
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.part import part
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column
 from gputopo.report.units import size
 from gputopo.values.bandwidth import Kind, Soak
@@ -16,7 +17,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 }
 
 
-def soak_part(machine: Machine, soak: Soak | None) -> Part | None:
+def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
     """Return the table of a soak, None where there was none."""
     if soak is None or not soak.intervals:
         return None
@@ -33,7 +34,7 @@ def soak_part(machine: Machine, soak: Soak | None) -> Part | None:
     ]
     shown = tuple(one for one in columns if set(one.cells) != {NOT_ASKED})
     minutes = soak.intervals[-1].end_s / 60
-    return Part(
+    return part(
         "Soak",
         head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)),
         groups=(shown,),

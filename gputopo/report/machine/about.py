@@ -1,11 +1,10 @@
-"""The host, the driver and the GPUs of a machine as tables."""
+"""The host, the driver and the ports of network cards as rows of a label and words."""
 
 from collections.abc import Iterator, Sequence
 
-from gputopo.report.layout import INDENT, Line, labelled, line, plain, section
-from gputopo.report.machine.gpus import gpu_tables
+from gputopo.report.layout import plain
 from gputopo.report.units import counted, gib
-from gputopo.values.machine import Driver, Host, LineCounts, Machine, NumaNode
+from gputopo.values.machine import Driver, Host, LineCounts, Machine, Nic, NicPort, NumaNode
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -18,18 +17,6 @@ _DRIVER_WORDS = {
     "crashed": "a call into the driver crashed",
     "failed": "not working",
 }
-
-
-def machine_view(machine: Machine, width: int) -> list[Line]:
-    """Return the host, the driver and the GPUs in lines of at most `width` columns."""
-    lines = section("Machine", labelled(about_rows(machine), width - INDENT))
-    if machine.gpus:
-        tables = gpu_tables(machine, width - INDENT)
-        return lines + section("GPUs", tables) if tables else lines
-    none = "None is known."
-    if machine.driver.status == "no_device":
-        none = "No NVIDIA device is on the PCI bus of this machine."
-    return lines + section("GPUs", [line(none)])
 
 
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
@@ -124,3 +111,28 @@ def _numa_words(node: NumaNode) -> str:
     if node.distances is not None and len(node.distances) > 1:
         words.append(f"distances {' '.join(map(str, node.distances))}")
     return ", ".join(words)
+
+
+def port_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return (`mlx5_0`, words) of each port of a card without a node in the PCI tree."""
+    nodes = {node.address for node in machine.pci}
+    return [
+        (plain(port.name), plain(", ".join(_port_words(nic, port))))
+        for nic in machine.nics
+        if nic.pci_address not in nodes
+        for port in nic.ports or ()
+    ]
+
+
+def _port_words(nic: Nic, port: NicPort) -> Iterator[str]:
+    states = (port.state, port.phys_state) if port.state else (port.operstate,)
+    if words := " ".join(word for word in (port.link_layer, *states) if word):
+        yield words
+    if port.rate_gbit_per_s is not None:
+        lanes = f" on {port.lanes} lane{'s' if port.lanes > 1 else ''}" if port.lanes else ""
+        yield f"{port.rate_gbit_per_s:g} Gbit/s{lanes}"
+    if port.interface is not None:
+        yield f"interface {port.interface}"
+    for what, value in (("", nic.hca_type), ("PSID ", nic.psid), ("firmware ", nic.firmware_version)):
+        if value is not None:
+            yield f"{what}{value}"

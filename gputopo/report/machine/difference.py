@@ -4,41 +4,26 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.findings import Finding
 from gputopo.findings.difference import Change, Difference, FindingChanges
-from gputopo.report.findings import findings_view
-from gputopo.report.layout import INDENT, QUIET, Line, line, paragraph, plain, printable, section
+from gputopo.report.document import Block, Bullets, Document, Styled, of_sections
+from gputopo.report.findings import findings_block
+from gputopo.report.layout import QUIET
 from gputopo.report.units import counted
 from gputopo.values.index_ranges import index_ranges
 
 
-def difference_view(difference: Difference, width: int) -> list[Line]:
-    """Return the changes in lines of at most `width` columns, and what could not be compared."""
+def difference_document(difference: Difference) -> Document:
+    """Return the changes, the numbers of facts that were compared, and the findings of both."""
     said = changes_in_words(difference.changes)
-    lines = [one for words in said for one in _item(plain(words), width)]
-    if not said:
-        lines = [line(_nothing(difference))]
-    other = plain(difference.old_source)
-    sources = f"Compared with {other} (left of ->): {counted(difference.compared, 'fact')}"
+    compared = f"{counted(difference.compared, 'fact')} compared"
     if difference.one_sided:
-        sources += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
-    lines += paragraph(f"{sources}.", width, QUIET)
-    for title, findings in _findings(difference.findings):
-        lines += [line(), *section(title, findings_view(findings, width - INDENT))[:-1]]
-    return printable(lines)
-
-
-def difference_markdown(difference: Difference) -> str:
-    """Return the changes as a Markdown list."""
-    from gputopo.report.markdown import escaped
-
-    said = [f"- {escaped(words)}\n" for words in changes_in_words(difference.changes)]
-    text = f"## Differences from {escaped(difference.old_source)}\n\n"
-    text += "".join(said) or f"{_nothing(difference)}\n"
-    for title, findings in _findings(difference.findings):
-        text += f"\n### {title}\n\n"
-        text += "".join(
-            f"- **{one.severity}** `{one.subject.text}` `{one.id}`: {escaped(one.says)}\n" for one in findings
-        )
-    return text
+        compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
+    shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    return of_sections(
+        [
+            (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
+            *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
+        ]
+    )
 
 
 def _nothing(difference: Difference) -> str:
@@ -69,8 +54,3 @@ def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
 
 def _gpus(gpus: list[int]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
-
-
-def _item(words: str, width: int) -> list[Line]:
-    first, *rest = paragraph(words, width - 2)
-    return [(("* ", QUIET), *first), *(((("  ", ""), *more)) for more in rest)]

@@ -1,30 +1,24 @@
-"""The GPUs as one table where the screen is wide enough, as several below one another where it is not."""
+"""The GPUs of a machine as a table, and what its columns do not show."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from gputopo.findings.load import idle, under_load
+from gputopo.findings.usage import idle, under_load
+from gputopo.report.document import Table
 from gputopo.report.layout import (
     LOST,
     NOT_ASKED,
-    SEVERITY_STYLES,
     UNKNOWN,
     Column,
-    Line,
     Side,
-    aligned,
-    blocks,
-    labelled,
-    line,
-    paragraph,
     plain,
 )
 from gputopo.report.machine.facts import reason_for
-from gputopo.values.fact_path import at_gpu
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import at_gpu
 
 _CUDA_ORDER = "CUDA_DEVICE_ORDER=PCI_BUS_ID"
 _NAME_WIDTH = 34  # longer names are folded
@@ -61,32 +55,20 @@ _STATE = (
 )
 
 
-def gpu_tables(machine: Machine, width: int) -> list[Line]:
-    """Return the tables of the GPUs and the notes under them; empty if the matrix shows as much.
+def gpu_table(machine: Machine) -> Table | None:
+    """Return the table of the GPUs; None if the matrix shows as much.
 
     `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
     the source does not report. A column without any fact is left out.
     """
-    row_heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
+    head = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
     shown = [
-        [_column(machine, facts) for facts in group if _is_shown(machine, facts)] for group in (_LINK, _STATE)
+        tuple(_column(machine, facts) for facts in group if _is_shown(machine, facts))
+        for group in (_LINK, _STATE)
     ]
-    if [facts.head for group in shown for facts in group] in ([], ["NUMA"]):
-        return []  # the matrix shows the NUMA nodes
-    lines: list[Line] = []
-    for block in blocks(shown, width - row_heads.width):
-        lines += [line()] if lines else []
-        lines += aligned(row_heads, block)
-    notes = labelled(gpu_notes(machine), width)
-    if warning := order_warning(machine):
-        notes += paragraph(warning, width, SEVERITY_STYLES["warning"])
-    return [*lines, line(), *notes] if lines and notes else lines
-
-
-def gpu_columns(machine: Machine) -> list[Column]:
-    """Return all columns that have a fact, the index first, for one wide table."""
-    heads = Column("GPU", tuple(str(gpu.index) for gpu in machine.gpus), "right")
-    return [heads, *(_column(machine, facts) for facts in (*_LINK, *_STATE) if _is_shown(machine, facts))]
+    if [column.head for group in shown for column in group] in ([], ["NUMA"]):
+        return None  # the matrix shows the NUMA nodes
+    return Table(head, tuple(group for group in shown if group))
 
 
 def _column(machine: Machine, facts: _Facts) -> Column:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from gputopo.findings.load import idle
+from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import in_words, reasons_of
-from gputopo.report.layout import Line, labelled, plain
+from gputopo.report.layout import plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
 
@@ -15,11 +15,6 @@ _ECC_COUNTS = (
     ("corrected", "volatile", "corrected since the driver was loaded"),
     ("corrected", "aggregate", "corrected in all"),
 )
-
-
-def health_view(machine: Machine, width: int) -> list[Line]:
-    """Return one block for each GPU or set of GPUs with the same state; empty if all is normal."""
-    return labelled(health_rows(machine), width)
 
 
 def health_rows(machine: Machine) -> list[tuple[str, str]]:

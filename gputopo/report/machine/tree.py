@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.reference.pcie import generation_of
+from gputopo.reference.expectations import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from gputopo.report.layout import plain
-from gputopo.values.fact_path import values_at
 from gputopo.values.fields import fields_of
+from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
 Label = str | int | None

@@ -1,6 +1,6 @@
 """The series of one GPU for Prometheus: those that its fields declare, and those that need a rule."""
 
-from gputopo.findings.links.nvlink import JOINED, SOUND, SUCCESS
+from gputopo.findings.nvlink import JOINED, SOUND, SUCCESS
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.metrics.exposition import Exposition, Label, add_facts, info_labels
 from gputopo.values.machine import JOINING, Fabric, Gpu

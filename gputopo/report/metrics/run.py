@@ -1,8 +1,8 @@
 """The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
 from gputopo.report.metrics.exposition import MIB, Exposition, Label
-from gputopo.runs.speed.throughput import RunningThroughput
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
+from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.events import (
     Anomaly,
     Device,

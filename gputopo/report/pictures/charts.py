@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 
 from gputopo.report.document import Picture
 from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Drawing, number, short
-from gputopo.runs.speed.over_time import Curve, Happening, OverTime
+from gputopo.runs.over_time import Curve, Happening, OverTime
 
 _MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from gputopo.report.document import Picture
 from gputopo.report.pictures.drawing import BOX, FAINT, INK, LINE, SERIES, Drawing, number
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
+from gputopo.values.run.plan import StepLine
 from gputopo.values.run.result import DeviceResult
-from gputopo.values.run.step_line import StepLine
 
 # The parts by name: colour and hatch, since colour alone does not separate them for everybody.
 _PARTS: Mapping[str, tuple[str, str]] = {

@@ -1,10 +1,8 @@
 """Predicted and measured speeds of placements side by side."""
 
-from gputopo.report.layout import Column, Line, aligned, line, plain
-from gputopo.values.run.autotune import Autotune, Measured
+from gputopo.report.document import Block, Table
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.candidate import mode_words
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import Autotune, Measured, mode_words
 
 _SETTLED = {
     "lead": "its lead exceeds the noise",
@@ -15,15 +13,21 @@ _SETTLED = {
 }
 
 
-def autotune_lines(found: Autotune) -> list[Line]:
+def autotune_blocks(found: Autotune) -> list[Block]:
     """Return a table of the placements, and how sure the fastest is."""
-    placements = Column("Placement", tuple(mode_words(one.candidate) for one in found.measured))
-    predicted = Column("predicted", tuple(_predicted(one.candidate) for one in found.measured), "right")
-    measured = Column("measured", tuple(_number(one.images_per_sec) for one in found.measured), "right")
-    runs = Column("runs", tuple(str(len(one.runs)) for one in found.measured), "right")
-    notes = Column("", tuple(_note(found, place) for place in range(len(found.measured))), max_width=60)
-    title = line(f"Autotune of {plain(found.model)}, images/sec at batch {batch_words(found.batch_size)}")
-    return [title, *aligned(placements, [predicted, measured, runs, notes])]
+    rows = [
+        (
+            mode_words(one.candidate),
+            _number(one.candidate.images_per_sec),
+            _number(one.images_per_sec),
+            str(len(one.runs)),
+            _note(found, place),
+        )
+        for place, one in enumerate(found.measured)
+    ]
+    heads = ("Placement", "predicted", "measured", "runs", "")
+    title = f"Autotune of {found.model}, images/sec at batch {batch_words(found.batch_size)}"
+    return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
 
 
 def autotune_note(found: Autotune) -> str:
@@ -44,12 +48,8 @@ def autotune_note(found: Autotune) -> str:
 def _note(found: Autotune, place: int) -> str:
     one: Measured = found.measured[place]
     if one.failure is not None:
-        return f"failed: {plain(one.failure)}"
+        return f"failed: {one.failure}"
     return "fastest" if place == found.winner else ""
-
-
-def _predicted(one: Candidate) -> str:
-    return _number(one.images_per_sec)
 
 
 def _number(speed: float | None) -> str:

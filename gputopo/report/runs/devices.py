@@ -2,36 +2,27 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from gputopo.report import units
-from gputopo.report.layout import Column, Line, aligned
+from gputopo.report.document import Table
+from gputopo.report.layout import Column
 from gputopo.report.runs.facts import ANOMALY_STYLE
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import EVEN, SLOW
 
-_MIN_NAME = 8  # columns of the screen that the name of a GPU folds into at least
+_NAME_WIDTH = 12  # of a GPU; a longer one folds
 _FIRST_CLOCK = "core"
-_GAP = 1
 
 
-def device_tables(result: Result, width: int = 80) -> list[list[Line]]:
-    """Return tables with a row per device; columns that mean nothing for this run are left out.
-
-    No number and no device's name is cut: the columns that do not fit into `width` stand in another table.
-    """
+def device_table(result: Result) -> Table:
+    """Return a table with a row per device, without columns that mean nothing for this run."""
     devices, *rest = _columns(result)
-    tables: list[list[Column]] = [[]]
-    for place, column in enumerate(rest):
-        # The clocks are at the end, and stay together.
-        together = rest[place:] if column.head.startswith(_FIRST_CLOCK) else [column]
-        if tables[-1] and _width([devices, *tables[-1], *together]) > width:
-            tables.append([])
-        tables[-1].append(column)
-    return [aligned(devices, _widened(devices, columns, width), _GAP) for columns in tables]
+    # The clocks are at the end, and stay together.
+    clocks = next((at for at, one in enumerate(rest) if one.head.startswith(_FIRST_CLOCK)), len(rest))
+    groups = [(column,) for column in rest[:clocks]]
+    return Table(devices, (*groups, tuple(rest[clocks:])) if rest[clocks:] else tuple(groups), gap=1)
 
 
 def link_name(hop_to_variables: str | None) -> str:
@@ -51,7 +42,7 @@ def _columns(result: Result) -> list[Column]:
 
     columns = [left("device", [label_of(row.device) for row in rows])]
     if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
-        columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _MIN_NAME))
+        columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _NAME_WIDTH))
     # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
     parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
     if len({row.batch_size for row in rows}) > 1:
@@ -95,21 +86,6 @@ def _pcie(row: DeviceResult) -> str:
     generation = None if row.pcie_gen is None else f"gen {row.pcie_gen}"
     width = None if row.pcie_width is None else f"x{row.pcie_width}"
     return " ".join(filter(None, (generation, width))) or units.UNKNOWN
-
-
-def _widened(devices: Column, columns: Sequence[Column], width: int) -> list[Column]:
-    """Return the columns of a table with the space that is left given to the one that folds."""
-    free = max(0, width - _width([devices, *columns]))
-    return [column if column.max_width is None else _wider(column, column.width + free) for column in columns]
-
-
-def _wider(column: Column, width: int) -> Column:
-    head = column.head.replace("\n", " ")
-    return msgspec.structs.replace(column, head=head if len(head) <= width else column.head, max_width=width)
-
-
-def _width(columns: Sequence[Column]) -> int:
-    return sum(column.width + _GAP for column in columns) - _GAP
 
 
 def _drills_of(row: DeviceResult, result: Result) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from gputopo.report import units
 from gputopo.report.runs.facts import ANOMALY_STYLE
 from gputopo.report.runs.state import RunState
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
 
 _GAP = "  "
 

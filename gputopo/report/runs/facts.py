@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from gputopo.report import units
 from gputopo.report.runs.news import evaluated_words, steps_words
-from gputopo.runs.verdict.devices import place_name, short_name_of
+from gputopo.runs.devices import place_name, short_name_of
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
@@ -14,7 +14,7 @@ from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
 ANOMALY_STYLE = "bold red"
-# Fields of `gputopo.runs.device_results.SAMPLED` in words.
+# Fields of `gputopo.runs.devices.SAMPLED` in words.
 _SAMPLED = {
     "graphics_mhz": "core clock",
     "memory_mhz": "memory clock",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.report import units
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (

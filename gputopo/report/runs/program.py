@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from gputopo.report import units
 from gputopo.report.runs.report import run_verdict_line, verdict_lines
-from gputopo.values.run.hardware import OUTSIDE, SOUND, Hardware
 from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import OUTSIDE, SOUND, Hardware
 
 
 def program_lines(result: Result) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
-from collections.abc import Iterable
-
 from gputopo.report import units
-from gputopo.report.layout import Line, Span, body_width, labelled, line, paragraph, printable
-from gputopo.report.runs.devices import device_tables
+from gputopo.report.document import Document, Rows, Styled, of_sections
+from gputopo.report.layout import Span
+from gputopo.report.runs.devices import device_table
 from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
+from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.devices import place_name, short_name_of
 from gputopo.runs.verdict.words import at_most, costs, looks
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result
@@ -16,29 +15,24 @@ from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
 
-def run_report(result: Result, width: int = 80) -> list[Line]:
-    """Return the report of a run, complete or not, in lines of at most `width` columns.
+def run_document(result: Result) -> Document:
+    """Return the report of a run, complete or not.
 
     The title, the failure, the run's messages, the slow devices, the tables, the figures. What was not
     measured is stated in words.
     """
-    lines = _folded([(title(result), "bold")], width)
-    if result.failure is not None:
-        lines += [*_folded(((text, "") for text in failure_lines(result)), width), line()]
-    lines += [*_folded([*((text, "") for text in result.says), *verdict_lines(result)], width), line()]
-    if result.devices:
-        for table in device_tables(result, width):
-            lines += [*table, line()]
-    facts = list(run_facts(result))
-    space = body_width((fact.name for fact in facts), width)
-    lines += labelled(((fact.name, paragraph(fact.text, space, fact.style)) for fact in facts), width)
-    return printable(lines)
-
-
-def _folded(texts: Iterable[Span], width: int) -> list[Line]:
-    return [
-        one for text, style in texts for part in text.split("\n") for one in paragraph(part, width, style)
-    ]
+    failure = [Styled(text, "") for text in failure_lines(result)]
+    says = [*(Styled(text, "") for text in result.says), *(Styled(*one) for one in verdict_lines(result))]
+    found = tuple(run_facts(result))
+    facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
+    return of_sections(
+        [
+            ("", [Styled(title(result), "bold"), *failure]),
+            ("", says),
+            ("", [device_table(result)] if result.devices else []),
+            ("", [facts]),
+        ]
+    )
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -149,31 +143,32 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
-def repeats_report(repeats: Repeats) -> list[Line]:
+def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
-    lines: list[Line] = []
-    if repeats.runs:
-        lines += [((title(repeats.runs[0], ended=False), "bold"),)]
-        lines += [((said, ""),) for said in repeats.runs[0].says]
-        lines.append(())
-    lines += [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]
-    lines += [(), ((_together(repeats), "bold"),)]
-    return lines
+    first = repeats.runs[:1]
+    says = [Styled(said, "") for run in first for said in run.says]
+    return of_sections(
+        [
+            ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
+            ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
+            ("", [Styled(_together(repeats), "bold")]),
+        ]
+    )
 
 
-def _repeat(number: int, run: Result) -> Line:
+def _repeat(number: int, run: Result) -> Styled:
     if run.status != "complete":
         why = "" if run.failure is None else f": {run.failure.cause}"
-        return ((f"repeat {number}  {run.status}{why}", ANOMALY_STYLE),)
+        return Styled(f"repeat {number}  {run.status}{why}", ANOMALY_STYLE)
     speed = run.throughput
     if speed is None:
-        return ((f"repeat {number}  not measured: no step after the warm-up", ""),)
+        return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
     text = (
         f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
         f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
     )
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
-    return ((text, ""), (marked, ANOMALY_STYLE)) if marked else ((text, ""),)
+    return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
 
 def _together(repeats: Repeats) -> str:

@@ -11,8 +11,8 @@ import msgspec
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.report.runs.news import news
-from gputopo.runs.speed.throughput import RunningThroughput
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
+from gputopo.runs.speed import RunningThroughput
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.events import (

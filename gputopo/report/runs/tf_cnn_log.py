@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gputopo.report import units
-from gputopo.runs.speed.throughput import RunningThroughput
-from gputopo.runs.verdict.devices import label_of
+from gputopo.runs.devices import label_of
+from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import (
     Device,

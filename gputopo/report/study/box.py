@@ -68,7 +68,7 @@ def _over_time(
     heads = ("", "measured", "first", "last", "lowest", "highest", "last measured")
     sides: tuple[Side, ...] = ("left", "right", "right", "right", "right", "right", "left")
     notes = (unit, *_left_out(len(series)))
-    table = Table(heads, rows, sides, notes)
+    table = Table.of(heads, rows, sides, notes)
     return (table, *(_pictures(series, changes, title, unit) if pictures else ()))
 
 
@@ -77,7 +77,7 @@ def _pictures(
 ) -> tuple[Block, ...]:
     from gputopo.report.pictures.charts import Point, dated_picture
     from gputopo.report.pictures.charts import Series as Curve
-    from gputopo.runs.speed.over_time import Happening
+    from gputopo.runs.over_time import Happening
 
     worse = {change.what: change for change in changes}
     several = [one for one in series if len(one.points) > 1]
@@ -111,7 +111,7 @@ def _runs(runs: Sequence[Measurement]) -> Table:
     )
     heads = ("date", "model", "GPUs", "variables", "batch", "images/sec", "remarks", "run")
     sides: tuple[Side, ...] = ("left", "left", "left", "left", "right", "right", "left", "left")
-    return Table(heads, rows, sides, _left_out(len(runs)))
+    return Table.of(heads, rows, sides, _left_out(len(runs)))
 
 
 def _left_out(count: int) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ import io
 
 from gputopo.captures.training.table import COLUMNS, cell_text
 from gputopo.measurements.study import Study
-from gputopo.report.layout import plain
 
 DERIVED = ("speedup", "efficiency_percent", "noise_percent")
 
@@ -22,6 +21,11 @@ def study_csv(study: Study) -> str:
         derived = (row.speedup, row.efficiency_percent, noise) if row else (None, None, noise)
         for one in cell.runs:
             writer.writerow(
-                [plain(cell_text(getattr(one, name))) for name in COLUMNS] + [cell_text(v) for v in derived]
+                [_printable(cell_text(getattr(one, name))) for name in COLUMNS]
+                + [cell_text(v) for v in derived]
             )
     return out.getvalue()
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)

@@ -8,10 +8,10 @@ from gputopo.measurements.conditions import CONDITIONS, DEVIATIONS, value_words
 from gputopo.measurements.observing.words import devices_word, job_words, stated, varying
 from gputopo.measurements.scaling import Scaling, ScalingRow
 from gputopo.measurements.study import Study
-from gputopo.report.document import Bar, Bars, Block, Bullets, Document, Section
+from gputopo.report.document import Bar, Block, Bullets, Document, Section, bars
 from gputopo.report.layout import Side
 from gputopo.report.study.models import model_pages, model_table
-from gputopo.report.study.tables import cell_words, plain_block, shown, table, without_empty
+from gputopo.report.study.tables import cell_words, table, without_empty
 from gputopo.report.units import counted, images_per_sec, percent
 
 MAX_CURVES = 16  # of one picture; the table has all
@@ -49,8 +49,8 @@ def study_document(study: Study) -> Document:
         summary += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
     if shared:
         summary += f" All with: {shared}."
-    sections = tuple(Section(title, tuple(map(plain_block, blocks))) for title, blocks in parts if blocks)
-    return Document(shown(study.title), shown(summary), sections, model_pages(study))
+    sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
+    return Document(study.title, summary, sections, model_pages(study))
 
 
 def _bullets(items: Iterable[str]) -> list[Block]:
@@ -97,12 +97,12 @@ def _scaling(study: Study) -> list[Block]:
             for one in figures.scaling_medians
         ]
         blocks += ["Medians over the jobs:", table([devices, "speedup", "efficiency %", "jobs"], medians)]
-    bars = tuple(
+    drawn = tuple(
         Bar(label, _set_words(row, scaling), row.speedup, row.n_gpus)
         for label, scaling in curves(study)
         for row in scaling.rows[1:]
     )
-    return [*blocks, Bars("Speedup; light: what is missing to the ideal one", ("job", devices), bars, "x")]
+    return [*blocks, bars("Speedup; light: what is missing to the ideal one", ("job", devices), drawn, "x")]
 
 
 def _set_words(row: ScalingRow, scaling: Scaling) -> str:
@@ -249,7 +249,7 @@ def _cells(study: Study) -> list[Block]:
     ]  # fmt: skip
     heads = ["job", devices_word(cells), "which", "images/sec", "+/- %", "runs", "reason"]
     sides: tuple[Side, ...] = ("left", "right", "left", "right", "right", "right", "left")
-    return [without_empty(table(heads, rows)._replace(sides=sides))] if rows else []
+    return [without_empty(table(heads, rows, sides=sides))] if rows else []
 
 
 def _unread(study: Study) -> list[Block]:

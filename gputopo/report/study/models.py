@@ -9,7 +9,7 @@ from gputopo.measurements.observing.words import devices_word, job_words, varyin
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Page, Table
 from gputopo.report.layout import Side
-from gputopo.report.study.tables import cell_words, plain_block, shown, table, without_empty
+from gputopo.report.study.tables import cell_words, table, without_empty
 from gputopo.workload.workloads import Workload, names, require
 
 MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
@@ -31,7 +31,7 @@ def model_table(models: Iterable[str]) -> list[Block]:
     rows = tuple(_row(require(name)) for name in models if name in known)
     heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
     sides: tuple[Side, ...] = ("left", "left", "right", "right", "right", "right")
-    return [Table(heads, rows, sides, (_NOTE,))] if rows else []
+    return [Table.of(heads, rows, sides, (_NOTE,))] if rows else []
 
 
 def _row(one: Workload) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def model_pages(study: Study) -> tuple[Page, ...]:
     for name, model in zip(file_names(models), models, strict=True):
         own = [cell for cell in cells if cell.of.model == model]
         blocks = (*_facts(model), *_figures(own, speedups))
-        pages.append(Page(name, shown(f"Model {model}"), tuple(map(plain_block, blocks))))
+        pages.append(Page(name, f"Model {model}", blocks))
     return tuple(pages)
 
 
@@ -94,7 +94,7 @@ def _facts(model: str) -> list[Block]:
         ("default batch per GPU", str(one.gpu_batch)),
         ("source", one.source),
     )  # fmt: skip
-    return [Table(("", "value"), tuple(row for row in rows if row[1]))]
+    return [Table.of(("", "value"), tuple(row for row in rows if row[1]))]
 
 
 def _memory(count: int) -> str:
@@ -125,4 +125,4 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
     sides: tuple[Side, ...] = (
         *("left",) * 3, "right", "left", "right", *("left",) * 2, *("right",) * 3, "left",
     )  # fmt: skip
-    return [without_empty(table(heads, rows)._replace(sides=sides))]
+    return [without_empty(table(heads, rows, sides=sides))]

@@ -1,7 +1,6 @@
 """Verdicts on the devices of a run: slow, even to within N %, or cannot tell. Pure, and in bounded memory.
 
-`paces` takes the events of a run one by one and keeps what the comparisons need; `peers` compares devices of
-one kind, `past` finds where a run changed, `expected` compares with other runs or published figures, `host`
-sums up the load of the host, `cost` replays steps. `judge` makes the verdicts of all of them; `words` writes
-the sentences.
+`paces` and `sampled` add up the events of a run; `peers` compares devices of one kind, `changes` finds
+where a series changed, `hosts` compares hosts, `cost` replays steps, `causes` explains by `rules`; `judge`
+makes the verdicts of all of them.
 """

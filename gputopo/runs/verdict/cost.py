@@ -8,10 +8,9 @@ one costs its own images only.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gputopo.runs.verdict.peers import COMPUTE, WEIGHTS
-from gputopo.runs.verdict.steps_kept import KeptStep
+from gputopo.runs.bounded import KeptStep
 from gputopo.values.run.events import TowerMarks
-from gputopo.values.run.verdict import Cost
+from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Cost
 
 # Modes of `variable_update` in which no tower waits for the others.
 ALONE = frozenset({"independent", "async"})

@@ -1,23 +1,84 @@
 """The verdict on each device of a run, and on the run as a whole. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence, Set
+from typing import Self
 
 import msgspec
 
-from gputopo.runs.causes.explain import explained
-from gputopo.runs.causes.run_parts import run_explained
-from gputopo.runs.exchange import SENDS, SlowNetwork
+from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict import words
-from gputopo.runs.verdict.answer import answer, unknown
+from gputopo.runs.verdict.bounds import interval
+from gputopo.runs.verdict.causes import explained, run_explained
+from gputopo.runs.verdict.changes import parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
-from gputopo.runs.verdict.devices import is_cpu, short_name_of
-from gputopo.runs.verdict.expected import against_expected, against_past
-from gputopo.runs.verdict.hosts import named_by_host
+from gputopo.runs.verdict.hosts import SENDS, SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import Difference, differences, steps_needed
-from gputopo.runs.verdict.thresholds import SLOW_PERCENT
-from gputopo.values.run.events import NETWORK, Device
-from gputopo.values.run.verdict import CANNOT_TELL, SLOW, Cost, Expected, HostSummary, Verdict
+from gputopo.runs.verdict.peers import Difference, answer, differences, steps_needed, unknown
+from gputopo.runs.verdict.words import CONFIDENCE, EVEN_PERCENT, FALSE_ALARM, SLOW_PERCENT
+from gputopo.values.run.events import NETWORK, Anomaly, Device, Step
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Cost, Expected, HostSummary, Verdict
+
+
+def against_expected(paces: Paces, expected: Expected) -> Verdict:
+    """Return whether a run is as fast as expected; the range of the expectation widens what is even."""
+    found = interval(paces.run(), FALSE_ALARM)
+    if found is None:
+        return Verdict(
+            word=CANNOT_TELL,
+            says=f"All devices: cannot tell against {expected.source}: too few steps",
+            why="too few steps",
+            against="expected",
+            steps=paces.steps,
+        )
+    speed, slowest, fastest = (math.exp(-x) for x in (found.middle, found.high, found.low))
+    verdict = Verdict(
+        word=CANNOT_TELL,
+        says="",
+        against="expected",
+        percent_under=100 * (1 - speed / expected.images_per_sec),
+        percent_under_low=100 * (1 - fastest / expected.low),
+        percent_under_high=100 * (1 - slowest / expected.high),
+        resolution_percent=SLOW_PERCENT + 100 * (1 - expected.low / expected.high * slowest / fastest) / 2,
+        steps=paces.steps,
+        effective_steps=found.effective * paces.blocks.size,
+    )
+    return words.against_expected(verdict, _word(verdict), speed, expected)
+
+
+def against_past(paces: Paces) -> Verdict | None:
+    """Return that a run became slower, None where it did not: all devices alike."""
+    run = paces.run()
+    found = parts(run, paces.blocks.size)
+    if len(found) < 2:
+        return None
+    bounds = [interval(run[begin:end], FALSE_ALARM / 2) for begin, end in found]
+    known = [(part, bound) for part, bound in zip(found, bounds, strict=True) if bound is not None]
+    if len(known) < 2:
+        return None
+    (begin, _), last = known[-1]
+    # What came first may be a warm-up, and slower: the run is compared with the fastest part before.
+    best = min((bound for _, bound in known[:-1]), key=lambda bound: bound.middle, default=last)
+    low = 100 * (1 - math.exp(-(last.low - best.high)))
+    if low <= SLOW_PERCENT:
+        return None
+    verdict = Verdict(
+        word=SLOW,
+        says="",
+        against="past",
+        percent_under=100 * (1 - math.exp(-(last.middle - best.middle))),
+        percent_under_low=low,
+        percent_under_high=100 * (1 - math.exp(-(last.high - best.low))),
+        steps=paces.steps,
+        from_step=paces.blocks.first_steps[begin],
+    )
+    return words.slower_than_before(verdict)
+
+
+def _word(verdict: Verdict) -> str:
+    if (verdict.percent_under_low or 0.0) > SLOW_PERCENT:
+        return SLOW
+    return EVEN if (verdict.percent_under_high or 0.0) <= EVEN_PERCENT else CANNOT_TELL
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +138,7 @@ def judge(
     }
 
     def cost_of(peers: Mapping[tuple[int, str], int]) -> Cost | None:
-        return cost(paces.kept.steps, peers, paces.allowance, alone=mode in ALONE) if peers else None
+        return cost(paces.kept.items, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
     together = _slow_together(verdicts := named_by_host(paces.devices, verdicts))
     costing = {
@@ -127,7 +188,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork) -> Verdict:
         percent_under_high=slow.percent.high,
         steps=slow.steps,
         effective_steps=slow.percent.effective,
-        cost=without_share(paces.kept.steps, slow.percent.middle / 100),
+        cost=without_share(paces.kept.items, slow.percent.middle / 100),
     )
     host = device.host or f"rank {device.rank}"
     says = words.slow_network(
@@ -236,3 +297,66 @@ def _why_not_compared(paces: Paces, device: Device) -> str:
 
 def _percent(verdict: Verdict) -> float:
     return verdict.percent_under or 0.0
+
+
+class AnomalyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether devices were compared at all, with the verdicts.
+
+    `not_made`: why they were not, None if they were. `left_out`: devices that were not, and why.
+    """
+
+    judgement: Judgement = Judgement(devices=())
+    not_made: str | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def anomalies(self) -> tuple[Verdict, ...]:
+        """The verdicts on slow devices."""
+        return self.judgement.slow
+
+    @property
+    def made(self) -> bool:
+        """Whether devices were compared."""
+        return self.not_made is None
+
+    @property
+    def verdict(self) -> str:
+        """The check in words, as in `gputopo.result/1`: "made", "made, but not for ...", "not made: ..."."""
+        if self.not_made is not None:
+            return f"not made: {self.not_made}"
+        return "made" + (f", but not for {'; nor for '.join(self.left_out)}" if self.left_out else "")
+
+    @classmethod
+    def of(cls, judgement: Judgement) -> Self:
+        """Return the check that verdicts make: not made where no device could be compared."""
+        left_out = [verdict for verdict in judgement.devices if verdict.percent_under_low is None]
+        if len(left_out) == len(judgement.devices):
+            whys = dict.fromkeys(verdict.why or "" for verdict in left_out)
+            return cls(judgement=judgement, not_made="; ".join(whys) or "no devices are known")
+        return cls(judgement=judgement, left_out=tuple(verdict.says for verdict in left_out))
+
+
+def event_of(verdict: Verdict, time_s: float, rank: int = 0) -> Anomaly:
+    """Return the event for a slow device; `time_s` in seconds since the epoch."""
+    return Anomaly(
+        time_s=time_s,
+        rank=rank,
+        tower=0 if verdict.tower is None else verdict.tower,
+        part=verdict.part or "compute",
+        percent_under=verdict.percent_under or 0.0,
+        percent_under_low=verdict.percent_under_low or 0.0,
+        confidence=CONFIDENCE,
+        says=verdict.says,
+        gpu=verdict.gpu,
+        causes=verdict.causes,
+    )
+
+
+def find_anomalies(
+    devices: Sequence[Device], steps: Sequence[Step], batches: Sequence[int] = ()
+) -> AnomalyCheck:
+    """Return the check of all steps of a run. `batches`: examples of each device; none: equal ones."""
+    paces = Paces(devices, batches=batches)
+    for step in steps:
+        paces.add(step)
+    return AnomalyCheck.of(judge(paces))

@@ -9,17 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
-from gputopo.runs.causes.facts import Facts
-from gputopo.runs.exchange import Exchange
-from gputopo.runs.verdict.blocks import Blocks
-from gputopo.runs.verdict.devices import groups, kind_of
-from gputopo.runs.verdict.host import HostRecord
-from gputopo.runs.verdict.steps_kept import StepsKept
+from gputopo.runs.bounded import Blocks, KeptStep, Thinned
+from gputopo.runs.devices import groups, kind_of
+from gputopo.runs.verdict.hosts import Exchange
+from gputopo.runs.verdict.sampled import Facts, HostRecord
 from gputopo.values.run.events import Device, Event, PhaseBegun, Sample, Step, TowerMarks, WarmupDone
 from gputopo.values.run.verdict import Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
 GONE_STEPS = 10
+REPLAYED_STEPS = 400  # stored to replay; their mean has 1/20 of the noise of one step
 CLOCK_S = 1e-9  # no clock measures less
 
 
@@ -49,7 +48,7 @@ class Paces:
         self.steps = 0  # compared
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
-        self.kept = StepsKept()
+        self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
         self.hosts: dict[int, HostRecord] = {}  # by rank
         self.facts = Facts(devices, known)
         self.exchange = Exchange(devices)
@@ -154,7 +153,7 @@ class Paces:
             return False
         self.steps += 1
         self.blocks.add(step.step, self._row(step, marks))
-        self.kept.add(step, marks)
+        self.kept.add(KeptStep(step.step, step.seconds, step.images, marks))
         self.exchange.add(step)
         return True
 

@@ -431,7 +431,7 @@ class BatchTried(_Event, frozen=True, tag="batch_tried"):
 
 
 class Anomaly(_Event, frozen=True, tag="anomaly"):
-    """A device that is slower than its peers beyond the noise of the run. See gputopo.runs.anomaly."""
+    """A device that is slower than its peers beyond the noise of the run. See gputopo.runs.verdict.judge."""
 
     tower: int
     part: str  # "compute" or "weights"

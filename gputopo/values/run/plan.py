@@ -1,37 +1,168 @@
 """The values of a plan and their JSON form (`gputopo.plan/1`). Who decides: `gputopo.planner`."""
 
 from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Literal
 
 import msgspec
 
-from gputopo.values.run.autotune import Autotune
-from gputopo.values.run.candidate import AllReduce, Candidate, VariableUpdate, mode_of
-from gputopo.values.run.step_line import StepLine
+from gputopo.values.run.all_reduce import PATTERN
+from gputopo.values.run.batches import BatchSize
 
-__all__ = [
-    "CPU_DEVICES",
-    "MIN_JOBS",
-    "SURE_MARGIN",
-    "AllReduce",
-    "Candidate",
-    "GpuCount",
-    "GroupSpeed",
-    "HowMany",
-    "Learned",
-    "Plan",
-    "Prediction",
-    "Price",
-    "Refusal",
-    "Unequal",
-    "VariableUpdate",
-    "WhatIf",
-    "mode_of",
-    "runners_up",
-]
+VariableUpdate = Literal["parameter_server", "replicated", "independent"]
+AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
+"""A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
+
+
+class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of one of several hosts by their indices there. `devices`: their number, or of CPU devices."""
+
+    host: str
+    gpus: tuple[int, ...] = ()
+    devices: int
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of GPUs with a place for the variables and a method to reduce the gradients.
+
+    `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
+    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
+    own copy; of several hosts these are on the first one, and `host:N` is the CPU of rank N. `all_reduce` is
+    None where nothing is reduced between replicas. `alike`: how many sets it stands for that differ only by
+    GPUs that are alike, itself included.
+
+    `batch_sizes`: examples of each GPU and step where they differ, else none.
+    Speeds are predictions, None where nothing was predicted. `speedup`: over the fastest of its GPUs alone.
+    A step lasts for `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`,
+    `variables`, over several hosts `network`); `links`: for weights, gradients and network, what limits them.
+    `limited_by`: what limits the step.
+
+    `hosts`: over several hosts what each trains with, by rank; `gpus` are then those of the first.
+    """
+
+    gpus: tuple[int, ...]
+    variable_update: VariableUpdate = "parameter_server"
+    ps_device: str | None = None
+    all_reduce: AllReduce | None = None
+    alike: int = 1
+    images_per_sec: float | None = None
+    images_per_sec_low: float | None = None
+    images_per_sec_high: float | None = None
+    speedup: float | None = None
+    step_ms: float | None = None
+    batch_sizes: tuple[int, ...] = ()
+    compute_ms: float | None = None
+    exposed_ms: dict[str, float] = {}
+    links: dict[str, str] = {}
+    limited_by: str | None = None
+    reasons: tuple[str, ...] = ()
+    hosts: tuple[HostGpus, ...] = ()
+
+
+def mode_of(one: Candidate) -> tuple[str, str, str]:
+    """Return the mode, whichever GPU has the variables."""
+    return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
+
+
+def mode_words(candidate: Candidate) -> str:
+    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
+    return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))
+
+
+class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resource carries in a step, or each of several that carry the same (`count`).
+
+    10^6 bytes of weights and of gradients; what forward waits for these weights, what these gradients take;
+    when the last of them is through. Milliseconds, the last from the start of the step.
+    """
+
+    resource: str
+    count: int = 1
+    weights_mb: float
+    wait_ms: float
+    gradients_mb: float
+    busy_ms: float
+    through_ms: float
+
+
+class BlockGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """The gradients of a block: 10^6 bytes, when they are ready and through, in ms from the step's start."""
+
+    block: str
+    mb: float
+    ready_ms: float
+    through_ms: float
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, part after part. `resources`: the slowest first; `blocks`: in the order of backward.
+
+    `gradients_ms`: until the gradients are through, after backward has ended.
+    """
+
+    weights_ms: float
+    forward_ms: float
+    backward_ms: float
+    gradients_ms: float
+    variables_ms: float
+    resources: tuple[ResourceLoad, ...]
+    blocks: tuple[BlockGradients, ...]
+
+    @property
+    def backward_begins_ms(self) -> float:
+        """From the start of the step."""
+        return self.weights_ms + self.forward_ms
+
+    @property
+    def backward_ends_ms(self) -> float:
+        """From the start of the step."""
+        return self.backward_begins_ms + self.backward_ms
+
+
+Settled = Literal["lead", "same", "time", "stopped", "failed"]
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """Speed of one short run, and the standard error of the speeds of its steps as a share of it."""
+
+    images_per_sec: float
+    noise: float
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate with its prediction, and its runs, one for each round; `failure`: why it was given up."""
+
+    candidate: Candidate
+    runs: tuple[Timed, ...] = ()
+    failure: str | None = None
+
+    @property
+    def images_per_sec(self) -> float | None:
+        """Median over the rounds; None before the first run."""
+        return median(run.images_per_sec for run in self.runs) if self.runs else None
+
+
+class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.autotune/1"):
+    """What was measured. `winner`: the place of the fastest in `measured`, None where none was measured.
+
+    `settled`: "lead": its lead exceeds the noise; "same": what another round could gain is below 1 %; "time":
+    `budget_s` was used up; "stopped": by a signal; "failed": no other could be run.
+    """
+
+    winner: int | None
+    settled: Settled
+    measured: tuple[Measured, ...]
+    seconds: float
+    budget_s: float
+    model: str
+    batch_size: BatchSize
+
 
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
+SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2

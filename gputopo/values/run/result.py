@@ -16,8 +16,8 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
-from gputopo.values.run.hardware import Hardware, Placed
-from gputopo.values.run.verdict import SLOW, Cost, HostSummary, Verdict
+from gputopo.values.run.job import Job, job_of
+from gputopo.values.run.verdict import SLOW, Cost, Hardware, HostSummary, Placed, Verdict
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a run is limited by its input, see `gputopo.runs.input_verdict`.
+    """Whether a run is limited by its input, see `gputopo.runs.compared`.
 
     `verdict`: "input" is slower than training; "close": as fast, or a little faster; "enough": so much faster
     that training does not wait. `headroom`: rate of the input alone over the training's, None where only the
@@ -112,7 +112,7 @@ class PartMs(msgspec.Struct, frozen=True):
 
 
 class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A run beside the prediction of its plan, see `gputopo.runs.predicted.compare`.
+    """A run beside the prediction of its plan, see `gputopo.runs.compared`.
 
     `images_per_sec` with its range, as predicted; `measured`: the median. `verdict`: "within" the range,
     "slower" than it, "faster", or "not compared". `resource`: what is slower or faster than believed, as far
@@ -135,7 +135,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     `asked`: the options as they were typed; `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`
     is per device, None where devices differ (`devices` has that of each), `global_batch_size` of all.
     `warmup_steps` and `warmup_s` are those that were not counted; `steady_steps` and `steady_s` the length of
-    the warm-up as the step times show it (`runs.speed.steadiness`), None where `steady` has the reason.
+    the warm-up as the step times show it (`runs.speed`), None where `steady` has the reason.
     Times apart: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
     `wall_s` is of the whole run. `alone`: folders of the screen or runs that measured the devices alone.
     `checkpoints`: those that are there. `input`: how the examples came, as the
@@ -199,6 +199,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     alone: str | None = None
     hardware: Hardware | None = None  # of a program of the user: by samples alone
     placed: Placed | None = None  # where a program of the user was seen
+
+    @property
+    def job(self) -> Job:
+        """What ran, by its spec."""
+        return job_of(self.spec)
 
     @property
     def of_several_hosts(self) -> bool:

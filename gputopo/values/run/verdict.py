@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
+COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """What explains a part of the gap between a slow device and its peers, in percent of pace.
 
-    `id`: of the rule, see `gputopo.runs.causes.rules`. `percent`: of the gap, with its range
+    `id`: of the rule, see `gputopo.runs.verdict.rules`. `percent`: of the gap, with its range
     `percent_low` to `percent_high`. `how`: "fitted" to how this run's pace varied with it, or "bounded" by
     the most that it can cost: then `percent` is that most, and the range begins at 0.
     """
@@ -143,3 +144,53 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib=self.memory_mib,
             networks=self.networks,
         )
+
+
+SOUND, FAULTY, NOT_JUDGED = "sound", "faulty", "not judged"
+AS_PLANNED, OUTSIDE, NOT_SEEN, NOT_CHECKED = "as planned", "outside", "not seen", "not checked"
+
+
+class HardwareFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What the samples of a run show of one GPU, or of the host where `gpu` is None.
+
+    `id`: of the rule, as of findings. `severity`: info, warning or error. `rank`,
+    `host`: of a run on several hosts.
+    """
+
+    id: str
+    severity: str
+    says: str
+    gpu: int | None = None
+    rank: int = 0
+    host: str | None = None
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on the hardware: nothing here is measured of the program's own speed.
+
+    `word`: "faulty": a warning or an error was found; "sound": none was, in what was checked; "not judged":
+    no GPU was sampled under load. `samples`: of the GPUs; `loaded`: those of each GPU under load, the fewest.
+    `checked`: ids of the checks; `not_checked`: by id, why.
+    """
+
+    word: str
+    says: str
+    faults: tuple[HardwareFault, ...] = ()
+    samples: int = 0
+    loaded: int = 0
+    checked: tuple[str, ...] = ()
+    not_checked: dict[str, str] = {}
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where NVML listed the processes of a program. `gpus`: those that it was seen on.
+
+    `word`: "as planned": on some of the planned GPUs and on no other; "outside": on one that is not planned;
+    "not seen": on none; "not checked": NVML does not list them. Of several hosts the worst; `by_host`: the
+    GPUs of each.
+    """
+
+    word: str
+    says: str
+    gpus: tuple[int, ...] = ()
+    by_host: dict[str, tuple[int, ...]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows, Stream, integers, normal
-from gputopo.launch.spec.device_names import host_of
+from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.pipeline import untuned
 from gputopo.launch.train.inputs.source import (

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
-from gputopo.runs.verdict.devices import short_name_of
+from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import Device, DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 

@@ -19,7 +19,7 @@ from gputopo.launch.train.placement.reducer import (
     owners_of,
     starts_of,
 )
-from gputopo.topology.reduction_groups import Groups, halves, leaders_of
+from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.workload.spreading import MIN_CHUNK
 
 Tensor = Any

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gputopo.launch.spec.device_names import short_name
+from gputopo.launch.spec.names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import HardwareError
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.layers import TYPES, GraphLayers, Rows, Stream
-from gputopo.launch.spec.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
-from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
-from gputopo.launch.spec.host_place import CPUS
-from gputopo.launch.spec.rules.numerics import require_numerics
+from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
+from gputopo.launch.spec.rules import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.values.errors import HardwareError
@@ -274,7 +273,7 @@ def _try(spec: RunSpec, device: str) -> None:
     shape = _IMAGES if spec.data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
 
     def both() -> Tensor:
-        from gputopo.workload.layers import Norm
+        from gputopo.workload.sketch import Norm
 
         with tf.device(device), tf.GradientTape() as tape:
             images = tf.zeros(shape, TYPES[spec.precision.compute])

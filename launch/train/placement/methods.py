@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.jobs.reduction.spec import options_of
+from gputopo.launch.jobs.reduction_worker import options_of
 from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.algorithms import (
     collective,

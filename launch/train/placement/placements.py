@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import tensorflow as tf
 
 from gputopo.launch.models.models import Model
-from gputopo.launch.spec.rules.exchange import require_exchange
+from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of

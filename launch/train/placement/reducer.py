@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.names import rank_of
 from gputopo.launch.train.placement.devices import home, settle
-from gputopo.topology.reduction_groups import Groups
+from gputopo.topology.hops import Groups
 from gputopo.values.errors import HardwareError
 from gputopo.workload.spreading import MIN_CHUNK, chunk_count, spread
 

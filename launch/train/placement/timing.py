@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.models import shapes_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.models import Model
-from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.names import rank_of
 from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.placement.algorithms import cut_on, join_on
 from gputopo.launch.train.placement.devices import HOST

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from tests.cli.conftest import Call
-from tests.launch.drive.stand_ins import installed
+from tests.launch.remote_stand_ins import installed
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def ssh(tmp_path: Path, without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def by() -> tuple[str, ...]:
-    return ("run", "--starter", "ssh", "--hosts", f"localhost:{free_port()},127.0.0.2")
+    return ("run", "--hosts", f"localhost:{free_port()},127.0.0.2")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gputopo.values import schema
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
-from tests.runs.predicted.boxes import run
+from tests.runs.boxes import run
 
 ASKED = ("plan", "--model", "alexnet", "--num-gpus", 4, "--json")
 

@@ -16,8 +16,7 @@ from gputopo.launch.locks import try_lock
 from gputopo.launch.spec.target import Target
 from gputopo.planner.autotune import Race
 from gputopo.values import schema
-from gputopo.values.run.autotune import Autotune
-from gputopo.values.run.plan import Candidate, Plan, mode_of
+from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result
 from tests.cli.conftest import Call
 from tests.cli.trained import without_a_gpu

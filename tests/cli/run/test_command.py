@@ -15,8 +15,7 @@ from gputopo.cli.commands import list_options
 from gputopo.cli.run.command import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
-from gputopo.runs.history import FILE
-from gputopo.runs.history.results import stored as stored_results
+from gputopo.runs.history import FILE, stored_results
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result

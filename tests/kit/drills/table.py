@@ -37,7 +37,7 @@ class Dice:
 class Drill:
     """A box, and what is demanded of the report on it.
 
-    `slow`: by tower, the cause that must be named first: an id of `gputopo.runs.causes`, "" for a gap that
+    `slow`: by tower, the cause that must be named first: an id of `runs.verdict.rules`, "" for a gap that
     must not be explained; None: whatever cause. All others must not be called slow. `percent`: how much
     slower, by tower; a drill of less than a run resolves need not be found. `even`: towers that must be
     called even. `untold`: that must not be judged either way. `why`: a word of the reason. `run`: the cause

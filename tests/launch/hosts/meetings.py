@@ -8,10 +8,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.gathering.guest import Guest
-from gputopo.launch.hosts.gathering.meeting import Meeting
-from gputopo.launch.hosts.gathering.messages import Joining, Start
-from gputopo.launch.hosts.gathering.patience import Patience
+from gputopo.launch.hosts.client import Guest
+from gputopo.launch.hosts.messages import Joining, Patience, Start
+from gputopo.launch.hosts.server import Meeting
 
 T = TypeVar("T")
 PROMPT = Patience(

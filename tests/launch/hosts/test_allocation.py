@@ -1,15 +1,16 @@
 """Which hosts train together, and which of them this is, by starters and options."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.allocation import Allocation, find
-from gputopo.launch.hosts.hostlists import read_hosts
-from gputopo.launch.hosts.options import HostOptions
-from gputopo.values.errors import ExitCode, UsageError
+from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
+from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
+from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.option import given_of
 from tests.launch.hosts.environs import (
     GRES,
     INDEXED_JOB,
@@ -31,6 +32,31 @@ from tests.launch.hosts.environs import (
     tf_job,
     torchrun,
 )
+
+
+def test_a_hostfile_and_a_list_are_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("n1 slots=4\nn2 slots=4\n")
+    given = given_of(HostOptions, {"hostfile": str(file), "node_rank": "1"})
+    assert given.fields == {"hostfile": (HostAddress("n1"), HostAddress("n2")), "node_rank": 1}
+    assert given_of(HostOptions, {"hosts": "n[1-2]"}).fields == {
+        "hosts": (HostAddress("n1"), HostAddress("n2"))
+    }
+
+
+def test_a_hostfile_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--hostfile .* cannot be read: No such file"):
+        given_of(HostOptions, {"hostfile": str(tmp_path / "none")})
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        given_of(HostOptions, {"hostfile": str(tmp_path / "bytes")})
+
+
+@pytest.mark.parametrize(("name", "text"), [("node_rank", "-1"), ("num_hosts", "0"), ("num_hosts", "two")])
+def test_a_number_out_of_range_is_refused(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match="--n"):
+        given_of(HostOptions, {name: text})
+
 
 SILENT = HostOptions()
 

@@ -7,21 +7,21 @@ import msgspec
 import pytest
 
 from gputopo.launch.hosts.earlier import Earlier, Shown, shown_by
-from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.spec.target import Target
-from gputopo.planner.hosts.joint import Joint, Part, joint_of
+from gputopo.planner.joint import Joint, Part, joint_of
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import rate_of_card
-from gputopo.prediction.one_gpu.published import Figure
+from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Learned, Plan
 from gputopo.values.run.result import DeviceResult, Result, Throughput
 from gputopo.workload.workloads import require
-from tests.planner.hosts.machines import V100, two_switches
+from tests.planner.joint_machines import V100, two_switches
 
 BATCH = 64
 GPUS = (0, 1, 2, 3)  # of each host

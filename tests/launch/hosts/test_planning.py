@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.gathering.messages import Joining
+from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import (
     cpu_devices_of_each,
     devices_of_each,
@@ -13,10 +13,10 @@ from gputopo.launch.hosts.planning import (
     target_alone,
 )
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
-from gputopo.launch.spec.rules.checks import check
+from gputopo.launch.spec.rules import check
 from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Server
 from gputopo.launch.spec.target import Target
-from gputopo.planner.hosts.network import SavedNetwork
+from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
@@ -24,7 +24,7 @@ from gputopo.values.gpu import ClockMhz, ClocksMhz
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
 from tests.launch.specs import machine, plan_for
-from tests.planner.hosts.machines import two_switches
+from tests.planner.joint_machines import two_switches
 
 # GPUs of each host, at least one on rank 0, and a number of them.
 REQUESTS = st.builds(

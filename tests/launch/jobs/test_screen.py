@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gputopo.launch.jobs.screen import QUICK_S, Cell, measure
-from tests.launch.jobs.test_autotune import PS, pretends
+from tests.launch.jobs.test_trials import PS, pretends
 
 CELLS = (
     Cell("alone", (0,), PS),

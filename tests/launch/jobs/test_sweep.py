@@ -13,9 +13,9 @@ from gputopo.launch.jobs.sweep import FILE, Pause, run_cells
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.run.result import Result
-from gputopo.values.run.sweep import BY_TIME, Sweep, SweepCell
-from tests.launch.jobs.test_autotune import COPIES, PS, pretends
+from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 from tests.launch.jobs.test_screen import ticking, unsampled
+from tests.launch.jobs.test_trials import COPIES, PS, pretends
 
 TRIALS = {1: PS, 2: COPIES, 3: PS}
 

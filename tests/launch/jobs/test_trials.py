@@ -1,8 +1,92 @@
 """Specs of short runs."""
 
-from gputopo.launch.jobs.trials import trial_of
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gputopo.launch.jobs.trials import FILE, Trial, trial_of, tune
 from gputopo.launch.spec.run_spec import Lifecycle
-from tests.launch.specs import cpu_spec
+from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.values import schema
+from gputopo.values.run.plan import Autotune, Timed
+from gputopo.values.run.result import Result
+from tests.kit_workers import misbehave
+from tests.launch.specs import cpu_spec, plan_for
+
+PS = Trial(plan_for((), "cpu"), trial_of(cpu_spec()), dict(os.environ))
+COPIES = Trial(
+    plan_for((), None, variable_update="replicated", all_reduce="copy"),
+    trial_of(cpu_spec(variable_update="replicated", ps_device=None, all_reduce="copy")),
+    dict(os.environ),
+)
+# Steps of 0.2 s with variables on the CPU, of 0.1 s with copies.
+WORKER = """
+import json, os, sys
+seconds = 0.1 if json.load(open(sys.argv[1]))["variable_update"] == "replicated" else 0.2
+for step in range(1, 4):
+    event = {"event": "step", "time_s": 1.0, "step": step, "seconds": seconds, "images": 8, "loss": 1.0}
+    os.write(int(sys.argv[2]), json.dumps({**event, "marks": []}).encode() + b"\\n")
+"""
+
+
+def pretends(spec: Path, events_fd: int) -> Sequence[str]:
+    return (sys.executable, "-I", "-c", WORKER, str(spec), str(events_fd))
+
+
+def stored(folder: Path) -> Autotune:
+    return schema.decode((folder / FILE).read_bytes(), Autotune, origin=FILE)
+
+
+def test_the_faster_is_found_and_stored_with_its_runs(tmp_path: Path, ends_in_time: None) -> None:
+    found, code = tune([PS, COPIES], tmp_path, command=pretends)
+    assert (found.winner, found.settled, code) == (1, "lead", 0)
+    assert [one.images_per_sec for one in found.measured] == [pytest.approx(40), pytest.approx(80)]
+    assert stored(tmp_path) == found
+    for name in ("1-1", "1-2", "2-2", "2-1"):
+        result = RunFolder(tmp_path / "autotune" / name).result.read_bytes()
+        assert schema.decode(result, Result, origin=name).status == "complete"
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
+    tmp_path: Path, ends_in_time: None, signum: signal.Signals, code: int
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+
+    def hangs_second(spec: Path, events_fd: int) -> Sequence[str]:
+        if spec.parent.name == "1-1":
+            return pretends(spec, events_fd)
+        os.kill(os.getpid(), signum)
+        return (sys.executable, "-I", misbehave.__file__, "hangs", str(spec), str(events_fd))
+
+    found, ended = tune([PS, COPIES], tmp_path, command=hangs_second)
+    assert (found.winner, found.settled, ended) == (0, "stopped", code)
+    assert stored(tmp_path) == found
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_a_signal_between_two_runs_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
+    def on_run(_number: int, _trial: Trial, _found: Timed | str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    found, code = tune([PS, COPIES], tmp_path, command=pretends, on_run=on_run)
+    assert (found.settled, code) == ("stopped", 143)
+
+
+def test_one_that_fails_has_its_cause_and_the_other_wins(tmp_path: Path, ends_in_time: None) -> None:
+    def first_fails(spec: Path, events_fd: int) -> Sequence[str]:
+        if spec.parent.name.endswith("-1"):
+            return (sys.executable, "-I", misbehave.__file__, "killed", str(spec), str(events_fd))
+        return pretends(spec, events_fd)
+
+    found, code = tune([PS, COPIES], tmp_path, command=first_fails)
+    assert (found.winner, found.settled, code) == (1, "failed", 0)
+    assert found.measured[0].failure
 
 
 def test_a_trial_counts_seconds_and_saves_nothing() -> None:

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from gputopo.launch.jobs.hosts.serving import own_spec
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.jobs.serving import own_spec
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Server
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line

@@ -49,7 +49,7 @@ class NormModel:
 
         from gputopo.launch.models.layers import GraphLayers
         from gputopo.launch.models.models import Forward
-        from gputopo.workload.layers import Norm
+        from gputopo.workload.sketch import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)
         x = layers.conv(images, self.filters, 3, padding="VALID", norm=Norm(decay=0.8, scale=True))

@@ -65,7 +65,7 @@ class NormedModel:
 
         from gputopo.launch.models.layers import GraphLayers
         from gputopo.launch.models.models import Forward
-        from gputopo.workload.layers import Norm
+        from gputopo.workload.sketch import Norm
 
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)  # type: ignore[arg-type]
         norm = Norm(decay=DECAY, epsilon=EPSILON, scale=True)

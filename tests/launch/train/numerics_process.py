@@ -78,7 +78,7 @@ def tiny(keep: float) -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
     from gputopo.launch.models.models import Network
     from gputopo.workload.architectures import Architecture
-    from gputopo.workload.layers import RESIDUAL_NORM
+    from gputopo.workload.sketch import RESIDUAL_NORM
 
     def build(layers: Any, x: Any, classes: int) -> Any:
         x = layers.conv(x, 8, 3, norm=RESIDUAL_NORM)

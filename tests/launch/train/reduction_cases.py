@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gputopo.launch.jobs.reduction.spec import METHODS, Method, ReductionJob
+from gputopo.launch.jobs.reduction_worker import METHODS, Method, ReductionJob
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event
@@ -143,8 +143,8 @@ def _reduce(reducer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _checked(method: Method, run: RunSpec) -> list[Any]:
     """Return the bytes and the number of times of a bench, or what it refused."""
-    from gputopo.launch.jobs.reduction.bench import timed_of
-    from gputopo.launch.jobs.reduction.worker import time_reduction
+    from gputopo.launch.jobs.reduction_bench import timed_of
+    from gputopo.launch.jobs.reduction_worker import time_reduction
 
     job = ReductionJob(run=run, method=method, repeats=2, warm_up=1)
     events: list[Event] = []

@@ -22,7 +22,7 @@ from gputopo.launch.train.loop import (
     longest_warmup,
 )
 from gputopo.launch.train.placement import checking
-from gputopo.runs.speed.steadiness import MAX_STEPS
+from gputopo.runs.speed import MAX_STEPS
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     Event,

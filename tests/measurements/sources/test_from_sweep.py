@@ -13,7 +13,7 @@ from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.run.sweep import MANIFEST, CellState, Sweep, SweepCell
+from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell
 from tests.invented_runs import InventedRun, cpu_devices, stream
 
 STATES: dict[str, tuple[CellState, str | None]] = {

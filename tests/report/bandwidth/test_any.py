@@ -8,8 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
-from gputopo.report.layout import text_of
+from gputopo.report.bandwidth.view import bandwidth_document
+from gputopo.report.document import document_text
+from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from tests.invented_machines import invented_machine
@@ -41,7 +42,7 @@ def reported(seed: int) -> tuple[Machine, Bandwidth]:
 @given(st.integers(0, 2**32), st.integers(40, 200))
 def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
     machine, bandwidth = reported(seed)
-    text = text_of(bandwidth_view(machine, bandwidth, (), width))
+    text = document_text(bandwidth_document(machine, bandwidth, ()), width)
     assert all(character.isprintable() for character in text.replace("\n", ""))
     assert re.search(r"^Bandwidth$", text, re.MULTILINE)
     assert re.search(r"^Findings$", text, re.MULTILINE)
@@ -50,7 +51,7 @@ def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int,
 @given(st.integers(0, 2**32))
 def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
     machine, bandwidth = reported(seed)
-    text = bandwidth_markdown(machine, bandwidth, ())
+    text = document_markdown(bandwidth_document(machine, bandwidth, (), matrices=True))
     assert all(character.isprintable() for character in text.replace("\n", ""))
     table: list[int] = []
     for row in [*text.splitlines(), ""]:
@@ -62,6 +63,6 @@ def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
 
 
 def test_nothing_at_all_is_shown_as_such() -> None:
-    text = text_of(bandwidth_view(Machine(source="none"), Bandwidth(source="live"), (), 80))
+    text = document_text(bandwidth_document(Machine(source="none"), Bandwidth(source="live"), ()), 80)
     assert "Source  live" in text
     assert "GPU" not in text

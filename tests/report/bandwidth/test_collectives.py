@@ -3,8 +3,7 @@
 import re
 
 from gputopo.report.bandwidth.collectives import collective_parts
-from gputopo.report.bandwidth.part import part_section
-from gputopo.report.layout import printable, text_of
+from gputopo.report.document import Document, document_text
 from gputopo.values.bandwidth import HOSTS, Sample
 
 MIB = 2**20
@@ -19,8 +18,8 @@ def timed(
 
 
 def shown(*samples: Sample) -> str:
-    parts = [part for part in collective_parts(samples) if part is not None]
-    return text_of(printable([line for part in parts for line in part_section(part, 100)]))
+    parts = tuple(part for part in collective_parts(samples) if part is not None)
+    return document_text(Document("", "", parts), 100) if parts else ""
 
 
 def test_only_the_largest_sizes_of_a_sweep_are_shown() -> None:

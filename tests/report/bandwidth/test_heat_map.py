@@ -1,23 +1,21 @@
 import pytest
 
-from gputopo.cli.terminal import for_this_stdout
+from gputopo.cli.printing import for_this_stdout
 from gputopo.report.bandwidth.heat_map import SHADES, heat_part
 from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.part import Part, part_lines
+from gputopo.report.document import Section, block_lines
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.invented_bandwidths import machine_with, pair
+from tests.report.shown import cells_of, table_of
 
 
-def heat(*samples: Sample) -> Part | None:
+def heat(*samples: Sample) -> Section | None:
     return heat_part(Numbers(machine_with(3), Bandwidth(source="test", samples=samples)))
 
 
-def cell(part: Part | None, source: str, destination: str) -> str:
-    assert part is not None
-    assert part.head is not None
-    column = next(one for group in part.groups for one in group if one.head == destination)
-    return column.cells[part.head.cells.index(source)]
+def cell(part: Section | None, source: str, destination: str) -> str:
+    return cells_of(table_of(part))[source][destination]
 
 
 @pytest.mark.parametrize(("speed", "shade"), [(15.0, "█"), (9.0, "▓"), (4.0, "▒"), (3.9, "░")])
@@ -40,7 +38,11 @@ def test_paths_that_are_as_fast_but_for_noise_are_not_marked() -> None:
     assert cell(part, "GPU0", "GPU1").split() == ["██", "12.2"]
     assert cell(part, "GPU1", "GPU0").split() == ["██", "12.6s"]
     assert part is not None
-    assert part.notes[-1].startswith("s: through the host, over 3% faster there than directly, or no direct")
+    assert (
+        table_of(part)
+        .notes[-1]
+        .startswith("s: through the host, over 3% faster there than directly, or no direct")
+    )
 
 
 def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None:
@@ -65,7 +67,7 @@ def test_one_number_is_no_map() -> None:
 def test_a_terminal_paints_the_shades_and_the_text_is_the_same() -> None:
     part = heat(pair(0, 1, 20.0), pair(1, 0, 1.0))
     assert part is not None
-    lines = part_lines(part, 78)
+    lines = block_lines(table_of(part), 78)
     styles = {text[0]: style for line in lines for text, style in line if text[:1] in "█░" and text}
     assert styles == {shade: style for _, shade, style in SHADES if shade in "█░"}
 
@@ -78,7 +80,7 @@ def test_a_terminal_that_knows_ascii_only_gets_other_shades(monkeypatch: pytest.
         encoding = "ascii"
 
     monkeypatch.setattr("sys.stdout", Ascii())
-    text = text_of(for_this_stdout(part_lines(part, 78)))
+    text = text_of(for_this_stdout(block_lines(table_of(part), 78)))
     assert text.isascii()
     shades = {row.split()[1][0] for row in text.splitlines() if row.startswith("GPU")}
     assert len(shades) == 3

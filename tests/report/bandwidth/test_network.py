@@ -5,12 +5,13 @@ from random import Random
 from msgspec.structs import replace
 
 from gputopo.report.bandwidth.network import network_parts
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.document import Section
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.findings.measured.networks import machine, rates
+from tests.report.shown import table_of
 
 
-def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Part]:
+def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
     return [*network_parts(Bandwidth(source=source, samples=samples))]
 
 
@@ -21,10 +22,8 @@ def samples(hosts: int) -> tuple[Sample, ...]:
     return bandwidth.samples
 
 
-def table(part: Part) -> dict[str, list[str]]:
-    assert part.head is not None
-    columns = [column for group in part.groups for column in group]
-    return {host: [column.cells[row] for column in columns] for row, host in enumerate(part.head.cells)}
+def table(part: Section) -> dict[str, list[str]]:
+    return {host: cells for host, *cells in table_of(part).rows}
 
 
 def test_each_host_has_its_medians_in_natural_order_and_each_pair_its_rate() -> None:
@@ -56,7 +55,7 @@ def test_what_measured_rates_and_latencies_is_named_in_each_table() -> None:
     time = replace(rate, kind="network_latency", median_gb_per_s=None, median_us=2.0, tool="ib_write_lat")
     by_host, matrix = parts((rate, time))
     assert by_host.title == "Between hosts, by ib_write_bw"
-    assert by_host.notes[0].endswith("of 8 bytes, by ib_write_lat.")
+    assert table_of(by_host).notes[0].endswith("of 8 bytes, by ib_write_lat.")
     assert matrix.title == "From host (row) to host (column), GB/s, by ib_write_bw"
 
 
@@ -66,7 +65,7 @@ def test_a_tool_that_only_measures_both_directions_at_once_has_its_matrix_of_tha
     assert table(by_host)["n1"] == ["1.50", "1.50"]
     assert matrix.title == "From host (row) to host (column) while both send, GB/s"
     assert table(matrix)["n1"] == ["1.50", "-", "1.50"]
-    assert "latency" not in by_host.notes[0]
+    assert "latency" not in table_of(by_host).notes[0]
 
 
 def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
@@ -81,14 +80,14 @@ def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first
         streams=2,
     )
     (part,) = parts((one, replace(one, bytes=65536, median_gb_per_s=20.0)), "perftest")
-    assert part.head is not None
-    assert part.head.cells == ("client <-> server (ib_write_bw, RDMA write)",) * 2
-    assert [column.cells for (columns) in part.groups for column in columns] == [
+    found = table_of(part)
+    assert found.head.cells == ("client <-> server (ib_write_bw, RDMA write)",) * 2
+    assert [column.cells for columns in found.groups for column in columns] == [
         ("64.0 KiB", "2 bytes"),
         ("2", "2"),
         ("20.0", "1.00"),
     ]
-    assert "sum of both directions" in part.notes[0]
+    assert "sum of both directions" in found.notes[0]
 
 
 def test_nothing_is_shown_where_no_network_was_measured() -> None:

@@ -8,24 +8,18 @@ from msgspec.structs import replace
 from gputopo.report.bandwidth.heat_map import heat_part
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.document import Section
 from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
 from tests.invented_bandwidths import machine_with, pair
+from tests.report.shown import cells_of, table_of
 
 
 def numbers(*samples: Sample, gpus: int = 4) -> Numbers:
     return Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
 
 
-def rows(part: Part | None) -> dict[str, dict[str, str]]:
-    """Return the cells of a table by the names of row and column."""
-    assert part is not None
-    assert part.head is not None
-    columns = [column for group in part.groups for column in group]
-    return {
-        name: {column.head.replace("\n", " "): column.cells[place] for column in columns}
-        for place, name in enumerate(part.head.cells)
-    }
+def rows(part: Section | None) -> dict[str, dict[str, str]]:
+    return cells_of(table_of(part))
 
 
 def ranges(*samples: Sample) -> dict[str, dict[str, str]]:
@@ -122,7 +116,7 @@ def test_a_map_of_kernel_copies_alone_is_named_so() -> None:
     kernel = [replace(pair(a, b, 150.0), method="kernel_read") for a, b in ((0, 1), (1, 0))]
     part = heat_part(numbers(*kernel))
     assert part is not None
-    assert "Between GPUs copied by kernels: the copy engine was not measured." in part.notes
+    assert "Between GPUs copied by kernels: the copy engine was not measured." in table_of(part).notes
     part = heat_part(numbers(*kernel, pair(0, 1, 140.0), pair(1, 0, 140.0)))
     assert part is not None
-    assert not any("kernels" in note for note in part.notes)
+    assert not any("kernels" in note for note in table_of(part).notes)

@@ -2,8 +2,9 @@ import msgspec
 
 from gputopo.findings import Finding
 from gputopo.findings.difference import Change, Difference, FindingChanges
-from gputopo.report.layout import text_of
-from gputopo.report.machine.difference import changes_in_words, difference_markdown, difference_view
+from gputopo.report.document import document_text
+from gputopo.report.machine.difference import changes_in_words, difference_document
+from gputopo.report.markdown import document_markdown
 from gputopo.values.subject import Subject
 
 
@@ -23,7 +24,7 @@ def difference(*changes: Change, compared: int = 3, one_sided: int = 0) -> Diffe
 
 
 def shown(found: Difference) -> str:
-    return text_of(difference_view(found, 60))
+    return document_text(difference_document(found), 60)
 
 
 def test_each_change_has_a_line_and_what_gpus_share_is_reported_once() -> None:
@@ -39,16 +40,16 @@ def test_each_change_has_a_line_and_what_gpus_share_is_reported_once() -> None:
         "GPU 5 (T4) is missing",
         "GPU 6 (T4) is missing",
     ]
-    assert shown(difference(*changes)).startswith("* GPUs 0-1,3: power limit 250 W -> 300 W\n* driver")
+    assert "\n  - GPUs 0-1,3: power limit 250 W -> 300 W\n  - driver" in shown(difference(*changes))
 
 
 def test_nothing_changed_is_reported() -> None:
-    assert shown(difference()) == "No difference.\nCompared with live (left of ->): 3 facts.\n"
+    assert shown(difference()) == ("Compared with live (left of ->)\n  No difference.\n  3 facts compared.\n")
 
 
 def test_two_sources_that_show_nothing_in_common_are_not_called_equal() -> None:
     text = shown(difference(compared=0, one_sided=9))
-    assert text.startswith("Nothing could be compared.")
+    assert "Nothing could be compared." in text
     assert "No difference" not in text
     assert "9 facts that only one" in " ".join(text.split())
 
@@ -59,8 +60,8 @@ def test_a_long_change_is_folded() -> None:
 
 
 def test_markdown_has_a_list_or_states_that_nothing_changed() -> None:
-    assert "\n- driver: a\\_b\n" in difference_markdown(difference(change("driver: a_b")))
-    assert "\nNo difference.\n" in difference_markdown(difference())
+    assert "\n- driver: a\\_b\n" in document_markdown(difference_document(difference(change("driver: a_b"))))
+    assert "\nNo difference.\n" in document_markdown(difference_document(difference()))
 
 
 def test_findings_that_came_went_and_stayed_are_shown() -> None:
@@ -73,5 +74,5 @@ def test_findings_that_came_went_and_stayed_are_shown() -> None:
     assert text.index("No fact that lasts differs.") < text.index("Findings only here") < text.index("a.hot")
     assert text.index("Findings only there") < text.index("b.slow")
     assert "stayed" not in text
-    markdown = difference_markdown(found)
-    assert "### Findings only here\n\n- **error** `gpu:1` `a.hot`: says of a.hot\n" in markdown
+    markdown = document_markdown(difference_document(found))
+    assert "### Findings only here\n\n- **error** `a.hot` (gpu:1)\n  - says of a.hot\n" in markdown

@@ -1,7 +1,9 @@
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.gpus import gpu_tables, index_rows, link_is_slow_while_idle, order_warning
+from gputopo.findings import Inspection
+from gputopo.report.document import document_text
+from gputopo.report.machine.gpus import index_rows, link_is_slow_while_idle, order_warning
+from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.machine import Gpu, Machine, Pcie, Throttle, UtilizationPercent
 
 UNCERTAIN = {f"gpus[{n}].cuda_index": "CUDA_ORDER_NOT_CERTAIN" for n in range(4)}
@@ -78,7 +80,7 @@ def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu
 
 def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> None:
     machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
-    text = text_of(gpu_tables(machine, 78))
+    text = document_text(inspection_document(Inspection(machine=machine)))
     assert "1/3*" in text
     assert "unknown while idle: GPU 1;" in text
     assert text.count("*") == 2  # the cell and its note
@@ -86,4 +88,6 @@ def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> 
 
 def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
     machine = Machine(source="x", gpus=(Gpu(index=0, pcie=SLOW), gpu(1, pstate="P8", load=0)))
-    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in text_of(gpu_tables(machine, 120))
+    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in document_text(
+        inspection_document(Inspection(machine=machine)), 120
+    )

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.health import health_rows, health_view, health_words, short_process_name
+from gputopo.report.layout import labelled, text_of
+from gputopo.report.machine.health import health_rows, health_words, short_process_name
 from gputopo.values.machine import (
     Ecc,
     Gpu,
@@ -75,7 +75,7 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
 )
 def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
     assert list(health_words(gpu)) == []
-    assert health_view(Machine(source="x", gpus=(gpu,)), 80) == []
+    assert health_rows(Machine(source="x", gpus=(gpu,))) == []
 
 
 def test_what_several_gpus_share_is_reported_once() -> None:
@@ -121,7 +121,7 @@ def test_the_block_fits_the_screen(width: int) -> None:
         Gpu(index=n, processes=(process,), ecc=Ecc(corrected_volatile=5, uncorrected_aggregate=6 + n))
         for n in range(16)
     )
-    text = text_of(health_view(Machine(source="x", gpus=gpus), width))
+    text = text_of(labelled(health_rows(Machine(source="x", gpus=gpus)), width))
     assert "process 4000 python" in text
     assert max(map(len, text.splitlines())) <= width
 

@@ -24,7 +24,7 @@ HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1
 
 def small(text: str) -> Document:
     """A document with one text at every place that a log can fill."""
-    table = Table((text, "b"), ((text, text),), (), (text,))
+    table = Table.of((text, "b"), ((text, text),), (), (text,))
     picture = Picture("p", text, text, "<svg></svg>")
     return Document(text, text, (Section(text, (text, Bullets((text,)), table, picture)),))
 
@@ -80,7 +80,7 @@ def whole() -> Document:
     assert heat is not None
     assert speedup is not None
     rows = tuple((f"model {number}", "1,234", "3.4", "a longer remark on this row") for number in range(20))
-    table = Table(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
+    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
     return Document(
         "A report",
         HOSTILE,

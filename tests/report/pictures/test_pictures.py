@@ -17,11 +17,11 @@ from gputopo.report.pictures.charts import Point, Series, over_time_picture, sca
 from gputopo.report.pictures.heat_map import heat_map_picture
 from gputopo.report.pictures.step_picture import step_picture
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.runs.speed.over_time import Curve, Happening, OverTime
+from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.events import Device
+from gputopo.values.run.plan import ResourceLoad, StepLine
 from gputopo.values.run.result import DeviceResult
-from gputopo.values.run.step_line import ResourceLoad, StepLine
 from gputopo.values.subject import Subject
 from tests.kit.faults import selected
 from tests.kit.machines import read

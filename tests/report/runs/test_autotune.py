@@ -1,9 +1,8 @@
 """Predicted and measured speeds side by side."""
 
-from gputopo.report.layout import text_of
-from gputopo.report.runs.autotune import autotune_lines, autotune_note
-from gputopo.values.run.autotune import Autotune, Measured, Timed
-from gputopo.values.run.plan import Candidate
+from gputopo.report.runs.autotune import autotune_blocks, autotune_note
+from gputopo.values.run.plan import Autotune, Candidate, Measured, Timed
+from tests.report.shown import text_of_blocks
 
 NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)
 CPU = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1980.0)
@@ -24,7 +23,7 @@ FOUND = Autotune(
 
 
 def test_a_table_has_predicted_and_measured_side_by_side() -> None:
-    assert text_of(autotune_lines(FOUND)).splitlines() == [
+    assert text_of_blocks(*autotune_blocks(FOUND)).splitlines() == [
         "Autotune of vgg16, images/sec at batch 64 per device",
         "Placement             predicted  measured  runs",
         "replicated nccl            2140      2010     2",

@@ -268,7 +268,7 @@ def test_a_long_run_is_judged_from_few_rows() -> None:
     for event in Trainer(devices=gpu_devices(2), slow={1: always(6)}).events(20_000):
         paces.add(event)
     assert len(paces.blocks.first_steps) <= 600
-    assert len(paces.kept.steps) <= 400
+    assert len(paces.kept.items) <= 400
     (found,) = judge(paces).slow
     assert found.percent_under == pytest.approx(6, abs=0.2)
     assert found.steps > 19_000

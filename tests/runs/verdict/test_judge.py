@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.anomaly import AnomalyCheck, event_of, find_anomalies
-from gputopo.runs.verdict.devices import reference_of
-from gputopo.runs.verdict.thresholds import MARKS_OFFSET_S, MARKS_RESOLUTION_S
+from gputopo.runs.devices import reference_of
+from gputopo.runs.verdict.judge import AnomalyCheck, event_of, find_anomalies
+from gputopo.runs.verdict.words import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step

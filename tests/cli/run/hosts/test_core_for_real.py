@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.values.run.events import Event, Restarted, Resumed, Step, read_events
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.hosts.gathering.addresses import free_port
+from gputopo.launch.hosts.addresses import free_port
 
 pytestmark = pytest.mark.tensorflow
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.runs.speed.steadiness import MAX_STEPS, MIN_STEPS
+from gputopo.runs.speed import MAX_STEPS, MIN_STEPS
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gputopo.runs.speed.steadiness import MAX_STEPS, MIN_STEPS
+from gputopo.runs.speed import MAX_STEPS, MIN_STEPS
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import (
     Evaluated,

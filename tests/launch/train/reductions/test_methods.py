@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.jobs.reduction.bench import measure
-from gputopo.launch.jobs.reduction.spec import METHODS, REFUSED, REFUSED_FOR_ALL, ReductionJob
+from gputopo.launch.jobs.reduction_bench import measure
+from gputopo.launch.jobs.reduction_worker import METHODS, REFUSED, REFUSED_FOR_ALL, ReductionJob
 from gputopo.values.run.events import RankFailed, read_events
 from tests.launch.forks import run_program
 from tests.launch.train.reduction_cases import ON_CPU, SHAPES, cases_on, run_spec

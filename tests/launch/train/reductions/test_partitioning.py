@@ -10,7 +10,7 @@ from gputopo.launch.train.placement.reducer import (
     small_runs,
     starts_of,
 )
-from gputopo.topology.reduction_groups import halves, leaders_of
+from gputopo.topology.hops import halves, leaders_of
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))

@@ -1,0 +1,98 @@
+"""Values of several devices or hosts compared: what more than half of them have, and those that differ."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gputopo.values.fields import field_at
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu
+
+Who = TypeVar("Who", bound=Hashable)
+
+
+class Majority(NamedTuple, Generic[Who]):
+    """`common`: the value of more than half, else None. `odd`: the values of the others, by who has them: of
+    all where none is common. `others`: how many have the common value.
+    """
+
+    common: Any
+    odd: dict[Who, Any]
+    others: int
+
+
+def majority(
+    values: Mapping[Who, Any], same: Callable[[Any, Any], bool] | None = None
+) -> Majority[Who] | None:
+    """Compare values by who has them; None where all agree.
+
+    `same`: whether two values are the same, where that is not equality. Of two values that as many have, the
+    greater one is looked at first.
+    """
+    distinct = list(dict.fromkeys(values.values()))
+    if len(distinct) < 2:
+        return None
+    count = dict.fromkeys(distinct, 0)
+    for value in values.values():
+        count[value] += 1
+    near = {
+        one: [other for other in distinct if other == one or (same is not None and same(other, one))]
+        for one in distinct
+    }
+    having = {one: sum(count[other] for other in near[one]) for one in distinct}
+    common = max(distinct, key=lambda one: (having[one], _number(one)))
+    if having[common] == len(values):
+        return None
+    if 2 * having[common] <= len(values):
+        return Majority(None, dict(values), 0)
+    odd = {who: value for who, value in values.items() if value not in near[common]}
+    return Majority(common, odd, having[common])
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+class Difference(NamedTuple):
+    """GPUs of one model that do not agree on a fact. `common`: the value of more than half, else None.
+
+    `odd`: the values of the others, by index: of all of them where none is common. `others`: how many GPUs
+    have the common value.
+    """
+
+    path: str
+    common: Any
+    odd: Mapping[int, Any]
+    others: int
+
+    def words(self, index: int) -> str:
+        """Return what one GPU has and the others have: `VBIOS version A (B on 7 GPUs of this model)`."""
+        field = field_at(Gpu, self.path)
+        others = f"{field.value_in_words(self.common)} on {self.others} GPUs of this model"
+        return f"{field.words} {field.value_in_words(self.odd[index])} ({others})"
+
+    def all_words(self) -> str:
+        """Return what each GPU has where no value is common: `VBIOS version A (GPU 0), B (GPU 1)`."""
+        field = field_at(Gpu, self.path)
+        gpus: dict[str, list[int]] = {}
+        for index, value in self.odd.items():
+            gpus.setdefault(field.value_in_words(value), []).append(index)
+        return f"{field.words} " + ", ".join(
+            f"{value} (GPU {index_ranges(indices)})" for value, indices in gpus.items()
+        )
+
+
+def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
+    """Return the values of a fact by GPU, where they are known."""
+    read = attrgetter(path)
+    return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
+
+
+def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Difference | None:
+    """Compare the GPUs of one model by a fact; None where all that report it agree.
+
+    `noise`: values within this share of the common one are the same.
+    """
+    values = known(group, path)
+    found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)
+    return None if found is None else Difference(path, found.common, found.odd, found.others)

@@ -1,1 +1,0 @@
-"""Rules about links: PCIe, NVLink, peer access, network ports."""

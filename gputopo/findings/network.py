@@ -1,0 +1,404 @@
+"""Network cards: links, rates, MTU and errors beside like cards, and how near each GPU is to a card."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from gputopo.findings.compare import majority
+from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
+from gputopo.values.subject import DRIVER, Subject
+
+PHYSICAL_ERRORS = Threshold(
+    "errors of a port's link",
+    10,
+    "errors of one counter",
+    "infiniband-diags: 10 symbol errors and 10 link recoveries in the example of ibqueryerrors' thresholds",
+)
+DROPPED = Threshold(
+    "packets that a port dropped",
+    100,
+    "packets",
+    "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
+)
+MANY_TIMES = Threshold("more errors than like ports", 10, "times their median", "Ours")
+MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter", "Ours")
+NARROW_LANES = Threshold(
+    "lanes of an InfiniBand link",
+    1,
+    "lanes",
+    "Links have four lanes, two where a port is split by its cable (HDR100, NDR200)",
+)
+
+LINK_DOWN = Rule(
+    "nic.link_down",
+    title="network port without a link",
+    remedy="Check cable, transceiver and switch port (ibstat, ip link); sudo dmesg shows what the driver "
+    "reports. An interface that is disabled: sudo ip link set INTERFACE up.",
+    severities=("warning", "info"),
+)
+LINK_SLOW = Rule(
+    "nic.link_slow",
+    title="network link slower than the port supports or than like ports",
+    remedy="Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
+    "autonegotiation, forward error correction).",
+    severities=("warning", "info"),
+    thresholds=(NARROW_LANES,),
+)
+MTU_DIFFERS = Rule(
+    "nic.mtu_differs",
+    title="MTU of a network interface differs from those of like cards",
+    remedy="Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
+    "BYTES.",
+)
+ERRORS = Rule(
+    "nic.errors",
+    title="errors counted by a network port",
+    remedy="See whether they grow (gputopo inspect --watch). If so, clean or replace cable and transceiver, "
+    "and try another switch port.",
+    severities=("info", "warning"),
+    thresholds=(PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY),
+)
+ERRORS_RISING = Rule(
+    "nic.errors_rising",
+    title="errors counted by a network port while it was watched",
+    remedy="The fault is present: clean or replace cable and transceiver, and try another switch port. "
+    "Repeated packets without errors of the link point to congestion.",
+    severities=("warning", "info"),
+)
+GPU_FAR = Rule(
+    "nic.gpu_far",
+    title="GPU without a near RDMA card, where other GPUs have one",
+    remedy="Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
+    "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL).",
+    severities=("info",),
+)
+SHARED = Rule(
+    "nic.shared",
+    title="GPUs share a network card while a like card is near to none",
+    remedy="Move the idle card, or some of the GPUs, to another slot (gputopo inspect shows the tree); for "
+    "NCCL, NCCL_IB_HCA names the cards to use.",
+    severities=("info",),
+)
+NO_PEER_MEMORY = Rule(
+    "nic.gpudirect_off",
+    title="RDMA cards, and no kernel module for GPUDirect RDMA",
+    remedy="Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
+    "use DMA-BUF instead.",
+    severities=("info",),
+)
+
+_NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
+_DMA_BUF = (5, 12)  # Linux; NCCL 2.13 and later use it with the open kernel modules
+# RDMA devices by the kernel's names; captures of a topology show no ports.
+_RDMA_NAME = re.compile(r"(mlx[45]|bnxt_re|irdma|hfi1|opa|efa|qedr|hns|rdmap|roce|ibp)[_\w]*")
+_DROPPED = ("VL15_dropped", "port_xmit_discards", "rx_missed_errors", "port_rcv_switch_relay_errors")
+
+
+class _Port(NamedTuple):
+    """A port with its card. `kind`: what like ports have in common: the board's type and the link layer."""
+
+    nic: Nic
+    port: NicPort
+    kind: tuple[str | None, ...]
+
+    @property
+    def name(self) -> str:
+        return self.port.name
+
+    @property
+    def card(self) -> str:
+        """The card that all its functions are on."""
+        return (self.nic.pci_address or str(self.nic.index)).rpartition(".")[0] or str(self.nic.index)
+
+
+@check(LINK_DOWN)
+def links_down(machine: Machine) -> Iterator[Finding]:
+    """Find ports without a link: a fault where like ports of other cards have one.
+
+    Plain Ethernet ports are often spare: they are reported only beside like cards that are in use.
+    """
+    for group in _alike(machine):
+        for one in group:
+            if one.port.up is not False:
+                continue
+            beside = [other.name for other in group if other.port.up and other.card != one.card]
+            rdma = one.port.rdma_device is not None
+            if not beside and not rdma:
+                continue
+            severity: Severity = "warning" if beside and rdma else "info"
+            why = "the interface is disabled" if one.port.enabled is False else _why_down(one.port)
+            says = f"{one.name}: link down{f' ({why})' if why else ''}"
+            if beside:
+                says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
+            yield LINK_DOWN.finding(
+                _subject(one),
+                says,
+                {
+                    "state": one.port.state,
+                    "phys_state": one.port.phys_state,
+                    "operstate": one.port.operstate,
+                    "enabled": one.port.enabled,
+                    "up": beside,
+                },
+                severity,
+            )
+    yield from _without_ports(machine)
+
+
+@check(LINK_SLOW)
+def rates(machine: Machine) -> Iterator[Finding]:
+    """Find links slower than those of most like ports, than the port supports, and of one lane."""
+    for group in _alike(machine):
+        up = {place: one for place, one in enumerate(group) if one.port.up}
+        known = {place: one.port.rate_gbit_per_s for place, one in up.items() if one.port.rate_gbit_per_s}
+        found = majority(known)
+        for place, rate in known.items():
+            port, top = group[place].port, group[place].port.max_rate_gbit_per_s
+            others = max((other for at, other in known.items() if at != place), default=0.0)
+            evidence = {"rate_gbit_per_s": rate, "max_rate_gbit_per_s": top, "lanes": port.lanes}
+            severity: Severity
+            if found is not None and found.common is not None and rate < found.common and place in found.odd:
+                words, severity = f"{_gbit(found.common)} on {found.others} like ports", "warning"
+                evidence["peers_gbit_per_s"] = found.common
+            elif port.lanes is not None and port.lanes <= NARROW_LANES.value:
+                words, severity = f"on {port.lanes} lane", "warning"
+            elif found is not None and found.common is None and rate < others:
+                words, severity = f"{_gbit(others)} on a like port", "info"
+                evidence["peers_gbit_per_s"] = others
+            elif top is not None and rate < top:
+                words, severity = f"the port supports {_gbit(top)}", "info"
+            else:
+                continue
+            yield LINK_SLOW.finding(
+                _subject(group[place]), f"{group[place].name}: {_gbit(rate)}, {words}", evidence, severity
+            )
+
+
+@check(MTU_DIFFERS)
+def mtus(machine: Machine) -> Iterator[Finding]:
+    """Find interfaces whose MTU is not that of most like ports; without a majority all are named."""
+    for group in _alike(machine):
+        sizes = {
+            place: one.port.mtu_bytes
+            for place, one in enumerate(group)
+            if one.port.mtu_bytes and one.port.up is not False
+        }
+        found = majority(sizes)
+        if found is None:
+            continue
+        evidence = {"mtu_bytes": {group[place].name: size for place, size in sizes.items()}}
+        if found.common is None:
+            words = ", ".join(f"{group[place].name} {size}" for place, size in sizes.items())
+            subject = Subject.of_nics(group[place].nic.index for place in sizes)
+            yield MTU_DIFFERS.finding(subject, f"MTU of like ports: {words} bytes", evidence)
+            continue
+        for place, size in found.odd.items():
+            yield MTU_DIFFERS.finding(
+                _subject(group[place]),
+                f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports",
+                evidence,
+            )
+
+
+@check(ERRORS)
+def errors(machine: Machine) -> Iterator[Finding]:
+    """Find ports with errors of the link, and with far more errors of any kind than like ports."""
+    for group in _alike(machine):
+        for one in group:
+            counted = {
+                name: count for name, count in (one.port.errors or {}).items() if _is_large(name, count)
+            }
+            more = {
+                name: count
+                for name, count in (one.port.errors or {}).items()
+                if count >= MANY.value and _is_more(name, count, one, group)
+            }
+            if counted or more:
+                words = ", ".join(f"{name} {count}" for name, count in {**counted, **more}.items())
+                beside = ", far more than on like ports" if more else ""
+                yield ERRORS.finding(
+                    _subject(one),
+                    f"{one.name}: {words}{beside}",
+                    {"errors": {**counted, **more}, "more_than_peers": sorted(more)},
+                    "warning" if more else "info",
+                )
+
+
+@check(ERRORS_RISING)
+def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[Finding]:
+    """Find counters that rose since an earlier reading of the cards of a machine, and by how much."""
+    was = {(nic.index, port.index): port.errors or {} for nic in before for port in nic.ports or ()}
+    for nic in machine.nics:
+        for port in nic.ports or ():
+            earlier = was.get((nic.index, port.index), {})
+            rose = {
+                name: count - earlier[name]
+                for name, count in (port.errors or {}).items()
+                if count > earlier.get(name, count)
+            }
+            if rose:
+                words = ", ".join(f"{name} by {count}" for name, count in rose.items())
+                yield ERRORS_RISING.finding(
+                    Subject.of_nics([nic.index]),
+                    f"{port.name}: rose in {minutes:.1f} min: {words}",
+                    {"port": port.name, "rose": rose, "minutes": round(minutes, 2)},
+                    "info" if rose.keys() <= set(RETRIES) else "warning",
+                )
+
+
+@check(GPU_FAR)
+def far_gpus(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs whose every RDMA card is behind a host bridge, where other GPUs have a near one."""
+    nearest = _nearest(machine, _rdma_cards(machine))
+    if not any(hop <= _NEAR for hop, _ in nearest.values()):
+        return
+    for gpu in present(machine):
+        hop, cards = nearest.get(gpu.index, (_NEAR, []))
+        if hop > _NEAR:
+            name = _card_name(cards[0])
+            evidence = {"hop": hop.value, "nearest": name}
+            yield GPU_FAR.fault(gpu, f"nearest RDMA card {name} is at {hop.value}", evidence)
+
+
+@check(SHARED)
+def shared_cards(machine: Machine) -> Iterator[Finding]:
+    """Find cards that are the nearest of several GPUs while a like card is the nearest of none."""
+    by_kind: dict[tuple[str | None, ...], dict[int, Nic]] = {}
+    for one in (one for group in _alike(machine) for one in group):
+        if one.port.rdma_device is not None and one.port.up:
+            by_kind.setdefault((*one.kind, str(one.port.rate_gbit_per_s)), {})[one.nic.index] = one.nic
+    for cards in by_kind.values():
+        nearest = _nearest(machine, list(cards.values()))
+        used = {nic.index for _, near in nearest.values() for nic in near}
+        idle = [nic for index, nic in cards.items() if index not in used]
+        shared: dict[int, list[int]] = {}
+        for gpu, (_, near) in nearest.items():
+            if len(near) == 1:
+                shared.setdefault(near[0].index, []).append(gpu)
+        for index, gpus in shared.items():
+            if idle and len(gpus) > 1:
+                yield SHARED.finding(
+                    Subject.of_nics([index, *(nic.index for nic in idle)]),
+                    f"{_card_name(cards[index])} is the nearest card of GPUs {index_ranges(gpus)}, "
+                    f"{', '.join(map(_card_name, idle))} of none",
+                    {"gpus": gpus, "shared": _card_name(cards[index]), "idle": list(map(_card_name, idle))},
+                )
+
+
+@check(NO_PEER_MEMORY)
+def peer_memory(machine: Machine) -> Iterator[Finding]:
+    """Report RDMA cards beside GPUs that support GPUDirect RDMA, without a way to use it."""
+    driver = machine.driver
+    gpus = [gpu for gpu in present(machine) if gpu.name and "GeForce" not in f"{gpu.name} {gpu.brand}"]
+    cards = [nic for nic in machine.nics if any(port.rdma_device and port.up for port in nic.ports or ())]
+    if driver.peer_memory_module != "none" or driver.status != "ok" or not gpus or not cards:
+        return
+    if driver.open_kernel_module and _version(machine.host.kernel) >= _DMA_BUF:
+        return
+    yield NO_PEER_MEMORY.finding(
+        DRIVER,
+        f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, and neither nvidia_peermem nor "
+        "nv_peer_mem is loaded",
+        {"cards": list(map(_card_name, cards)), "open_kernel_module": driver.open_kernel_module},
+    )
+
+
+def _without_ports(machine: Machine) -> Iterator[Finding]:
+    """Find cards without any port beside like cards that have them: no driver, or its start failed."""
+    nodes = {node.address: node for node in machine.pci}
+    models: dict[tuple[str | None, str | None], list[Nic]] = {}
+    for nic in machine.nics:
+        node = nodes.get(nic.pci_address or "")
+        if node is not None and nic.ports is not None:
+            models.setdefault((node.vendor_id, node.device_id), []).append(nic)
+    for cards in models.values():
+        beside = [_card_name(nic) for nic in cards if nic.ports]
+        for nic in cards:
+            if not nic.ports and beside:
+                driver = nodes[nic.pci_address or ""].driver
+                yield LINK_DOWN.finding(
+                    Subject.of_nics([nic.index]),
+                    f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); like cards "
+                    f"have one: {', '.join(beside)}",
+                    {"driver": driver, "up": beside},
+                )
+
+
+def _alike(machine: Machine) -> list[list[_Port]]:
+    """Return the ports of cards of one type and link layer together. Cards of unknown type have no peers."""
+    nodes = {node.address: node for node in machine.pci}
+    groups: dict[tuple[str | None, ...], list[_Port]] = {}
+    for nic in machine.nics:
+        node = nodes.get(nic.pci_address or "")
+        type_ = nic.psid or (node and node.vendor_id and f"{node.vendor_id}:{node.device_id}") or nic.hca_type
+        for port in nic.ports or ():
+            kind = (type_ or f"card {nic.index}", port.link_layer)
+            groups.setdefault(kind, []).append(_Port(nic, port, kind))
+    return list(groups.values())
+
+
+def _why_down(port: NicPort) -> str | None:
+    """Return the state that a port without a link is in; one with INIT waits for the subnet manager."""
+    waits = port.phys_state == "LinkUp" and port.state is not None
+    return f"state {port.state}, waits for the subnet manager" if waits else port.phys_state
+
+
+def _is_large(name: str, count: int) -> bool:
+    if name in RETRIES or name == "port_rcv_remote_physical_errors":
+        return False  # of the switch's other ports, or of congestion
+    return count >= (DROPPED if name in _DROPPED else PHYSICAL_ERRORS).value
+
+
+def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
+    others = [
+        other.port.errors[name]
+        for other in group
+        if other is not one and other.port.up and other.port.errors and name in other.port.errors
+    ]
+    return bool(others) and count >= MANY_TIMES.value * max(median(others), 1)
+
+
+def _rdma_cards(machine: Machine) -> list[Nic]:
+    """Return the cards with an RDMA port that is not down; where no ports are shown, by name."""
+    return [
+        nic
+        for nic in machine.nics
+        if any(port.rdma_device and port.up is not False for port in nic.ports or ())
+        or (nic.ports is None and _RDMA_NAME.fullmatch(nic.name or ""))
+    ]
+
+
+def _nearest(machine: Machine, cards: Sequence[Nic]) -> Mapping[int, tuple[Hop, list[Nic]]]:
+    """Return the nearest cards of each GPU and how far they are; of GPUs of which it is known."""
+    found = {}
+    for gpu in present(machine):
+        hops = [(nic.hops[_key(gpu)], nic) for nic in cards if _key(gpu) in nic.hops]
+        if hops and len(hops) == len(cards):
+            least = min(hop for hop, _ in hops)
+            found[gpu.index] = least, [nic for hop, nic in hops if hop == least]
+    return found
+
+
+def _key(gpu: Gpu) -> str:
+    return f"gpu:{gpu.index}"
+
+
+def _card_name(nic: Nic) -> str:
+    return nic.name or nic.pci_address or f"network card {nic.index}"
+
+
+def _subject(one: _Port) -> Subject:
+    return Subject.of_nics([one.nic.index])
+
+
+def _gbit(rate: float) -> str:
+    return f"{rate:g} Gbit/s"
+
+
+def _version(kernel: str | None) -> tuple[int, ...]:
+    """Return major and minor version of a kernel's release; (0,) for none."""
+    found = re.match(r"(\d+)\.(\d+)", kernel or "")
+    return (int(found[1]), int(found[2])) if found else (0,)

@@ -1,0 +1,359 @@
+"""NVLinks that are down or count errors, and GPUs that have not joined their NVSwitch fabric.
+
+The fabric's states: nvml.h (nvmlGpuFabricState_t, NVML_GPU_FABRIC_HEALTH_*) and NVIDIA's Fabric Manager User
+Guide. Until a GPU has joined, CUDA does not start on it (CUDA_ERROR_SYSTEM_NOT_READY, 802); one that was
+refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from gputopo.findings.driver import event_evidence, times
+from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.reference.expectations import expected_gpu
+from gputopo.topology.hops import links_by_pair
+from gputopo.topology.kernel import kernel_events
+from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
+from gputopo.values.index_ranges import index_ranges, pairs_in_words
+from gputopo.values.machine import Fabric, Gpu, Hop, Link, Machine
+from gputopo.values.subject import MACHINE, Subject
+
+CRC_ERRORS = Threshold(
+    "NVLink CRC errors",
+    100,
+    "errors",
+    "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
+)
+NVLINK_REPLAYS = Threshold(
+    "NVLink packet replays", 100, "replays", "Occasional replays lose no data; same limit as for CRC. Ours"
+)
+MIN_JOINED = Threshold(
+    "GPUs that are all connected by NVLink",
+    3,
+    "GPUs",
+    "Bridges connect two cards; three that are all connected are on a board made for that",
+)
+
+NVLINK_DOWN = Rule(
+    "nvlink.down",
+    title="fewer NVLinks up than on GPUs of the same model",
+    remedy="See nvidia-smi nvlink -s for the links that are down (MIG turns them off too). Reseat the "
+    "bridge; on a server board reset the GPUs (sudo nvidia-smi -r), check that nvidia-fabricmanager runs, "
+    "and reboot.",
+    severities=("error", "warning"),
+    thresholds=(MIN_JOINED,),
+)
+THIN_BRIDGE = Rule(
+    "nvlink.thin_bridge",
+    title="a pair of GPUs has fewer NVLinks than another pair",
+    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+)
+NVLINK_ERRORS = Rule(
+    "nvlink.errors",
+    title="NVLink errors counted",
+    remedy="See sudo dmesg | grep -i -e nvlink -e 'xid.*74'. Clean and reseat the bridge; if the counts keep "
+    "rising (nvidia-smi nvlink -e), have bridge or board replaced.",
+    severities=("warning", "error"),
+    thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
+)
+_MANAGER = (
+    "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
+    "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager)."
+)
+FABRIC_NOT_READY = Rule(
+    "nvlink.fabric_not_ready",
+    title="the GPU has not joined its NVSwitch fabric",
+    remedy=f"{_MANAGER} In a virtual machine with a part of a board, the host must assign a partition, or "
+    "load the driver without NVLink (NVreg_NvLinkDisable=1).",
+    severities=("error",),
+)
+FABRIC_UNHEALTHY = Rule(
+    "nvlink.fabric_unhealthy",
+    title="unhealthy NVSwitch fabric reported by the driver",
+    remedy=f"{_MANAGER} If it persists, end all programs and reset the GPUs together: sudo nvidia-smi -r.",
+    severities=("warning", "error"),
+)
+
+JOINED = "completed"
+SUCCESS = "success"
+# The health of a fabric without a fault.
+SOUND = {
+    "summary": "healthy",
+    "bandwidth": "full",
+    "route_recovery_in_progress": "false",
+    "route_unhealthy": "false",
+    "access_timeout_recovery": "false",
+    "incorrect_configuration": "none",
+}
+# These leave GPUs unreachable; with the others copies are slow, or wait.
+_GRAVE = {("summary", "unhealthy"), ("route_unhealthy", "true")}
+
+
+@check(NVLINK_DOWN)
+def down(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs with fewer NVLinks up than GPUs of the same model, or than their board has.
+
+    GPUs with a bridge may have any number, so of those only a partly working bridge is a fault: some links
+    up, and fewer than on a peer.
+    """
+    # A virtual machine may have a part of a server's GPUs, and MIG turns NVLinks off: neither is a fault.
+    whole = len(present(machine)) > 1 and machine.host.virtual_machine in (None, "none")
+    for model in by_model(machine):
+        group = [gpu for gpu in model if not gpu.mig.mode]
+        if not group:
+            continue
+        up = {gpu.index: _up(gpu) for gpu in group if gpu.nvlinks is not None}
+        reference = expected_gpu(group[0].name, group[0].pci_device_id)
+        on_board = whole and reference is not None and reference.nvlink_by_bridge is False
+        expected = max([*up.values(), (reference.nvlinks or 0) if reference and on_board else 0], default=0)
+        for gpu in group:
+            if gpu.index not in up or up[gpu.index] >= expected:
+                continue
+            if (on_board and gpu.nvlinks) or up[gpu.index] or _is_remote_of_peer(gpu, group):
+                # As many up on each of several peers may be how their board is wired.
+                alike = up[gpu.index] and len(up) == len(group) > 1 and len(set(up.values())) == 1
+                yield NVLINK_DOWN.fault(
+                    gpu,
+                    f"{up[gpu.index]} NVLinks up, expected {expected}",
+                    {
+                        "up": up[gpu.index],
+                        "due": expected,
+                        "down": [link.link for link in gpu.nvlinks or () if link.active is False],
+                        "peers": {str(index): count for index, count in up.items()},
+                    },
+                    "warning" if alike else "error",
+                )
+
+
+@check(THIN_BRIDGE)
+def thin_bridge(machine: Machine) -> Iterator[Finding]:
+    """Find pairs whose NVLink bridge has fewer links than another pair's, where GPUs are bridged in pairs.
+
+    For captures with pairs but no ports, such as a matrix. On server boards, where a GPU has several peers,
+    counts differ by design; of a machine shown in part nothing is known.
+    """
+    bridged = [link for link in machine.links if link.nvlinks]
+    ends = [index for link in bridged for index in (link.a, link.b)]
+    if any(gpu.nvlinks is not None for gpu in machine.gpus) or len(ends) != len(set(ends)):
+        return
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
+    for link in bridged:
+        widest = max(other.nvlinks or 0 for other in bridged if names.get(other.a) == names.get(link.a))
+        if (link.nvlinks or 0) < widest:
+            yield THIN_BRIDGE.finding(
+                Subject.of_link(link.a, link.b),
+                f"{link.nvlinks} NVLinks between GPUs {link.a} and {link.b}, {widest} between another pair",
+                {"nvlinks": link.nvlinks, "widest": widest},
+            )
+
+
+@check(NVLINK_DOWN)
+def apart(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs without NVLink beside GPUs that are all connected to one another, as by NVSwitches.
+
+    For captures with pairs but no ports. A GPU without a name may be of another model, such as the display
+    card of a DGX Station, or in MIG mode: of those it is a warning.
+    """
+    gpus = [gpu for gpu in present(machine) if not gpu.mig.mode]
+    if any(gpu.nvlinks is not None for gpu in gpus):
+        return
+    count = {pair: link.nvlinks for link in machine.links for pair in ((link.a, link.b), (link.b, link.a))}
+    joined = [gpu for gpu in gpus if any(count.get((gpu.index, other.index)) for other in gpus)]
+    if len(joined) < MIN_JOINED.value or not all(
+        count.get((a.index, b.index)) for a, b in combinations(joined, 2)
+    ):
+        return
+    names, links = {gpu.name for gpu in joined}, max(filter(None, count.values()))
+    says = f"no NVLinks; GPUs {index_ranges(gpu.index for gpu in joined)} are all connected by {links}"
+    evidence = {"joined": [gpu.index for gpu in joined], "nvlinks": links}
+    for gpu in gpus:
+        alone = all(count.get((gpu.index, other.index)) == 0 for other in joined)
+        if gpu not in joined and gpu.name in names and alone:
+            yield NVLINK_DOWN.fault(gpu, says, evidence, "warning" if gpu.name is None else "error")
+
+
+@check(NVLINK_ERRORS)
+def errors(machine: Machine) -> Iterator[Fault]:
+    """Find NVLinks that recovered, or with many CRC errors or replays."""
+    for gpu in present(machine):
+        bad = {
+            str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))
+        }
+        if bad:
+            words = "; ".join(
+                f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
+                for link, counts in bad.items()
+            )
+            yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
+
+
+@check(NVLINK_ERRORS)
+def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
+    for gpu, event in kernel_events(machine, "sxid", "nvlink"):
+        severity: Severity = "error" if event.severity == "fatal" else "warning"
+        what = "NVLink error" if event.code is None else f"SXid {event.code}"
+        says = f"{what} in the kernel log{times(event)}: {event.text}"
+        if gpu is not None:
+            yield NVLINK_ERRORS.fault(gpu, says, event_evidence(event), severity, part=event.text)
+        else:
+            switch = f"NVSwitch {event.pci_address}: " if event.pci_address else ""
+            yield NVLINK_ERRORS.finding(MACHINE, f"{switch}{says}", event_evidence(event), severity)
+
+
+@check(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
+def fabric(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that have not joined, were refused, or report trouble. In MIG mode a GPU needs no NVLink."""
+    for gpu in present(machine):
+        if gpu.mig.mode:
+            continue
+        one = gpu.fabric
+        evidence: dict[str, object] = {"state": one.state, "status": one.status, "health": one.health}
+        if not_joined := _not_joined(one):
+            yield FABRIC_NOT_READY.fault(gpu, not_joined, evidence)
+        if wrong := _unhealthy(one) if one.state == JOINED else {}:
+            words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
+            grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
+            severity: Severity = "error" if grave else "warning"
+            yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
+
+
+def _up(gpu: Gpu) -> int:
+    return sum(link.active is True for link in gpu.nvlinks or ())
+
+
+def _is_remote_of_peer(gpu: Gpu, group: list[Gpu]) -> bool:
+    """Return whether a GPU of the same model reports NVLinks to this one."""
+    return gpu.pci_address is not None and any(
+        link.active and link.remote_pci_address == gpu.pci_address
+        for peer in group
+        for link in peer.nvlinks or ()
+    )
+
+
+def _many_errors(counts: dict[str, int]) -> bool:
+    crc = max(counts.get("crc_flit", 0), counts.get("crc_data", 0))
+    return (
+        counts.get("recovery", 0) > 0
+        or crc > CRC_ERRORS.value
+        or counts.get("replay", 0) > NVLINK_REPLAYS.value
+    )
+
+
+def _not_joined(fabric: Fabric) -> str | None:
+    if fabric.joining:
+        return f"not joined to its NVSwitches (fabric state: {fabric.state}), so CUDA does not start on it"
+    if fabric.state == JOINED and fabric.status not in (None, SUCCESS):
+        return f"refused by its NVSwitches ({fabric.status}), so it works without NVLink"
+    return None
+
+
+def _unhealthy(fabric: Fabric) -> dict[str, str]:
+    return {name: word for name, word in (fabric.health or {}).items() if SOUND.get(name, word) != word}
+
+
+# These have rules of their own: pairs without P2P are part of their evidence.
+_OWN_RULE = ("acs", "iommu")
+# Pairs that can never be peers are no fault of the machine: the report shows them, with the cause.
+_BY_DESIGN = ("different_chips", "across_sockets")
+_NEVER = (*_BY_DESIGN, "geforce_policy")
+_NO_FIX = "No fix exists: copies go through host memory; gputopo bandwidth measures their rate."
+
+
+def _severity(cause: Cause) -> Severity:
+    fixable = CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
+    return "warning" if fixable else "info"
+
+
+P2P_OFF = Rule(
+    "p2p.off",
+    title="no peer access (P2P) between GPUs",
+    remedy=_NO_FIX,
+    severities=("info", "warning"),
+    cases={
+        name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
+        for name, cause in CAUSES.items()
+        if name not in (*_OWN_RULE, *_BY_DESIGN)
+    },
+)
+P2P_ACS_ON = Rule(
+    "p2p.acs_on",
+    title="P2P traffic is redirected through the root complex (ACS)",
+    remedy="Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
+    "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services.",
+)
+P2P_IOMMU = Rule(
+    "p2p.iommu",
+    title="no peer access (P2P) between GPUs, and the IOMMU translates addresses",
+    remedy=CAUSES["iommu"].fix or _NO_FIX,
+)
+
+
+@check(P2P_OFF, P2P_IOMMU)
+def off(machine: Machine) -> Iterator[Finding]:
+    """Find pairs without P2P that could be peers: one finding for each cause."""
+    by_cause: dict[Cause, list[tuple[Link, Off]]] = {}
+    for link, why in _off(machine):
+        by_cause.setdefault(why.cause, []).append((link, why))
+    for cause, pairs in by_cause.items():
+        link, why = pairs[0]
+        says = f"no P2P ({_pairs(pairs)}): {why.says}"
+        if cause == "iommu":
+            evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
+            yield P2P_IOMMU.finding(MACHINE, says, evidence)
+        elif cause not in (*_OWN_RULE, *_BY_DESIGN):
+            yield P2P_OFF.finding(
+                Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
+                says,
+                {"cause": cause, "pairs": {f"{one.a}-{one.b}": list(statuses(one)) for one, _ in pairs}},
+                _severity(cause) if why.fix is not None else "info",
+                remedy=why.fix,
+            )
+
+
+@check(P2P_ACS_ON)
+def acs(machine: Machine) -> Iterator[Finding]:
+    """Find ACS on bridges between GPUs: P2P is slow, or hangs."""
+    if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
+        return
+    bridges = acs_bridges(machine)
+    in_tree = any(node.acs is not None for node in machine.pci)
+    if (not bridges and (in_tree or machine.host.acs != "on")) or not _is_relevant(machine):
+        return
+    where = "ACS is on between GPUs" if bridges else "ACS is on (where is not reported)"
+    yield P2P_ACS_ON.finding(
+        MACHINE,
+        f"{where}: P2P traffic is redirected through the root complex, is slow and may hang",
+        {
+            "acs": machine.host.acs,
+            "bridges": list(bridges),
+            "p2p_off": [f"{link.a}-{link.b}" for link, why in _off(machine) if why.cause == "acs"],
+        },
+    )
+
+
+def _is_relevant(machine: Machine) -> bool:
+    """Return whether any two GPUs may be peers below one host bridge: ACS redirects only such copies."""
+    links = links_by_pair(machine)
+    for a, b in combinations(sorted(gpu.index for gpu in present(machine)), 2):
+        link = links.get((a, b))
+        if link is None:
+            return True
+        why = why_off(machine, link)
+        never = why is not None and why.cause in _NEVER
+        if not never and (link.hop is None or link.hop <= Hop.PXB):
+            return True
+    return False
+
+
+def _off(machine: Machine) -> Iterator[tuple[Link, Off]]:
+    lost = {gpu.index for gpu in machine.gpus if gpu.lost}
+    for link in links_by_pair(machine).values():
+        if not {link.a, link.b} & lost:
+            why = why_off(machine, link)
+            if why is not None:
+                yield link, why
+
+
+def _pairs(pairs: list[tuple[Link, Off]]) -> str:
+    return pairs_in_words((link.a, link.b) for link, _ in pairs)

@@ -1,0 +1,503 @@
+"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks and chipset slots."""
+
+import re
+from collections.abc import Iterator
+from statistics import median_low
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputopo.findings.driver import event_evidence
+from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.usage import BUSY_PERCENT, under_load
+from gputopo.reference.expectations import expected_gpu, expected_link
+from gputopo.topology.hops import bridges_above
+from gputopo.topology.kernel import kernel_events
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
+from gputopo.values.subject import MACHINE
+
+NARROW_LANES = Threshold(
+    "narrow slot",
+    4,
+    "lanes or fewer",
+    "Eight lanes are enough for training and usual on many boards and clouds; with four the copies of every "
+    "step show. Ours",
+)
+REPLAYS = Threshold("packet replays", 80, "replays", "NVIDIA/DCGM: its PCIe test fails above 80")
+REPLAYS_BAD = Threshold(
+    "many packet replays",
+    8 * 60 * 24,
+    "replays",
+    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): 11520 a day",
+)
+REPLAYS_FEW = Threshold(
+    "few packet replays, if similar on all SXM modules of a model",
+    0.1,
+    "of many packet replays",
+    "Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra). Ours",
+)
+REPLAYS_SIMILAR = Threshold("similar counts of packet replays", 2, "times the lowest at most", "Ours")
+CORRECTED_ERRORS = Threshold(
+    "corrected PCIe errors (AER)", 480, "errors", "NVIDIA/DCGM: its PCIe test fails above 480"
+)
+FLAPS = Threshold(
+    "link changes under load during a watch",
+    3,
+    "changes",
+    "A link retrains once or twice when load begins or ends",
+)
+COPY_FLAPS = Threshold(
+    "link changes during one measurement",
+    2,
+    "changes",
+    "One change may be the last step of the clock ramp-up. Ours",
+)
+LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples", "Ours")
+LOADED_SHARE = Threshold(
+    "share of samples under load before a slow link is reported", 0.5, "of the samples", "Ours"
+)
+SHARED_TIMES = Threshold(
+    "oversubscribed uplink",
+    4,
+    "times the uplink's rate",
+    "Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a "
+    "quarter of its link when all copy at once. Ours",
+)
+
+_USUAL_WIDTH = Case(
+    "fewer lanes, as is usual for this model in servers and clouds",
+    "None needed where the server or instance gives this model no more lanes. If its documentation promises "
+    "more, report it to the operator.",
+    "info",
+)
+_USUAL = "usual for this model in servers and clouds"
+
+WIDTH_DEGRADED = Rule(
+    "pcie.width_degraded",
+    title="PCIe link with fewer lanes than card and slot support",
+    remedy="Power off, reseat card and riser, clean the contacts, try another slot. See the board manual: "
+    "the slot may share lanes with another slot or with storage.",
+    severities=("warning", "info"),
+    cases={"usual": _USUAL_WIDTH},
+)
+GENERATION_DEGRADED = Rule(
+    "pcie.generation_degraded",
+    title="PCIe link below the generation of card and slot under load",
+    remedy="Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
+    "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand.",
+    thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
+)
+LINK_FLAPPING = Rule(
+    "pcie.link_flapping",
+    title="PCIe link changes speed or width repeatedly under load",
+    remedy="Reseat card and riser, use a shorter riser, or set the slot to an earlier generation in the "
+    "BIOS.",
+    thresholds=(FLAPS, COPY_FLAPS),
+)
+SLOT_NARROW = Rule(
+    "pcie.slot_narrow",
+    title="slot or riser with fewer lanes than the card",
+    remedy="If training is PCIe-bound, move the card to a wider slot, or replace the riser by one with more "
+    "lanes. If the slot is wide enough (board manual, or lspci -vvv of the bridge above), reseat card and "
+    "riser.",
+    severities=("warning", "info"),
+    thresholds=(NARROW_LANES,),
+    cases={"usual": _USUAL_WIDTH},
+)
+SLOT_SLOWER = Rule(
+    "pcie.slot_slower",
+    title="slot of an earlier PCIe generation than the card",
+    remedy="Set the slot's PCIe speed to auto in the BIOS, use a riser made for the card's generation, or "
+    "another slot or board.",
+    severities=("info",),
+)
+SLOW_BRIDGE = Rule(
+    "pcie.slow_bridge",
+    title="PCIe bridge above the slot slower than the card's link",
+    remedy="Prefer slots that are wired to the CPU (see the board manual).",
+)
+SHARED_UPLINK = Rule(
+    "pcie.shared_uplink",
+    title="several GPUs share an oversubscribed uplink to the CPU",
+    remedy="Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
+    "gputopo bandwidth measures what is left.",
+    severities=("info", "warning"),
+    thresholds=(SHARED_TIMES,),
+    cases={
+        "all GPUs": Case(
+            "measured: all GPUs share one path to the host",
+            "Use fewer GPUs for jobs that are fed from the host, and keep exchanged data on the GPUs. If the "
+            "path is no bridge of the PCI tree, check that all memory channels are populated.",
+            "info",
+        ),
+        "all GPUs, to the host only": Case(
+            "measured: all GPUs share one path in the direction to the host; from the host they do not",
+            "Use fewer GPUs for jobs that send much to the host (variables or gradients on the CPU, staged "
+            "copies, checkpoints); input from the host is not limited. Keep exchanged data on the GPUs.",
+            "info",
+        ),
+        "all GPUs, from the host only": Case(
+            "measured: all GPUs share one path in the direction from the host; to the host they do not",
+            "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
+            "Copies to the host are not limited.",
+            "info",
+        ),
+        "to the host only": Case(
+            "measured: GPUs slow one another down in the direction to the host only",
+            "Choose GPUs of different uplinks for jobs that send much to the host (variables or gradients on "
+            "the CPU, staged copies, checkpoints); input from the host is not limited.",
+            "info",
+        ),
+        "from the host only": Case(
+            "measured: GPUs slow one another down in the direction from the host only",
+            "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
+            "copies to the host are not limited.",
+            "info",
+        ),
+    },
+)
+CHIPSET_SLOT = Rule(
+    "pcie.chipset_slot",
+    title="attached to the chipset (PCH), not to CPU lanes",
+    remedy="Move the card to a slot that is wired to the CPU (see the board manual): the chipset's link is "
+    "shared with disks and network.",
+)
+PCIE_REPLAYS = Rule(
+    "pcie.replays",
+    title="many packets repeated on a PCIe link",
+    remedy="Reseat card and riser, use a shorter or better riser, or set the slot to an earlier generation "
+    "in the BIOS.",
+    severities=("info", "warning"),
+    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_FEW, REPLAYS_SIMILAR),
+    cases={
+        "SXM": Case(
+            "many packets repeated on the PCIe link of an SXM module",
+            "Watch whether the count grows, and see sudo dmesg | grep -i aer. If it grows faster than on the "
+            "other GPUs, have the operator reseat or replace the module or its baseboard.",
+            "info",
+        )
+    },
+)
+PCIE_ERRORS = Rule(
+    "pcie.errors",
+    title="PCIe errors (AER) counted by the kernel on a GPU or its slot",
+    remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
+    severities=("warning", "error", "info"),
+    thresholds=(CORRECTED_ERRORS,),
+)
+
+# Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset
+# datasheets, "PCI Express root ports": D27, D28, D29); slots of the CPU are devices 1 and 6.
+_CHIPSET_PORT = re.compile(r"0000:00:1[bcd]\.[0-7]")
+_INTEL = "8086"
+
+Nodes = dict[str, PciNode]
+
+
+def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]) -> Fault | None:
+    """Return the fault of a link with fewer lanes than card and slot support, or None; info if usual."""
+    top = gpu.pcie.width_max
+    if not lanes or not top or lanes >= top:
+        return None
+    says = f"PCIe link on {lanes} of {top} lanes{when}"
+    if _is_usual(gpu, lanes):
+        return WIDTH_DEGRADED.fault(
+            gpu, f"{says}, {_USUAL}", evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy
+        )
+    return WIDTH_DEGRADED.fault(gpu, says, evidence)
+
+
+def generation_fault(gpu: Gpu, generation: int | None, when: str, evidence: dict[str, Any]) -> Fault | None:
+    """Return the fault of a link under load below the generation of card and slot, or None."""
+    top = gpu.pcie.gen_max
+    if generation is None or top is None or generation >= top:
+        return None
+    return GENERATION_DEGRADED.fault(gpu, f"PCIe link at generation {generation} of {top} {when}", evidence)
+
+
+@check(WIDTH_DEGRADED, SLOT_NARROW)
+def widths(machine: Machine) -> Iterator[Fault]:
+    """Find links with fewer lanes than the card. Lanes do not change with load.
+
+    Where the slot's lanes are not reported, fewer than the card's are a narrow slot rather than a bad
+    contact: that is the usual cause.
+    """
+    nodes = {node.address: node for node in machine.pci}
+    gpus = present(machine)
+    lost = {}
+    for gpu in gpus:
+        if _slot_is_known(gpu, nodes) and not _is_soldered(gpu):
+            fault = width_fault(gpu, gpu.pcie.width_now, "", _link_evidence(gpu))
+            if fault is not None:
+                lost[gpu.index] = fault
+    # A board that splits the lanes of one slot between two gives every card half: no fault.
+    halved = len(lost) > 1 and len(lost) == len(gpus) and all(_is_half(gpu) for gpu in gpus)
+    for fault in lost.values():
+        yield replace(fault, severity="info") if halved else fault
+    yield from filter(None, (_narrow_slot(gpu, nodes) for gpu in gpus))
+
+
+@check(GENERATION_DEGRADED)
+def generations(machine: Machine) -> Iterator[Fault]:
+    """Find slow links of GPUs under load. An idle GPU lowers its link: then nothing is known."""
+    for gpu in filter(under_load, present(machine)):
+        evidence = {"pstate": gpu.pstate, "utilization_percent": gpu.utilization_percent.gpu}
+        fault = generation_fault(gpu, gpu.pcie.gen_now, "under load", _link_evidence(gpu) | evidence)
+        if fault is not None:
+            yield fault
+
+
+@check(SLOT_SLOWER, SLOW_BRIDGE)
+def slots(machine: Machine) -> Iterator[Fault]:
+    """Find slots of an earlier generation than their card, and slow bridges above."""
+    nodes = {node.address: node for node in machine.pci}
+    for gpu in present(machine):
+        older = _older_slot(gpu)
+        if older is not None:
+            yield older
+        elif not _has_narrow_slot(gpu, nodes) and (fault := _slow_bridge(gpu, nodes)) is not None:
+            yield fault
+
+
+@check(PCIE_REPLAYS, PCIE_ERRORS)
+def errors(machine: Machine) -> Iterator[Fault]:
+    """Find links with packet replays, and errors that the kernel counted on the GPU or its slot."""
+    nodes = {node.address: node for node in machine.pci}
+    usual = {gpu.index for model in by_model(machine) for gpu in _few_replays_as_usual(model)}
+    for gpu in present(machine):
+        yield from filter(None, (None if gpu.index in usual else _replays(gpu), _aer(gpu, nodes)))
+
+
+@check(PCIE_ERRORS)
+def logged_errors(machine: Machine) -> Iterator[Fault]:
+    """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
+    by_gpu: dict[int, list[tuple[Gpu, KernelEvent]]] = {}
+    for gpu, event in kernel_events(machine, "aer", "pcie"):
+        if gpu is not None:
+            by_gpu.setdefault(gpu.index, []).append((gpu, event))
+    for of_gpu in by_gpu.values():
+        counts: dict[str, int] = {}
+        for _, event in of_gpu:
+            kind = f"{event.severity} (AER)" if event.kind == "aer" else event.text
+            counts[kind] = max(counts.get(kind, 0), event.count)
+        severity: Severity = "error" if any(one.severity == "fatal" for _, one in of_gpu) else "warning"
+        if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
+            severity = "info"
+        words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        evidence = {"kernel_events": [event_evidence(event) for _, event in of_gpu]}
+        yield PCIE_ERRORS.fault(of_gpu[0][0], f"PCIe errors in the kernel log: {words}", evidence, severity)
+
+
+@check(SHARED_UPLINK)
+def shared_uplinks(machine: Machine) -> Iterator[Finding]:
+    """Find bridges through which several GPUs reach the CPU, and which are far too narrow for all at once."""
+    found: list[tuple[PciNode, list[Gpu], float]] = []
+    nodes = {node.address: node for node in machine.pci}
+    for address, gpus in _behind(machine, nodes).items():
+        uplink = nodes[address]
+        needs = sum(_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
+        rate = _rate(uplink)
+        nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in found)
+        if len(gpus) > 1 and rate and needs > SHARED_TIMES.value * rate and not nearer:
+            found.append((uplink, gpus, needs / rate))
+    if found:
+        groups = [
+            f"GPUs {index_ranges(gpu.index for gpu in gpus)} behind {node.address}" for node, gpus, _ in found
+        ]
+        yield SHARED_UPLINK.finding(
+            MACHINE,
+            f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1",
+            {
+                "uplinks": {
+                    node.address: {
+                        "gpus": [gpu.index for gpu in gpus],
+                        "times_oversubscribed": round(times, 2),
+                    }
+                    for node, gpus, times in found
+                }
+            },
+        )
+
+
+@check(CHIPSET_SLOT)
+def chipset_slots(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs in slots of the chipset, which share its narrow link to the CPU with disks and network."""
+    nodes = {node.address: node for node in machine.pci}
+    for gpu in present(machine):
+        bridges = _bridges(nodes, gpu)
+        port = bridges[-1] if bridges and bridges[-1].parent is None else None
+        if port is not None and port.vendor_id == _INTEL and _CHIPSET_PORT.fullmatch(port.address):
+            evidence = {"root_port": port.address, "width": port.max_width}
+            yield CHIPSET_SLOT.fault(gpu, f"{CHIPSET_SLOT.title} (root port {port.address})", evidence)
+
+
+def _is_half(gpu: Gpu) -> bool:
+    now, top = gpu.pcie.width_now, gpu.pcie.width_max
+    return now is not None and now * 2 == top
+
+
+def _is_soldered(gpu: Gpu) -> bool:
+    """Return whether it is a laptop's GPU on half of its lanes: so they are wired."""
+    return _is_half(gpu) and re.search(r"\b(?:Laptop GPU|with Max-Q Design)\b", gpu.name or "") is not None
+
+
+def _is_usual(gpu: Gpu, lanes: int) -> bool:
+    """Return whether servers give this model no more lanes (a Tesla T4 has 8 of 16 in most clouds)."""
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    seen = expected.pcie_width_seen if expected else None
+    return seen is not None and lanes >= seen
+
+
+def _link_evidence(gpu: Gpu) -> dict[str, object]:
+    link = expected_link(gpu.pcie.gen_max, gpu.pcie.width_now)
+    facts = {
+        name: getattr(gpu.pcie, name)
+        for name in ("gen_now", "gen_max", "gen_max_device", "gen_max_host", "width_now", "width_max")
+    }
+    known: dict[str, object] = {name: value for name, value in facts.items() if value is not None}
+    if gpu.pcie.limiting_hop:
+        known["limiting_hop"] = gpu.pcie.limiting_hop
+    if link:
+        known["copy_gb_per_s_at_this_width"] = link.copy_to_device_gb_per_s
+    return known
+
+
+def _card_width(gpu: Gpu, nodes: Nodes) -> tuple[int | None, str]:
+    """Return the lanes of the card itself, or the maximum that its link reports, and the source."""
+    node = nodes.get(gpu.pci_address or "")
+    if node is not None and node.max_width is not None:
+        return node.max_width, "sysfs"
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    if expected is not None and expected.pcie_width is not None:
+        return expected.pcie_width, expected.source
+    return gpu.pcie.width_max, "max link width"
+
+
+def _slot_is_known(gpu: Gpu, nodes: Nodes) -> bool:
+    """Return whether `width_max` includes the slot, and is not the card's alone.
+
+    nvidia-smi documents the maximum "with this GPU and system configuration", yet drivers report 16 for an
+    x16 card in an x1 riser as well. So only the PCI tree, or fewer lanes than the card has, show the slot.
+    """
+    node = nodes.get(gpu.pci_address or "")
+    slot = nodes.get(node.parent or "") if node else None
+    in_tree = slot is not None and slot.max_width is not None and bool(gpu.pcie.width_max)
+    return in_tree or _has_narrow_slot(gpu, nodes)
+
+
+def _has_narrow_slot(gpu: Gpu, nodes: Nodes) -> bool:
+    card, _ = _card_width(gpu, nodes)
+    return card is not None and 0 < (gpu.pcie.width_max or 0) < card
+
+
+def _narrow_slot(gpu: Gpu, nodes: Nodes) -> Fault | None:
+    card, source = _card_width(gpu, nodes)
+    known = _slot_is_known(gpu, nodes)
+    lanes = gpu.pcie.width_max if known else gpu.pcie.width_now
+    if card is None or not lanes or lanes >= card:
+        return None
+    usual = _is_usual(gpu, lanes)
+    if not known and (usual or _is_soldered(gpu)):
+        return None
+    evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}
+    if usual:
+        says = f"x{card} card in an x{lanes} slot, {_USUAL}"
+        return SLOT_NARROW.fault(gpu, says, evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy)
+    where = f"in an x{lanes} slot or riser" if known else f"on an x{lanes} link; slot width not reported"
+    severity: Severity = "warning" if lanes <= NARROW_LANES.value else "info"
+    return SLOT_NARROW.fault(gpu, f"x{card} card {where}", evidence, severity)
+
+
+def _older_slot(gpu: Gpu) -> Fault | None:
+    card, slot, now = gpu.pcie.gen_max_device, gpu.pcie.gen_max_host, gpu.pcie.gen_now
+    if card is None or slot is None or slot >= card:
+        return None
+    if now is not None and now > slot:
+        return None  # NVML's figure for the host is wrong on some systems (GB300: 4 while the link runs at 6)
+    return SLOT_SLOWER.fault(
+        gpu, f"PCIe generation {card} card in a generation {slot} slot", _link_evidence(gpu)
+    )
+
+
+def _slow_bridge(gpu: Gpu, nodes: Nodes) -> Fault | None:
+    bridge = nodes.get(gpu.pcie.limiting_hop or "")
+    node = nodes.get(gpu.pci_address or "")
+    if bridge is None or node is None or node.parent == bridge.address:
+        return None
+    speed = f"{bridge.max_speed_gt_per_s or '?'} GT/s on {bridge.max_width or '?'} lanes"
+    return SLOW_BRIDGE.fault(
+        gpu,
+        f"bridge {bridge.address} on the path to the CPU is slower than the link: {speed}",
+        _link_evidence(gpu) | {"bridge": bridge.address},
+    )
+
+
+def _few_replays_as_usual(model: list[Gpu]) -> list[Gpu]:
+    """Return the SXM modules of a model whose counts are similar to those of most others, far below a day's
+    allowance.
+    """
+    counts = [count for gpu in model if (count := gpu.pcie.replay_counter) is not None]
+    if len(counts) < 2 or len(counts) < len(model) or not all(map(is_sxm, model)):
+        return []
+    most = min(REPLAYS_SIMILAR.value * median_low(counts), REPLAYS_FEW.value * REPLAYS_BAD.value)
+    return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most and not gpu.pcie.replay_rollovers]
+
+
+def is_sxm(gpu: Gpu) -> bool:
+    """Return whether the GPU is known to be a module with NVLinks on a baseboard, and no card in a slot."""
+    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    return expected is not None and expected.nvlink_by_bridge is False
+
+
+def _replays(gpu: Gpu) -> Fault | None:
+    count, rollovers = gpu.pcie.replay_counter or 0, gpu.pcie.replay_rollovers or 0
+    if count <= REPLAYS.value and not rollovers:
+        return None
+    words = f"{count} packet replays" + (f", {rollovers} rollovers of their number" if rollovers else "")
+    return PCIE_REPLAYS.fault(
+        gpu,
+        f"{words} since the last reset",
+        {"replay_counter": gpu.pcie.replay_counter, "replay_rollovers": gpu.pcie.replay_rollovers},
+        "warning" if rollovers or count >= REPLAYS_BAD.value else "info",
+        remedy=PCIE_REPLAYS.cases["SXM"].remedy if is_sxm(gpu) else None,
+    )
+
+
+def _aer(gpu: Gpu, nodes: Nodes) -> Fault | None:
+    node = nodes.get(gpu.pci_address or "")
+    slot = nodes.get(node.parent or "") if node else None
+    counts: dict[str, int] = {}
+    for read in (gpu.pcie.aer, node.aer if node else None, slot.aer if slot else None):
+        for kind, count in (read or {}).items():
+            counts[kind] = max(counts.get(kind, 0), count)
+    bad = counts.get("fatal", 0) + counts.get("nonfatal", 0)
+    if not bad and counts.get("correctable", 0) <= CORRECTED_ERRORS.value:
+        return None
+    words = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    severity: Severity = "error" if counts.get("fatal") else "warning"
+    return PCIE_ERRORS.fault(gpu, f"PCIe errors counted by the kernel: {words}", {"aer": counts}, severity)
+
+
+def _behind(machine: Machine, nodes: Nodes) -> dict[str, list[Gpu]]:
+    """Return the GPUs behind each bridge, the outermost bridges first."""
+    found: dict[str, list[Gpu]] = {}
+    for gpu in present(machine):
+        for bridge in reversed(_bridges(nodes, gpu)):
+            found.setdefault(bridge.address, []).append(gpu)
+    return found
+
+
+def _bridges(nodes: Nodes, gpu: Gpu) -> list[PciNode]:
+    """Return the known bridges above a GPU, the nearest first."""
+    if gpu.pci_address not in nodes:
+        return []
+    above, _ = bridges_above(nodes, gpu.pci_address)
+    return [nodes[address] for address in above if address in nodes]
+
+
+def _rate(node: PciNode | None) -> float | None:
+    """Return the maximum rate of a link in GT/s over all lanes: enough for shares of one kind of link."""
+    if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
+        return None
+    return node.max_speed_gt_per_s * node.max_width

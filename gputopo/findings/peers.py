@@ -1,0 +1,190 @@
+"""Facts that last and on which GPUs of one model agree: firmware, limits, capabilities, settings.
+
+Which facts they are is declared beside the fields (`Fact.peers`); here are the rules with their noise.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gputopo.findings import clocks, memory_health, pcie, throttling, usage
+from gputopo.findings.compare import Difference, differences
+from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.values.fields import fields_of
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import Subject
+
+CARD_DIFFERS = Rule(
+    "card.differs",
+    title="firmware, limits or capabilities differ from GPUs of the same model",
+    remedy="The card may be of another build, or its firmware of another version: compare part numbers "
+    "and VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind.",
+    severities=("info",),
+    thresholds=(throttling.LIMIT_SHARE,),
+)
+SETTING_DIFFERS = Rule(
+    "configuration.differs",
+    title="a setting differs from GPUs of the same model",
+    remedy="Set it as on the other GPUs: ECC with sudo nvidia-smi -i GPU -e 0 (or 1) and a reboot, the power "
+    "limit with -pl WATTS, BAR1 with Resizable BAR in the BIOS.",
+    severities=("warning", "info"),
+    thresholds=(throttling.LIMIT_SHARE,),
+)
+SLOT_DIFFERS = Rule(
+    "pcie.slot_differs",
+    title="slot of another PCIe generation or width than that of GPUs of the same model",
+    remedy="Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
+    "Reseat card and riser.",
+    severities=("warning", "info"),
+)
+
+
+class Compared(NamedTuple):
+    """The rule of a fact, its noise, and the check that reports the same cause by itself."""
+
+    rule: Rule
+    noise: Threshold | None = None
+    covered_by: Check[[]] | None = None
+
+
+_SETTINGS = Compared(SETTING_DIFFERS)
+_LIMITS = Compared(SETTING_DIFFERS, throttling.LIMIT_SHARE, throttling.power_limits)
+_CAPABILITY = Compared(CARD_DIFFERS)
+_POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
+_CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
+_APPLICATION = Compared(clocks.APPLICATION_DIFFERS, clocks.MEMORY_SHARE)
+_MEMORY_CLOCK = "clocks_mhz.memory.max"
+_BAR1 = "bar1_mib.total"
+_APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
+_REFERENCES: dict[str, Callable[[Gpu], Fault | None]] = {
+    _MEMORY_CLOCK: clocks.below_model,
+    **dict.fromkeys(_APPLICATION_CLOCKS, clocks.below_default),
+}
+# By path; a fact that is not here is a capability of the card.
+_FACTS = {
+    _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
+    "clocks_mhz.sm.max": _CORE,
+    "clocks_mhz.graphics.max": _CORE,
+    "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
+    **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
+    "memory_mib.total": Compared(usage.MIXED_MEMORY, usage.MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, usage.MEMORY_SHARE),
+    "power_w.limit": _LIMITS,
+    "power_w.enforced_limit": _LIMITS,
+    "power_w.default_limit": _POWER,
+    "power_w.min": _POWER,
+    "power_w.max": _POWER,
+    "pcie.gen_max": Compared(SLOT_DIFFERS, covered_by=pcie.slots),
+    "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
+    "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
+    "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
+    "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "persistence_mode": Compared(SETTING_DIFFERS, covered_by=usage.persistence),
+}
+_PEERS = tuple(
+    path for path, field in fields_of(Gpu).items() if field.fact.peers and field.leaf and "[]" not in path
+)
+_OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
+# What differs by the build of the card has one cause; each setting may have one of its own.
+_OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
+
+
+@check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS)
+def facts(machine: Machine) -> Iterator[Fault | Finding]:
+    """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
+    for group in by_model(machine):
+        found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
+        yield from _of_gpus(group, [one for one in found if one.common is not None])
+        # Where a reference shows which side is at fault, that is reported in place of the difference.
+        known = {path for path, fault_of in _REFERENCES.items() if any(map(fault_of, group))}
+        yield from _of_all([one for one in found if one.common is None and one.path not in known])
+
+
+@check(clocks.MEMORY_BELOW_MODEL)
+def below_model(machine: Machine) -> Iterator[Fault]:
+    """Find max memory clocks below that of the model, where they do not differ from the peers."""
+    yield from _by_reference(machine, clocks.below_model, (_MEMORY_CLOCK,))
+
+
+@check(clocks.APPLICATION_BELOW_DEFAULT)
+def below_default(machine: Machine) -> Iterator[Fault]:
+    """Find application clocks below the default, where they do not differ from the peers."""
+    yield from _by_reference(machine, clocks.below_default, _APPLICATION_CLOCKS)
+
+
+def _by_reference(
+    machine: Machine, fault_of: Callable[[Gpu], Fault | None], paths: Sequence[str]
+) -> Iterator[Fault]:
+    odd = {index for path in paths for index in _odd_gpus(machine, path)}
+    for gpu in present(machine):
+        if gpu.index not in odd and (fault := fault_of(gpu)) is not None:
+            yield fault
+
+
+def _odd_gpus(machine: Machine, path: str) -> set[int]:
+    """Return the GPUs that differ in a fact from most of their model."""
+    found = (_difference(machine, group, path) for group in by_model(machine))
+    return {index for one in found if one is not None and one.common is not None for index in one.odd}
+
+
+def _difference(machine: Machine, group: list[Gpu], path: str) -> Difference | None:
+    """Return how a group differs in a fact, without GPUs against which the cause is reported already."""
+    compared = _compared(path)
+    found = differences(group, path, compared.noise.value if compared.noise else 0.0)
+    if found is None or compared.covered_by is None:
+        return found
+    accused = {index for finding in compared.covered_by(machine) for index in finding.subject.gpus}
+    if found.common is None:
+        return None if accused & found.odd.keys() else found
+    usual = {gpu.index for gpu in group} - found.odd.keys()
+    odd = {index: value for index, value in found.odd.items() if index not in accused}
+    return found._replace(odd=odd) if odd and not usual <= accused else None
+
+
+def _of_gpus(group: list[Gpu], found: list[Difference]) -> Iterator[Fault]:
+    for gpu in group:
+        for rule, differing in _by_rule([one for one in found if gpu.index in one.odd]).items():
+            evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
+            peers = {one.path: one.common for one in differing}
+            says = "; ".join(one.words(gpu.index) for one in differing)
+            yield rule.fault(gpu, says, evidence | {"peers": peers}, _severity(rule, gpu, differing))
+
+
+def _severity(rule: Rule, gpu: Gpu, differing: Sequence[Difference]) -> Severity | None:
+    """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
+    if rule is SLOT_DIFFERS:
+        return None if pcie.is_sxm(gpu) else "info"
+    return "info" if all(one.path == _BAR1 for one in differing) else None
+
+
+def _of_all(found: list[Difference]) -> Iterator[Finding]:
+    """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
+    for rule, differing in _by_rule(found).items():
+        gpus = {index for one in differing for index in one.odd}
+        yield rule.finding(
+            Subject.of_gpus(sorted(gpus)),
+            "; ".join(one.all_words() for one in differing),
+            {one.path: {str(index): value for index, value in one.odd.items()} for one in differing},
+            "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None,
+        )
+
+
+def _by_rule(found: list[Difference]) -> dict[Rule, list[Difference]]:
+    """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
+    are set together: of both only the first is reported.
+    """
+    paths = {one.path for one in found}
+    build = [rule for rule in _OF_BUILD if any(_compared(one.path).rule is rule for one in found)]
+    by_rule: dict[Rule, list[Difference]] = {}
+    for one in found:
+        if ".graphics." in one.path and one.path.replace(".graphics.", ".sm.") in paths:
+            continue
+        rule = _compared(one.path).rule
+        if one.path in _OF_DEFAULT_LIMIT and "power_w.default_limit" in paths:
+            rule = CARD_DIFFERS
+        by_rule.setdefault(build[0] if rule in build else rule, []).append(one)
+    return by_rule
+
+
+def _compared(path: str) -> Compared:
+    return _FACTS.get(path, _CAPABILITY)

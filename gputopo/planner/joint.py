@@ -1,0 +1,324 @@
+"""The step of several hosts: that of each, and what they exchange over the network. Pure.
+
+It is the step of `gputopo.prediction.step` over all GPUs, with the paths of each host and a network path for
+each. What the network adds is the step with it, less the step with a network that takes no time.
+"""
+
+from collections.abc import Sequence
+from math import exp, hypot, inf, log
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.planner.choose import basis_of
+from gputopo.planner.fastest import Basis
+from gputopo.planner.network import rates_in_words
+from gputopo.planner.reasons import in_words
+from gputopo.planner.request import Request, batches
+from gputopo.prediction import step as steps
+from gputopo.prediction.calibration import Run, range_share
+from gputopo.prediction.links.flows import is_network
+from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
+from gputopo.prediction.links.paths import Paths, paths_of
+from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction.step import Placing, Stepper
+from gputopo.topology.hops import Groups
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Machine
+from gputopo.values.option import listed
+from gputopo.values.run.batches import AUTO
+from gputopo.values.run.plan import (
+    HOST_PS,
+    SPREAD,
+    SURE_MARGIN,
+    Candidate,
+    Learned,
+    Prediction,
+    VariableUpdate,
+    mode_name,
+    runners_up,
+)
+
+# Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
+# thousands, and all but the default send more over the network.
+MAX_COMPARED = 64
+
+
+class Part(NamedTuple):
+    """What one host trains with."""
+
+    name: str
+    machine: Machine
+    gpus: tuple[int, ...]
+
+
+class Joint:
+    """The predicted steps of the GPUs of several hosts."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        bases: Sequence[Basis],
+        rates: Sequence[NetworkRate],
+        batch_sizes: tuple[int, ...],
+    ) -> None:
+        """`batch_sizes`: examples of each GPU, in the order of the towers."""
+        self.parts, self._bases, self.rates, self._batches = parts, bases, rates, batch_sizes
+        self._hosts = [HostPaths(part.name, paths_of(part.machine), part.gpus) for part in parts]
+        self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
+        each = zip(self._own, batch_sizes, strict=True)
+        self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
+
+    @property
+    def groups(self) -> Groups:
+        """The towers of each host."""
+        towers = iter(range(len(self._own)))
+        return tuple(tuple(next(towers) for _ in part.gpus) for part in self.parts)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The network of the hosts in words."""
+        return rates_in_words([part.name for part in self.parts], self.rates)
+
+    def candidate(self, candidate: Candidate) -> Candidate:
+        """Return a candidate of these GPUs with its predicted step."""
+        placing, paths = self._placed(candidate)
+        step, alone = self._step(placing, paths), self._step(placing, without_limit(paths))
+        examples, speeds = sum(self._batches), [basis.speeds[gpu] for basis, gpu in self._own]
+        speed, slowest, program = examples / step.step_s, min(speeds), self._bases[0].program
+        slow, fast = (
+            examples / self._step(placing, with_rates(paths, each)).step_s
+            for each in ([rate.low for rate in self.rates], [rate.high for rate in self.rates])
+        )
+        # Errors of the network, of the program and of the speed of one GPU are independent. Runs of this mode
+        # over the hosts have adjusted what links reach, those of the network among them.
+        learned = self._bases[0].learned
+        share = 1.0 if learned is None else range_share(learned, placing)
+        network = 0.0 if learned is not None and mode_name(*placing) in learned.range_shares else 1.0
+        of_one = slowest.images_per_sec
+        low = hypot(network * log(slow / speed), share * log(program.low), log(slowest.low / of_one))
+        high = hypot(network * log(fast / speed), share * log(program.high), log(slowest.high / of_one))
+        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
+        if step.step_s > alone.step_s:
+            both = (step.gradients_by, step.weights_by)
+            by["network"] = next((one for one in both if is_network(one)), None)
+        links = {part: in_words(one, placing, paths) for part, one in by.items() if one is not None}
+        exposed = {
+            "weights": alone.weights_s,
+            "gradients": alone.gradients_s,
+            "variables": alone.variables_s,
+            "network": step.step_s - alone.step_s,
+        }
+        return msgspec.structs.replace(
+            candidate,
+            images_per_sec=round(speed, 2),
+            images_per_sec_low=round(speed * exp(-low), 2),
+            images_per_sec_high=round(speed * exp(high), 2),
+            speedup=round(speed / max(speeds).images_per_sec, 3),
+            step_ms=_ms(step.step_s),
+            batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
+            compute_ms=_ms(step.compute_s),
+            exposed_ms={part: _ms(seconds) for part, seconds in exposed.items()},
+            links=links,
+            limited_by=_limited_by(step, exposed, links),
+        )
+
+    def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
+        """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
+        choice, basis = candidates[0], self._bases[0]
+        runner_up = next(iter(runners_up(choice, candidates)), None)
+        margin = tie = None
+        if runner_up is not None:
+            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
+            if margin < SURE_MARGIN:
+                tie = "a short run of each"
+        return Prediction(
+            program=basis.program.name,
+            batch_size=basis.batch,
+            single_gpu_images_per_sec={
+                tower: round(own.speeds[gpu].images_per_sec, 2) for tower, (own, gpu) in enumerate(self._own)
+            },
+            single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
+            margin=margin,
+            tie=tie,
+            learned=basis.learned,
+        )
+
+    def run(self, candidate: Candidate, compute_s: float, step_s: float) -> Run:
+        """Return a run of a candidate whose steps, and whose slowest GPU, took so long."""
+        placing, paths = self._placed(candidate)
+        stepper, towers = self._stepper(paths), range(len(self._own))
+        stages = stepper.stages(placing, self.groups) if placing.traffic == "groups" else None
+        (_, weights), (_, gradients) = steps.limits(paths, towers, placing, stages)
+        model, cpus, most = self._bases[0].model, paths.cpus, self._most
+        return Run(model, len(towers), cpus, compute_s, placing, weights, gradients, step_s, most)
+
+    def of_first(self, hosts: int) -> "Joint":
+        """Return the steps of the first of the hosts alone."""
+        parts, towers = self.parts[:hosts], sum(len(part.gpus) for part in self.parts[:hosts])
+        return Joint(parts, self._bases[:hosts], self.rates[:hosts], self._batches[:towers])
+
+    @property
+    def _most(self) -> int:
+        return max(len(part.gpus) for part in self.parts)
+
+    def _stepper(self, paths: Paths) -> Stepper:
+        basis = self._bases[0]
+        return Stepper(basis.model, basis.program, len(self._own), paths.cpus, of_host=self._most)
+
+    def _step(self, placing: Placing, paths: Paths) -> steps.Prediction:
+        towers = range(len(self._own))
+        return steps.predict(self._stepper(paths), paths, towers, self.compute_s, placing, self.groups)
+
+    def _placed(self, candidate: Candidate) -> tuple[Placing, Paths]:
+        """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
+        placing, home = self._placing(candidate)
+        return placing, joined(self._hosts, [rate.gb_per_s for rate in self.rates], home)
+
+    def _placing(self, candidate: Candidate) -> tuple[Placing, int]:
+        """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
+        device, home = candidate.ps_device, 0
+        if device is not None and device.startswith(HOST_PS):
+            home, device = int(device.removeprefix(HOST_PS)), "cpu"
+        placing = Placing(candidate.variable_update, device, candidate.all_reduce)
+        if placing.owner is not None:
+            device = f"gpu:{self.parts[0].gpus.index(placing.owner)}"
+        return placing._replace(ps_device=device), home
+
+
+def joint_of(
+    parts: Sequence[Part],
+    request: Request,
+    rates: Sequence[NetworkRate] | str,
+    history: Sequence[Sequence[Figure]] = (),
+    learned: Learned | None = None,
+) -> Joint | str | None:
+    """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for.
+
+    `history`: of each host, by earlier runs over all of them; `learned`: what these changed in the constants.
+    """
+    bases: list[Basis] = []
+    for part, figures in zip(parts, history or [()] * len(parts), strict=True):
+        own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
+        own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
+        basis = basis_of(part.machine, own, figures, learned)
+        if not isinstance(basis, Basis):
+            return None if basis is None else f"{part.name}: {basis}"
+        bases.append(basis)
+    if isinstance(rates, str):
+        return rates
+    speeds = [
+        basis.speeds[gpu].images_per_sec
+        for part, basis in zip(parts, bases, strict=True)
+        for gpu in part.gpus
+    ]
+    return Joint(parts, bases, rates, batches(request.batch_size, bases[0].batch, speeds))
+
+
+def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
+    """Return where variables may be, the default first. `gpus`: of rank 0; `most`: of any host.
+
+    By default every device has its own copy, and gradients are added within each host first: with a parameter
+    server all weights of all devices would go over the network in every step, too.
+    """
+    update, default = request.variable_update, "hierarchical" if most > 1 else "copy"
+    if update == "auto":
+        update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
+    first = _placed(
+        gpus,
+        "parameter_server" if update == "parameter_server" else _as_update(update),
+        "cpu" if update == "parameter_server" and request.ps == "auto" else request.ps,
+        request.all_reduce or default,
+    )
+    asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
+    if asked:
+        return [first]
+    others = [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
+    served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
+    return [first, *others, *served]
+
+
+def _as_update(update: str) -> VariableUpdate:
+    return "independent" if update == "independent" else "replicated"
+
+
+def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: str) -> Candidate:
+    return Candidate(
+        gpus=tuple(gpus),
+        variable_update=update,
+        ps_device=ps if update == "parameter_server" else None,
+        all_reduce=all_reduce if update == "replicated" else None,
+    )
+
+
+def _limited_by(step: steps.Prediction, exposed: dict[str, float], links: dict[str, str]) -> str:
+    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+        return "compute"
+    part = max(exposed, key=exposed.__getitem__)
+    return "cost of variables" if part == "variables" else links.get(part, part)
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
+
+
+_NAMED = 8  # hosts in one sentence
+
+
+def gpus_of_hosts(
+    names: Sequence[str], choices: Sequence[Candidate], near: Sequence[Sequence[str]]
+) -> list[str]:
+    """Return the GPUs of each host and how far apart they are, those alike together; `near`: to its card."""
+    alike: dict[str, list[str]] = {}
+    for name, choice, cards in zip(names, choices, near, strict=True):
+        if choice.gpus:
+            apart = choice.reasons[:1] if len(choice.gpus) > 1 else ()
+            words = "; ".join((_gpus(choice), *apart, *cards))
+            alike.setdefault(words, []).append(name)
+    return [f"{_hosts(of)}: {words}" for words, of in alike.items()]
+
+
+def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
+    """Return how many times as fast as the first host alone all are, and the network's part of a step."""
+    if chosen.images_per_sec is None or chosen.step_ms is None:
+        return []
+    network = chosen.exposed_ms.get("network", 0.0)
+    cost = f"the network takes {network:.1f} ms of a step of {chosen.step_ms:.1f} ms"
+    if not alone.images_per_sec:
+        return [cost]
+    times = chosen.images_per_sec / alone.images_per_sec
+    return [
+        f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus(alone)} of {first} "
+        f"alone ({alone.images_per_sec:.0f} images/sec); {cost}"
+    ]
+
+
+def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
+    """Return which number of hosts, the first of these, would be as fast; none where none is."""
+    if (chosen.ps_device or "").startswith(HOST_PS):
+        return []  # that host must take part
+    least = (1 - SURE_MARGIN) * (chosen.images_per_sec or 0.0)
+    for count in range(1, len(chosen.hosts)):
+        if count == 1:
+            speed = alone.images_per_sec or 0.0
+        else:
+            speed = steps.of_first(count).candidate(chosen).images_per_sec or 0.0
+        if speed > least:
+            devices = sum(one.devices for one in chosen.hosts[:count])
+            names = _hosts([one.host for one in chosen.hosts[:count]])
+            how = "faster" if speed > (chosen.images_per_sec or 0.0) else "as fast"
+            return [
+                f"{names} alone would be {how}: {speed:.0f} instead of {chosen.images_per_sec:.0f} "
+                f"images/sec (--num-gpus {devices})"
+            ]
+    return []
+
+
+def _gpus(choice: Candidate) -> str:
+    return f"GPU{'' if len(choice.gpus) == 1 else 's'} {index_ranges(sorted(choice.gpus))}"
+
+
+def _hosts(names: Sequence[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return listed(names, "and")

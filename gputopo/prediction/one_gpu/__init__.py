@@ -1,1 +1,0 @@
-"""Images/sec of one GPU: of its own runs, published, or by its datasheet."""

@@ -1,0 +1,377 @@
+"""Images per second of one GPU from published figures of it, else from its datasheet and figures of others.
+
+The factor of a network is its measured speed over that of its roofline (`roofline`): the median over
+the GPU models that it was measured on. The ranges hold 75 % of the published figures, with each GPU model, or
+each network, left out in turn (`tests/prediction/test_one_gpu_speeds.py`).
+"""
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.findings.usage import busy
+from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
+from gputopo.reference.expectations import GpuExpectation, expected_gpu
+from gputopo.reference.published import Published, published, published_machines
+from gputopo.values.errors import UsageError
+from gputopo.values.gpu import ClockMhz
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.result import Result
+from gputopo.workload.workloads import Workload, require
+
+Basis = Literal["given", "history", "published", "datasheet"]
+
+# Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
+SAME_NETWORK = 0.02
+TF32_SINCE = 4  # the minor version of TensorFlow 2
+PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
+# Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
+# versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
+# other networks; of one without any. The second of each pair: there are none of the network on any GPU.
+SAME_JOB, EACH_DOUBLING = 1.10, 1.03
+OTHER_NETWORK, OTHER_AND_UNKNOWN = 1.25, 1.5
+DATASHEET, DATASHEET_AND_UNKNOWN = 1.4, 1.7
+
+
+class Speed(NamedTuple):
+    """Images/sec of one GPU alone, with the range that holds on published figures. `source`: in words."""
+
+    images_per_sec: float
+    low: float
+    high: float
+    basis: Basis
+    source: str
+
+
+class Job(NamedTuple):
+    """What one GPU trains. `batch`: examples of a step."""
+
+    workload: Workload
+    batch: int
+    precision: str
+
+    def speed(self, gpu: GpuExpectation, clocks: Clocks) -> float | None:
+        """Return the images/sec by the roofline, None where the datasheet lacks a rate."""
+        seconds = step_seconds(gpu, self.workload, self.batch, self.precision, clocks)
+        return None if seconds is None else self.batch / seconds
+
+
+class Figure(NamedTuple):
+    """Images/sec of one GPU, measured. `gpu`: the name of the model's reference data.
+
+    `by_marks`: by the time marks of a run of several GPUs, which the update of the variables is not in.
+    `gpu_index`: the GPU, where it is one of this machine.
+    """
+
+    gpu: str
+    model: str
+    batch: int
+    precision: str
+    images_per_sec: float
+    by_marks: bool = False
+    gpu_index: int | None = None
+
+
+@functools.cache
+def one_gpu_figures() -> tuple[Figure, ...]:
+    """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
+    return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
+
+
+def left_out() -> dict[Figure, str]:
+    """Return the published figures of one GPU that do not count, with the rule that leaves them out."""
+    return {figure: why for row, figure in _of_one_gpu() if (why := _why_left_out(row)) is not None}
+
+
+@functools.cache
+def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
+    found = []
+    for row in published():
+        rate = _alone(row)
+        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
+            continue
+        if row.data_format == "NHWC":  # not the layout that a GPU is trained in
+            continue
+        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+        if gpu is not None:
+            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
+    return tuple(found)
+
+
+def _alone(row: Published) -> float | None:
+    return row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
+
+
+def _why_left_out(row: Published) -> str | None:
+    """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
+    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+    if gpu is None or not has_tensor_cores(gpu, row.precision):
+        return None
+    if row.precision == "fp32":
+        # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
+        major, _, minor = (row.version or "").partition(".")
+        before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
+        return f"fp32 without TF32, which TensorFlow has since 2.{TF32_SINCE}" if before else None
+    job = _job(row)
+    slower = any(
+        (_alone(row) or 0.0) < (_alone(other) or 0.0)
+        for other, _ in _of_one_gpu()
+        if other.precision == "fp32" and _job(other) == job
+    )
+    return "slower in fp16 than in fp32 on the same machine, though it has tensor cores" if slower else None
+
+
+def _job(row: Published) -> tuple[object, ...]:
+    return row.source, row.machine, row.version, row.model, row.xla
+
+
+def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Basis, source: str) -> Speed:
+    """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
+
+    `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
+    """
+    apart = min(abs(math.log2(job.batch / one.batch)) for one in figures)
+    near = [one for one in figures if abs(math.log2(job.batch / one.batch)) == apart]
+    rates = [one.images_per_sec * _ratio(gpu, job, one.batch) for one in near]
+    margin = SAME_JOB * EACH_DOUBLING**apart
+    batches = " and ".join(map(str, sorted({one.batch for one in near})))
+    words = f"{source}, batch {batches}" + (f", scaled to {job.batch}" if apart else "")
+    return Speed(median(rates), min(rates) / margin, max(rates) * margin, basis, words)
+
+
+def published_speed(
+    gpu: GpuExpectation, job: Job, clocks: Clocks, figures: Sequence[Figure] | None = None
+) -> Speed | None:
+    """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
+
+    `figures`: all of them if None.
+    """
+    figures = one_gpu_figures() if figures is None else figures
+    full, by_roofline = job.speed(gpu, FULL_CLOCKS), job.speed(gpu, clocks)
+    memory_alone = job.speed(gpu, clocks._replace(core=1.0))
+    if full is None or by_roofline is None or memory_alone is None:
+        return None
+    speed = _at_full_clocks(gpu, job, figures, full)
+    if clocks == FULL_CLOCKS:
+        return speed
+    # Caches and kernels that wait for memory have the core clock too: at most the whole step is slower by it.
+    slowest, fastest = memory_alone * clocks.core / full, by_roofline / full
+    words = f"core clock at {clocks.core:.0%}, memory clock at {clocks.memory:.0%} of what is expected"
+    return Speed(
+        speed.images_per_sec * math.sqrt(slowest * fastest),
+        speed.low * slowest,
+        speed.high * fastest,
+        speed.basis,
+        f"{speed.source}; {words}",
+    )
+
+
+def network_factors(figures: Sequence[Figure]) -> Mapping[str, float]:
+    """Return measured images/sec over those of the roofline, by network: the median over GPU models."""
+    by_network: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in figures:
+        if (share := _over_roofline(one)) is not None:
+            by_network[one.model][one.gpu].append(share)
+    return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
+
+
+def _at_full_clocks(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], roofline: float) -> Speed:
+    name = _published_name(job.workload, figures)
+    own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
+    if same := [one for one in own if one.model == name]:
+        return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
+    factors = network_factors(figures)
+    known = name in factors
+    rate = roofline * factors.get(name, 1.0)
+    unknown = "" if known else f", without published figures of {job.workload.name}"
+    if own:
+        shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
+        networks = ", ".join(sorted({one.model for one in own}))
+        factor = OTHER_NETWORK if known else OTHER_AND_UNKNOWN
+        source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
+        return _within(rate * median(shares), factor, "published", source)
+    factor = DATASHEET if known else DATASHEET_AND_UNKNOWN
+    return _within(rate, factor, "datasheet", f"from the datasheet of {gpu.name}{unknown}")
+
+
+def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
+    """Return the name under which a network was published, else its own: `keras:ResNet50` is resnet50."""
+
+    def is_alike(name: str) -> bool:
+        other = require(name)
+        pairs = (
+            (workload.multiply_accumulates, other.multiply_accumulates),
+            (workload.feature_bytes, other.feature_bytes),
+            (workload.parameters, other.parameters),
+        )
+        return all(abs(a - b) <= SAME_NETWORK * b for a, b in pairs)
+
+    names = dict.fromkeys(one.model for one in figures)
+    if workload.name in names:
+        return workload.name
+    return next(filter(is_alike, names), workload.name)
+
+
+def _within(rate: float, factor: float, basis: Basis, source: str) -> Speed:
+    return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
+
+
+def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
+    """Return the images/sec of a job over those with another batch."""
+    here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
+    return here / there if here and there else 1.0
+
+
+@functools.cache
+def _over_roofline(figure: Figure) -> float | None:
+    gpu = expected_gpu(figure.gpu)
+    job = Job(require(figure.model), figure.batch, figure.precision)
+    rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
+    return None if rate is None else figure.images_per_sec / rate
+
+
+@functools.cache
+def gpu_names(machine: str) -> Mapping[int, str | None]:
+    """Return the models of a published machine's GPUs."""
+    if machine in bundled_names():
+        return {gpu.index: gpu.name for gpu in read_bundled(machine).gpus}
+    published_machine = published_machines()[machine]
+    return dict.fromkeys(range(published_machine.count), published_machine.gpu)
+
+
+# Images/sec of two runs of one job on one GPU differ by this at most. Ours.
+SAME_RUN = 0.03
+LATEST = 3  # runs of one job: one that was disturbed does not move their median, older ones matter less
+# A clock under load above this share of the expected one counts as that: CUDA runs GeForce GPUs with slightly
+# slower memory, and boost clocks vary by chip and cooler (`gputopo.findings.clocks`).
+EXPECTED_SHARE = 0.9
+
+
+def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
+    """Return the speed of each GPU from `--single-gpu-images-per-sec`: one number, or one for each.
+
+    Raises UsageError.
+    """
+    if any(not 0 < value < float("inf") for value in values):
+        raise UsageError("a speed must be above 0 images/sec", "leave out --single-gpu-images-per-sec")
+    if len(values) == 1:
+        return dict.fromkeys(gpus, values[0])
+    if values and len(values) != len(gpus):
+        raise UsageError(
+            f"--single-gpu-images-per-sec has {len(values)} numbers for {len(gpus)} GPUs",
+            "write one number for all, or one for each GPU",
+        )
+    return dict(zip(gpus, values, strict=False))
+
+
+def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
+    """Return the complete training runs of one GPU, in their order. `gpu`: the name of the GPU."""
+    return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
+
+
+def single_gpu_speeds(
+    machine: Machine,
+    workload: Workload,
+    batch: int,
+    precision: str,
+    *,
+    given: Mapping[int, float] = {},
+    history: Sequence[Figure] = (),
+) -> dict[int, Speed | None]:
+    """Return the images/sec of each GPU of a machine alone, None where `why_unknown` has the missing fact.
+
+    `batch`: examples of one GPU and step. `history`: earlier runs of this box, the latest first.
+    """
+    job = Job(workload, batch, precision)
+    return {
+        gpu.index: Speed(speed, speed, speed, "given", "given with --single-gpu-images-per-sec")
+        if (speed := given.get(gpu.index)) is not None
+        else _of_history(gpu, job, history) or _of_reference(gpu, job)
+        for gpu in machine.gpus
+    }
+
+
+def why_unknown(gpu: Gpu) -> str:
+    """Return the fact without which the speed of a GPU is unknown."""
+    name = _model_name(gpu.name)
+    if name is None and gpu.pci_device_id is None:
+        return f"the model of GPU {gpu.index} is unknown"
+    return f"no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
+
+
+def reached_clocks(gpu: Gpu, expected: GpuExpectation) -> Clocks:
+    """Return the shares of the expected clocks: under load, else by what is set for applications."""
+    clocks = gpu.clocks_mhz
+    core = clocks.sm if clocks.sm.now is not None else clocks.graphics
+    limit = expected.boost_mhz or core.max or clocks.graphics.max
+    loaded = busy(gpu)
+    return Clocks(
+        _share(clocks.graphics, core.now if loaded else None, limit),
+        _share(clocks.memory, clocks.memory.now if loaded else None, expected.max_memory_mhz),
+    )
+
+
+def _share(domain: ClockMhz, now: int | None, limit: int | None) -> float:
+    shares = [1.0]
+    if now is not None and limit:
+        shares.append(now / limit)
+    if domain.application is not None and domain.default_application:
+        shares.append(domain.application / domain.default_application)
+    share = min(shares)
+    return share if 0 < share < EXPECTED_SHARE else 1.0
+
+
+def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
+    same = [
+        one
+        for one in history
+        if (one.model, one.precision) == (job.workload.name, job.precision)
+        and gpu.name is not None
+        and _model_name(one.gpu) == _model_name(gpu.name)
+    ]
+    # A run on this very GPU counts before those of others of its model: one of them may be throttled.
+    same = [one for one in same if one.gpu_index == gpu.index] or same
+    if not same:
+        return None
+    name, alone = _model_name(gpu.name), [one for one in same if not one.by_marks]
+    if rates := [one.images_per_sec for one in alone if one.batch == job.batch][:LATEST]:
+        rate = median(rates)
+        low, high = min(*rates, rate * (1 - SAME_RUN)), max(*rates, rate * (1 + SAME_RUN))
+        runs = "a run" if len(rates) == 1 else f"{len(rates)} runs"
+        return Speed(rate, low, high, "history", f"measured here: {runs} on one {name}, batch {job.batch}")
+    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    if row is None:
+        return None
+    if alone:
+        return scaled(row, job, alone, "history", f"measured here: runs on one {name}")
+    return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
+
+
+def _of_reference(gpu: Gpu, job: Job) -> Speed | None:
+    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    return None if row is None else published_speed(row, job, reached_clocks(gpu, row))
+
+
+def _past_speed(result: Result) -> Figure | None:
+    spec, throughput = result.spec, result.throughput
+    if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
+        return None
+    name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
+    model, precision = spec.get("model"), spec.get("precision")
+    compute: Any = precision.get("compute") if isinstance(precision, Mapping) else None
+    if spec.get("task", "train") != "train" or not isinstance(model, str) or not isinstance(compute, str):
+        return None
+    data: Any = spec.get("data")
+    if isinstance(data, Mapping) and data.get("folder") is not None:
+        return None  # its input may have limited it
+    if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
+        return None
+    return Figure(name, model, batch, compute, throughput.mean, gpu_index=result.devices[0].device.gpu)
+
+
+def _model_name(name: str | None) -> str | None:
+    return None if name is None else name.removeprefix("NVIDIA ")

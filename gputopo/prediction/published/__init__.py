@@ -1,1 +1,0 @@
-"""Published figures of several GPUs beside their predictions."""

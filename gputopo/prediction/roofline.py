@@ -1,0 +1,126 @@
+"""Seconds in which one GPU trains one batch, by its datasheet: arithmetic, memory traffic, kernel launches.
+
+Without overlap: the products of forward and backward at a share of the peak rate, the features that are
+written and read again at the memory rate, and a fixed time for each variable. The constants are fitted on the
+published figures of one GPU, all networks together (`tests.fits.one_gpu`). Pure.
+"""
+
+import functools
+from importlib import resources
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.reference.expectations import GpuExpectation
+from gputopo.workload.workloads import Workload
+
+# A multiply-accumulate is two operations; backward has twice the products of forward.
+OPERATIONS = 6
+_NUMBER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+# Without tensor cores products in 16 bits are made in fp32, as TensorFlow asks of cuDNN
+# (TF_FP16_CONV_USE_FP32_COMPUTE), and half of the moves are of the converted numbers: a GTX 1080 Ti gains 1.2
+# to 1.3. Native 16-bit products, where they are faster (compute capability 6.0 and 7.5), are not used.
+_CONVERTED_BYTES = 3
+_WITH_TF32 = ("Ampere", "Ada", "Hopper", "Blackwell")
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of the roofline.
+
+    - `cores_share`, `tensor_share`, `tf32_share`: of the peak rate that products in convolutions reach. Above
+      1: fast algorithms (Winograd) need fewer products than are counted; TF32 is taken at half of the rate of
+      FP16.
+      `kepler_share`: the same of Kepler, for which cuDNN has no fast kernels;
+    - `moves_fp32`, `moves_fp16`: how often each feature that training keeps is moved: written, read and its
+      gradient, by several kernels;
+    - `us_variable`: microseconds of each variable.
+    """
+
+    cores_share: float
+    tensor_share: float
+    tf32_share: float
+    kepler_share: float
+    moves_fp32: float
+    moves_fp16: float
+    us_variable: float
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.roofline/1"):
+    source: str
+    constants: Roofline
+
+
+class Clocks(NamedTuple):
+    """Share of the expected clocks that a GPU reaches under load."""
+
+    core: float = 1.0
+    memory: float = 1.0
+
+
+FULL_CLOCKS = Clocks()
+
+
+@functools.cache
+def shipped() -> Roofline:
+    """Return the constants of `gputopo/reference/data/roofline.json`."""
+    data = resources.files("gputopo.reference.data").joinpath("roofline.json").read_bytes()
+    return msgspec.json.decode(data, type=_File).constants
+
+
+def written(constants: Roofline, source: str) -> str:
+    """Return the text of `roofline.json`."""
+    return msgspec.json.format(msgspec.json.encode(_File(source=source, constants=constants))).decode() + "\n"
+
+
+def step_seconds(
+    gpu: GpuExpectation,
+    workload: Workload,
+    batch: int,
+    precision: str,
+    clocks: Clocks = FULL_CLOCKS,
+    constants: Roofline | None = None,
+) -> float | None:
+    """Return the seconds of one step, None where the datasheet lacks a rate.
+
+    `constants`: those of gputopo if None.
+    """
+    constants = constants or shipped()
+    peak = _peak(gpu, precision, constants)
+    memory = _memory_gb_per_s(gpu)
+    if peak is None or memory is None:
+        return None
+    if precision == "fp32":
+        bytes_moved = _NUMBER_BYTES[precision] * constants.moves_fp32
+    elif has_tensor_cores(gpu, precision):
+        bytes_moved = _NUMBER_BYTES[precision] * constants.moves_fp16
+    else:
+        bytes_moved = _CONVERTED_BYTES * constants.moves_fp32
+    arithmetic = OPERATIONS * workload.multiply_accumulates / (peak * 1e12 * clocks.core)
+    moved = workload.feature_bytes / 4 * bytes_moved / (memory * 1e9 * clocks.memory)
+    variables = sum(len(block.variables) for block in workload.blocks)
+    return batch * (arithmetic + moved) + 1e-6 * constants.us_variable * variables
+
+
+def has_tensor_cores(gpu: GpuExpectation, precision: str) -> bool:
+    """Return whether a GPU has tensor cores for a precision; those for TF32 count for fp32."""
+    if gpu.tensor_tflops is None:
+        return False
+    return precision == "fp16" or gpu.architecture in _WITH_TF32
+
+
+def _peak(gpu: GpuExpectation, precision: str, constants: Roofline) -> float | None:
+    """Return the rate that products reach, in 10^12 operations a second, before the factor of the network."""
+    if gpu.fp32_tflops is None:
+        return None
+    if gpu.tensor_tflops is not None and has_tensor_cores(gpu, precision):
+        if precision != "fp32":
+            return gpu.tensor_tflops * constants.tensor_share
+        return max(gpu.fp32_tflops, gpu.tensor_tflops / 2) * constants.tf32_share
+    kepler = gpu.architecture == "Kepler"
+    return gpu.fp32_tflops * (constants.kepler_share if kepler else constants.cores_share)
+
+
+def _memory_gb_per_s(gpu: GpuExpectation) -> float | None:
+    if gpu.memory_gb_per_s is not None or gpu.max_memory_mhz is None or gpu.memory_bus_bits is None:
+        return gpu.memory_gb_per_s
+    return gpu.max_memory_mhz * 2 * gpu.memory_bus_bits / 8 / 1000

@@ -1,0 +1,140 @@
+"""Streams of any length in bounded memory: evenly spread items, blocks of rows; which samples are written."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gputopo.values.run.events import Sample, TowerMarks
+
+T = TypeVar("T")
+
+# Samples of a run that are written whole: the first hour at two a second. Ours.
+ALL_SAMPLES = 7200
+# Samples that are written or left out together: what is asked least often (probes/sampling) is asked
+# once in them. Ours.
+BLOCK_SAMPLES = 40
+
+
+class Thinned(Generic[T]):
+    """All items of a stream up to `capacity`, then every second, fourth, eighth; always the first.
+
+    `seen`: how many there were. A median over them is one over a sample of the stream.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.seen = 0
+        self.items: list[T] = []
+        self._capacity = capacity
+        self._every = 1
+
+    def add(self, item: T) -> None:
+        """Add the next item."""
+        if self.seen % self._every == 0:
+            if len(self.items) == self._capacity:
+                del self.items[1::2]
+                self._every *= 2
+            if self.seen % self._every == 0:
+                self.items.append(item)
+        self.seen += 1
+
+
+class WrittenSamples:
+    """Which samples of a run go to its file: each doubling of the run adds as many as half of `ALL_SAMPLES`.
+
+    Then every second block of samples, every fourth and so on. A sample with an Xid error or after a gap is
+    always one of them.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def has(self, sample: Sample) -> bool:
+        """Whether the next sample is written."""
+        every = 1 << (self._seen // ALL_SAMPLES).bit_length()
+        block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
+        return bool(sample.xids) or sample.gap_s is not None or block % every == 0
+
+
+class KeptStep(msgspec.Struct, frozen=True):
+    """A step's seconds, images and usable marks by tower."""
+
+    step: int
+    seconds: float
+    images: int
+    marks: Mapping[int, TowerMarks]
+
+
+# Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
+CAPACITY = 600
+FOLD = 3  # rows that become one: a median of three ignores an outlier
+# A logarithm or a share beyond this counts as this in a mean: a stall of seconds is no pace.
+MEAN_LIMIT = 0.7
+
+_Row = Sequence[float]
+
+
+class Blocks:
+    """Rows of a table. `size`: steps in each row but those of the latest, open one, which is not read.
+
+    `first_steps`: number of the first step of each row.
+    """
+
+    def __init__(self, mean_limit: float = MEAN_LIMIT) -> None:
+        self.size = 1
+        self._limit = mean_limit
+        self._medians: list[_Row] = []
+        self._means: list[_Row] = []
+        self.first_steps: list[int] = []
+        self._open: list[_Row] = []
+        self._open_first = 0
+
+    def medians(self, column: int) -> list[float]:
+        """Return the medians of a column, by row; NaN where it has no value in a row."""
+        return [row[column] for row in self._medians]
+
+    def means(self, column: int) -> list[float]:
+        """Return the means of a column, by row; NaN where it has no value in a row.
+
+        Of values cut to +-`mean_limit`, so that they see what a median of few slow steps does not.
+        """
+        values = [row[column] for row in self._means]
+        return values if self._limit == math.inf else [_cut(value, self._limit) for value in values]
+
+    def add(self, step: int, row: Sequence[float]) -> None:
+        """Add the row of a step. NaN: no value."""
+        if not self._open:
+            self._open_first = step
+        self._open.append(row)
+        if len(self._open) < self.size:
+            return
+        self.first_steps.append(self._open_first)
+        self._medians.append(_joined(self._open, median))
+        self._means.append(self._mean(self._open))
+        self._open = []
+        if len(self.first_steps) >= CAPACITY:
+            self._fold()
+
+    def _fold(self) -> None:
+        starts = range(0, len(self.first_steps), FOLD)
+        self.first_steps = [self.first_steps[start] for start in starts]
+        self._medians = [_joined(self._medians[s : s + FOLD], median) for s in starts]
+        self._means = [self._mean(self._means[s : s + FOLD]) for s in starts]
+        self.size *= FOLD
+
+    def _mean(self, rows: Sequence[_Row]) -> _Row:
+        return _joined(rows, lambda known: fmean(_cut(value, self._limit) for value in known))
+
+
+def _cut(value: float, limit: float) -> float:
+    return min(max(value, -limit), limit)  # in this order NaN stays NaN
+
+
+def _joined(rows: Sequence[_Row], middle: Callable[[list[float]], float]) -> _Row:
+    """Return one row for several, of the values that are known."""
+    if len(rows) == 1:  # up to CAPACITY steps each row is one
+        return rows[0]
+    known = ([value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True))
+    return [middle(values) if values else math.nan for values in known]

@@ -1,0 +1,235 @@
+"""The devices of a run: names, groups, and their rows of the final table."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median, median_low
+from typing import Any
+
+import msgspec
+
+from gputopo.values.run.batches import batches_of, stored_batches
+from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks, gpu_key
+from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.several_runs import Screen
+
+# A device of one of several hosts, as TensorFlow names it.
+_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
+
+
+def kind_of(device: Device) -> str:
+    """Return what a device is compared with: "CPU", or the GPU's name.
+
+    A CPU device that stands for a GPU in a rehearsal is a CPU device.
+    """
+    return "CPU" if is_cpu(device) else f"GPU {device.gpu_name or 'of unknown name'}"
+
+
+def place_name(place: str, devices: Iterable[Device]) -> str:
+    """Return the name of a place that TensorFlow names: "n2 GPU 3", "n2 CPU 0"; on a single host as it is.
+
+    `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
+    """
+    found = _HOSTED.fullmatch(place)
+    return place if found is None else _name(found, devices)
+
+
+def with_names(text: str, devices: Iterable[Device]) -> str:
+    """Return a text, such as an error of TensorFlow's, in which devices of several hosts have their names."""
+    known = tuple(devices)
+    return _HOSTED.sub(lambda found: _name(found, known), text)
+
+
+def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
+    rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
+    own = [device for device in devices if device.rank == rank and device.host is not None]
+    if not own:
+        return found[0]
+    for device in own:
+        ends = device.device.upper().endswith(f"{kind}:{number}")
+        if ends and kind == "GPU" and device.gpu is not None:
+            return f"{device.host} {kind} {device.gpu}"
+    return f"{own[0].host} {kind} {number}"
+
+
+def label_of(device: Device) -> str:
+    """Return what a device is called in tables and bars: "/GPU:3"; of several hosts "n2 GPU 3"."""
+    return place_name(device.device, (device,))
+
+
+def name_of(device: Device) -> str:
+    """Return a device's name for people: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "tower 1 (/CPU:1)"."""
+    if device.host is None and (is_cpu(device) or device.gpu is None):
+        return f"tower {device.tower} ({device.device})"
+    known = device.gpu_name and not is_cpu(device)
+    return f"{short_name_of(device)} ({device.gpu_name})" if known else short_name_of(device)
+
+
+def short_name_of(device: Device) -> str:
+    """Return "GPU 3", or "tower 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
+    if device.host is not None:
+        return label_of(device)
+    return f"tower {device.tower}" if is_cpu(device) or device.gpu is None else f"GPU {device.gpu}"
+
+
+def is_cpu(device: Device) -> bool:
+    """Whether the device is a CPU device, also where it stands for a GPU."""
+    return "CPU" in device.device.upper()
+
+
+def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
+    """Return the devices that share a key, where there are two at least."""
+    found: dict[object, list[Device]] = {}
+    for device in devices:
+        found.setdefault(key(device), []).append(device)
+    return [group for group in found.values() if len(group) > 1]
+
+
+def reference_of(tower: int, fastest_first: Sequence[int]) -> int:
+    """Return the peer a tower is compared with: the middle one of the faster half of its peers.
+
+    Of an even number the faster of the two. So it is the fastest of up to four peers, the second of five to
+    eight: one healthy device of four shows that three are slow, but one of eight does not. With the median
+    of all peers a slow majority would pass as normal; with the fastest peer one fast GPU of eight would mark
+    the seven others as slow.
+    """
+    peers = [other for other in fastest_first if other != tower]
+    faster_half = peers[: (len(peers) + 1) // 2]
+    return faster_half[(len(faster_half) - 1) // 2]
+
+
+# Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
+# {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, by `gpu_key`.
+MAX_CLOCKS = "max_clocks_mhz"
+
+# What of a GPU's samples stands in its row.
+SAMPLED = ("graphics_mhz", "memory_mhz", "temperature_c", "power_w", "pcie_gen", "pcie_width")
+
+
+def device_results(
+    started: RunStarted | None,
+    counted: Sequence[Step],
+    samples: Sequence[Sample],
+    anomalies: Mapping[int, str],
+) -> tuple[DeviceResult, ...]:
+    """Return one row per device of the run, in its order; none before the run has started.
+
+    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `anomalies`: in words,
+    by tower. What was not measured is None.
+    """
+    if started is None:
+        return ()
+    marks = _marks_by_tower(counted)
+    rows = [
+        _row(device, batch, marks.get(device.tower, []), anomalies)
+        for device, batch in zip(started.devices, batch_sizes(started, counted), strict=True)
+    ]
+    if started.backend == "gpu":
+        rows = [_with_samples(row, samples, started.spec) for row in rows]
+    best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
+    if not best:
+        return tuple(rows)
+    return tuple(
+        row
+        if row.images_per_sec is None
+        else msgspec.structs.replace(row, percent_of_best=100 * row.images_per_sec / best)
+        for row in rows
+    )
+
+
+def _row(
+    device: Device, batch: int, marks: Sequence[tuple[Step, TowerMarks]], anomalies: Mapping[int, str]
+) -> DeviceResult:
+    anomaly = anomalies.get(device.tower)
+    if not marks:
+        return DeviceResult(device=device, batch_size=batch, anomaly=anomaly)
+    busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)
+    return DeviceResult(
+        device=device,
+        batch_size=batch,
+        images_per_sec=batch / busy_s if busy_s > 0 else None,
+        weights_ms=1000 * median(mark.weights_s for _, mark in marks),
+        compute_ms=1000 * median(mark.compute_s for _, mark in marks),
+        other_ms=1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
+        anomaly=anomaly,
+    )
+
+
+def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMarks]]]:
+    marks: dict[int, list[tuple[Step, TowerMarks]]] = {}
+    for step in steps:
+        for mark in step.marks:
+            marks.setdefault(mark.tower, []).append((step, mark))
+    return marks
+
+
+def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tuple[int, ...]:
+    """Return the batch of each device, from the spec or else from the steps; 0 if unknown."""
+    if started is None:
+        return ()
+    devices = len(started.devices)
+    stored = stored_batches(started.spec.get("batch_size"), devices)
+    return stored or batches_of(counted[0].images // max(1, devices) if counted else 0, devices)
+
+
+def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
+    """Return a row with the medians of what was sampled of its GPU, and why others are not known."""
+    own = (sample for sample in samples if sample.rank == row.device.rank)
+    readings = [one for sample in own for one in sample.gpus if one.gpu == row.device.gpu]
+    found = {field: _median(readings, field) for field in SAMPLED}
+    if not readings:
+        why = "no sample while the steps were counted"
+    else:
+        lost = any(one.lost for one in readings)
+        why = "NVML reported the GPU as lost" if lost else "not reported by NVML"
+    return msgspec.structs.replace(
+        row,
+        **found,
+        graphics_percent=_percent(found["graphics_mhz"], _max_clock(spec, row.device, "graphics")),
+        memory_percent=_percent(found["memory_mhz"], _max_clock(spec, row.device, "memory")),
+        missing={field: why for field, value in found.items() if value is None},
+    )
+
+
+def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
+    """Return the images/sec of each GPU alone by a screen on this machine, if that was of this job."""
+    mine = result.spec.get("model"), result.batch_size, result.backend
+    if (screen.model, screen.batch_size, screen.backend) != mine:
+        return {}
+    return {device.number: device.alone for device in screen.devices if device.alone}
+
+
+def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> Result:
+    """Return the result with the images/sec of this host's GPUs alone, by index. `measured_in`: folders."""
+    own = {row.device.gpu for row in result.devices if row.device.rank == 0}
+    if result.backend != "gpu" or not own & alone.keys():
+        return result
+    return msgspec.structs.replace(
+        result,
+        alone=measured_in,
+        devices=tuple(
+            msgspec.structs.replace(
+                row,
+                alone_images_per_sec=None
+                if row.device.gpu is None or row.device.rank
+                else alone.get(row.device.gpu),
+            )
+            for row in result.devices
+        ),
+    )
+
+
+def _median(readings: Iterable[GpuSample], field: str) -> Any:
+    values = [value for reading in readings if (value := getattr(reading, field)) is not None]
+    return median_low(values) if values else None  # a value that was really observed
+
+
+def _max_clock(spec: Mapping[str, Any], device: Device, domain: str) -> float | None:
+    """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as unknown."""
+    clocks = spec.get(MAX_CLOCKS)
+    of_gpu = clocks.get(gpu_key(device.rank, device.gpu)) if isinstance(clocks, Mapping) else None
+    value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None
+    return value if isinstance(value, int | float) and value > 0 else None
+
+
+def _percent(clock: int | None, maximum: float | None) -> float | None:
+    return None if clock is None or maximum is None else 100 * clock / maximum

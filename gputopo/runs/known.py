@@ -1,0 +1,309 @@
+"""What is known before a run, beside which it is judged: earlier runs, predicted or published speeds. Pure.
+
+The expected speed is that of earlier runs of the same job on the same GPUs, of this machine or of the same
+hosts; else the one that the plan predicts; else, on one host, published ones of as many GPUs of the same
+model with the same job.
+"""
+
+from collections.abc import Sequence
+from statistics import median, median_low
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.findings import find
+from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
+from gputopo.prediction.links.paths import paths_of
+from gputopo.prediction.one_gpu_speeds import SAME_JOB, SAME_RUN, gpu_names, past_speeds, single_gpu_speeds
+from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.published import Published, published
+from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
+from gputopo.values.machine import Machine, NicPort
+from gputopo.values.run.events import Device, gpu_key
+from gputopo.values.run.job import Job
+from gputopo.values.run.plan import Plan
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import Expected, Known
+from gputopo.workload.workloads import Workload
+
+
+class Together(NamedTuple):
+    """The devices that train together on several hosts; empty for those of one.
+
+    `hosts`: the name of each, and past rank 0 its address on their network. `devices`: of each the rank of
+    its host, and index and model of its GPU.
+    """
+
+    hosts: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[int, int | None, str], ...]
+
+
+def together_of(
+    servers: Sequence[tuple[str, str]], devices: Sequence[tuple[int, int | None, str | None]]
+) -> Together:
+    """Return what trains together. `servers`: name, and address with a port; `devices`: as of Together."""
+    return Together(
+        tuple(
+            (host, address.rpartition(":")[0] if rank else "") for rank, (host, address) in enumerate(servers)
+        ),
+        tuple((rank, gpu, (name or "").removeprefix("NVIDIA ")) for rank, gpu, name in devices),
+    )
+
+
+def together(job: Job) -> Together:
+    """Return what trained together in a job."""
+    devices = [(one.rank, one.gpu, one.gpu_name) for one in job.devices if job.servers]
+    return together_of([(one.host, one.address) for one in job.servers], devices)
+
+
+# Images/sec of two runs of one job on the CPU, which other programs use, too, differ by this at most. Ours.
+SAME_CPU_RUN = 0.10
+# Of one job: the latest ones. One that was disturbed does not move their median. Ours.
+MAX_RUNS = 5
+_HERE = "this machine"
+_NO_SPEED = "the plan predicts no speed"
+
+# Rules that explain a slow network.
+_OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ERRORS))
+
+
+class Past(NamedTuple):
+    """An earlier run on this machine, or of this and other hosts. `name`: of its folder."""
+
+    result: Result
+    name: str
+
+
+def known_before(
+    job: Job,
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    machine: Machine,
+    plan: Plan,
+    past: Sequence[Past],
+    workload: Workload | None,
+) -> Known:
+    """Return what is known of a run. `past`: of this machine, latest first.
+
+    `workload`: the costs of the model, None: not known.
+    """
+    uses_past = not job.asked.get("no_history")
+    past = past if uses_past else ()
+    if job.backend == "cpu":  # what CPU devices reach is neither predicted nor published
+        return Known(expected=_of_earlier_runs(job, past, _HERE))
+    expected = (
+        _of_earlier_runs(job, past, _HERE)
+        or _of_the_plan(job, plan, batches)
+        or _of_others(job, devices, batches)
+    )
+    return Known(
+        expected=expected,
+        unexpected=None if expected else _why_not(job),
+        speeds=_speeds(job, devices, batches, machine, past, workload),
+        sharing=_sharing(devices, machine),
+        memory_mib=_memory_mib(machine),
+    )
+
+
+def known_of_hosts(
+    job: Job,
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    machines: Sequence[Machine | None],
+    plan: Plan,
+    past: Sequence[Past],
+) -> Known:
+    """Return what is known of a run over several hosts, whose machines are given by rank; see `known_before`.
+
+    `past`: runs of this host with others, latest first.
+    """
+    uses_past = not job.asked.get("no_history")
+    expected = _of_earlier_runs(job, past if uses_past else (), "these hosts")
+    if job.backend == "cpu":
+        return Known(expected=expected)
+    expected = expected or _of_the_plan(job, plan, batches)
+    why = why_unpredicted(job) or _NO_SPEED
+    unexpected = f"there is no earlier run of this job on these devices of these hosts, and {why}"
+    found = known_of_machines(devices, machines)
+    return msgspec.structs.replace(found, expected=expected, unexpected=None if expected else unexpected)
+
+
+def known_of_machines(devices: Sequence[Device], machines: Sequence[Machine | None]) -> Known:
+    """Return what is known of the machines of several hosts, by rank."""
+    sharing: dict[int, tuple[int, ...]] = {}
+    memory_mib: dict[str, int] = {}
+    for rank, machine in enumerate(machines):
+        if machine is not None:
+            sharing |= _sharing([device for device in devices if device.rank == rank], machine)
+            memory_mib |= _memory_mib(machine, rank)
+    return Known(sharing=sharing, memory_mib=memory_mib, networks=_networks(machines))
+
+
+def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
+    """Return what is wrong with the network ports of each host, and of no other, or slower than theirs."""
+    known = {rank: machine for rank, machine in enumerate(machines) if machine is not None}
+    says = {
+        rank: [one.says for one in find(machine) if one.id in _OF_PORTS] for rank, machine in known.items()
+    }
+    rates = {
+        rank: max((port.rate_gbit_per_s or 0.0 for port in _up_ports(machine)), default=0.0)
+        for rank, machine in known.items()
+    }
+    found = {}
+    for rank in known:
+        others = [other for other in known if other != rank]
+        own = [one for one in says[rank] if not any(one in says[other] for other in others)]
+        usual = median_low([rates[other] for other in others]) if others else 0.0
+        if 0 < rates[rank] < usual:
+            own.append(f"its fastest port has {rates[rank]:g} Gbit/s, those of the others {usual:g}")
+        if own:
+            found[rank] = "; ".join(own)
+    return found
+
+
+def _up_ports(machine: Machine) -> list[NicPort]:
+    return [port for nic in machine.nics for port in nic.ports or () if port.up]
+
+
+def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
+    totals = {gpu_key(rank, gpu.index): gpu.memory_mib.total for gpu in machine.gpus}
+    return {key: total for key, total in totals.items() if total is not None}
+
+
+def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
+    """Return the images/sec of a GPU alone by a run on this machine, if that was of this job on one."""
+    if _alone(earlier.job) != _alone(result.job):
+        return {}
+    return {
+        figure.gpu_index: figure.images_per_sec
+        for figure in past_speeds([earlier])
+        if figure.gpu_index is not None and figure.batch == result.batch_size
+    }
+
+
+def _alone(job: Job) -> tuple[object, ...]:
+    """Return what of a job decides how fast one GPU is alone."""
+    return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
+
+
+def _of_earlier_runs(job: Job, past: Sequence[Past], where: str) -> Expected | None:
+    rates = [
+        one.result.throughput.median
+        for one in past
+        if one.result.throughput is not None
+        and _counts(one.result)
+        and _speed_of(one.result.job) == _speed_of(job)
+    ][:MAX_RUNS]
+    if not rates:
+        return None
+    rate = median(rates)
+    runs = "an earlier run" if len(rates) == 1 else f"the median of {len(rates)} earlier runs"
+    differ = SAME_CPU_RUN if job.backend == "cpu" else SAME_RUN
+    low, high = min(*rates, (1 - differ) * rate), max(*rates, (1 + differ) * rate)
+    return Expected(images_per_sec=rate, low=low, high=high, source=f"{runs} of this job on {where}")
+
+
+def _counts(result: Result) -> bool:
+    """Whether a run shows what this machine does: complete, undisturbed and not slow."""
+    speed, host = result.throughput, result.host_load
+    if result.status != "complete" or speed is None or not speed.median > 0 or result.is_slow:
+        return False
+    quiet = host is None or host.busy is None
+    return quiet and not result.job.drills and speed.uncertainty <= MAX_UNCERTAINTY * speed.mean
+
+
+def _speed_of(job: Job) -> tuple[object, ...]:
+    """Return what of a job decides how fast its steps are."""
+    plain = msgspec.structs.replace(job, devices=(), servers=(), drills=(), asked={}, grad_reduce=None)
+    return plain, [(one.tower, one.gpu) for one in job.devices], together(job)
+
+
+def _of_the_plan(job: Job, plan: Plan, batches: Sequence[int]) -> Expected | None:
+    choice = plan.choice
+    rate, low, high = choice.images_per_sec, choice.images_per_sec_low, choice.images_per_sec_high
+    planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
+    if rate is None or low is None or high is None or why_unpredicted(job) or planned != tuple(batches):
+        return None
+    return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
+
+
+def _of_others(job: Job, devices: Sequence[Device], batches: Sequence[int]) -> Expected | None:
+    if job.drills or not job.trains or len(set(batches)) != 1:
+        return None
+    names = [_model(device.gpu_name) for device in devices]
+    rows = [row for row in published() if _is_alike(row, job, batches[0]) and _models(row) == names]
+    if None in names or not rows:
+        return None
+    rates = [row.images_per_sec for row in rows]
+    sources = ", ".join(dict.fromkeys(row.source for row in rows))
+    return Expected(
+        images_per_sec=median(rates),
+        low=min(rates) / SAME_JOB,
+        high=max(rates) * SAME_JOB,
+        source=f"published for the same GPUs ({sources})",
+    )
+
+
+def _is_alike(row: Published, job: Job, batch: int) -> bool:
+    mine = (job.model, batch, job.precision.compute, bool(job.precision.xla))
+    return (
+        not row.is_suspect
+        and job.data is not None
+        and job.data.is_free
+        and row.data == "synthetic"
+        and (row.model, row.batch_per_gpu, row.precision, row.xla) == mine
+        and (row.variable_update, row.all_reduce) == (job.variable_update, job.all_reduce)
+    )
+
+
+def _models(row: Published) -> list[str | None]:
+    names = gpu_names(row.machine)
+    return [_model(names.get(gpu)) for gpu in row.gpus]
+
+
+def _model(name: str | None) -> str | None:
+    gpu = expected_gpu(name)
+    return None if gpu is None else gpu.name
+
+
+def _why_not(job: Job) -> str:
+    why = why_unpredicted(job) or _NO_SPEED
+    return f"there is no earlier run of this job on this machine, {why}, and no figure of it was published"
+
+
+def _speeds(
+    job: Job,
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    machine: Machine,
+    past: Sequence[Past],
+    workload: Workload | None,
+) -> dict[int, Expected]:
+    """Return the images/sec of each device alone, by tower, where they are of several models."""
+    compute = job.precision.compute
+    if workload is None or compute is None or len({device.gpu_name for device in devices}) < 2:
+        return {}
+    figures = past_speeds(one.result for one in past if _counts(one.result))
+    found = {}
+    for device, batch in zip(devices, batches, strict=True):
+        speeds = single_gpu_speeds(machine, workload, batch, compute, history=figures)
+        speed = None if device.gpu is None else speeds.get(device.gpu)
+        if speed is not None:
+            rate, low, high, _, source = speed
+            found[device.tower] = Expected(images_per_sec=rate, low=low, high=high, source=source)
+    return found
+
+
+def _sharing(devices: Sequence[Device], machine: Machine) -> dict[int, tuple[int, ...]]:
+    """Return the towers whose GPUs share a link to the host with that of a tower, where there are some."""
+    uplinks = paths_of(machine).uplinks
+    found = {}
+    for device in devices:
+        others = tuple(
+            other.tower
+            for other in devices
+            if other != device and any({device.gpu, other.gpu} <= uplink.gpus for uplink in uplinks)
+        )
+        if others:
+            found[device.tower] = others
+    return found

@@ -1,0 +1,183 @@
+"""A run over time: the pace of each device, clocks, heat and power of each GPU, and what happened. Pure.
+
+In bounded memory: where there are many steps or samples, each point is the median of several that follow one
+another.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gputopo.runs.bounded import Blocks
+from gputopo.runs.devices import batch_sizes, short_name_of
+from gputopo.values.run.events import (
+    Anomaly,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    GpuSample,
+    LossNotFinite,
+    RankFailed,
+    Restarted,
+    RunStarted,
+    Sample,
+    Step,
+    WarmupDone,
+)
+
+_FACTS: Mapping[str, str] = {  # of a sample, and how it is written
+    "graphics_mhz": "core clock, MHz",
+    "memory_mhz": "memory clock, MHz",
+    "temperature_c": "temperature, °C",
+    "power_w": "power, W",
+}
+_MAX_HAPPENINGS = 40
+
+
+class Curve(NamedTuple):
+    """Values over time: `label` of the device, seconds since the start of the run, the values."""
+
+    label: str
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+class Happening(NamedTuple):
+    """What happened at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
+
+    seconds: float
+    says: str
+    is_fault: bool
+
+
+class OverTime(NamedTuple):
+    """A run over time. `paces`: images/sec of each device; `facts`: curves by fact ("core clock, MHz")."""
+
+    paces: tuple[Curve, ...]
+    facts: dict[str, tuple[Curve, ...]]
+    happenings: tuple[Happening, ...]
+    duration_s: float
+
+
+def over_time(events: Iterable[Event]) -> OverTime | None:
+    """Return what the events of a run show over time; None where no step was recorded."""
+    reader = _Reader()
+    for event in events:
+        reader.add(event)
+    return reader.found() if reader.has_steps else None
+
+
+class _Reader:
+    """The events so far."""
+
+    def __init__(self) -> None:
+        self.has_steps = False
+        self._begin = self._last = math.nan
+        self._labels: list[str] = []
+        self._batches: Sequence[int] = ()
+        self._places: dict[str, int] = {}  # of the columns, by the name of the device
+        self._towers: dict[int, int] = {}
+        self._steps: Blocks | None = None
+        self._gpus: list[tuple[int, int]] = []  # rank and index
+        self._names: list[str] = []
+        self._samples: Blocks | None = None
+        self._happenings: list[Happening] = []
+
+    def add(self, event: Event) -> None:
+        """Add the next event."""
+        if math.isnan(self._begin):
+            self._begin = event.time_s
+        self._last = event.time_s
+        if isinstance(event, Restarted) and event.fewer is not None:
+            self._towers = {device.tower: self._places[device.device] for device in event.fewer.devices}
+        if isinstance(event, RunStarted):
+            self._labels = [short_name_of(device) for device in event.devices]
+            self._batches = batch_sizes(event)
+            self._places = {device.device: place for place, device in enumerate(event.devices)}
+            self._towers = {device.tower: self._places[device.device] for device in event.devices}
+            self._steps = Blocks(mean_limit=math.inf)
+            hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
+            self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
+            self._names = [short_name_of(one) for one in hosted]
+        elif isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Sample) and event.gpus:
+            self._sample(event)
+        elif (happened := _happened(event, self._name_of(event))) and len(self._happenings) < _MAX_HAPPENINGS:
+            is_fault = isinstance(event, Anomaly | RankFailed | LossNotFinite)
+            self._happenings.append(Happening(event.time_s - self._begin, happened, is_fault))
+
+    def found(self) -> OverTime:
+        """Return the curves; those without a value are left out."""
+        assert self._steps is not None
+        paces = _curves(self._steps, self._labels, 0)
+        facts: dict[str, tuple[Curve, ...]] = {}
+        if self._samples is not None:
+            for number, title in enumerate(_FACTS.values()):
+                if curves := _curves(self._samples, self._names, number * len(self._names)):
+                    facts[title] = curves
+        return OverTime(paces, facts, tuple(self._happenings), self._last - self._begin)
+
+    def _name_of(self, event: Event) -> str:
+        place = self._towers.get(event.tower) if isinstance(event, Anomaly) else None
+        return "" if place is None else self._labels[place]
+
+    def _step(self, step: Step) -> None:
+        if self._steps is None:
+            return
+        row = [math.nan] * len(self._labels)
+        batches = self._batches or [round(step.images / max(len(self._labels), 1))] * len(self._labels)
+        for mark in step.marks:
+            place, busy = self._towers.get(mark.tower), mark.weights_s + mark.compute_s
+            if place is not None and busy > 0:
+                row[place] = batches[place] / busy
+        if not step.marks and step.seconds > 0 and len(row) == 1:
+            row = [step.images / step.seconds]
+        self.has_steps = True
+        self._steps.add(step.step, [step.time_s - self._begin, *row])
+
+    def _sample(self, sample: Sample) -> None:
+        if self._samples is None:
+            if not self._gpus:
+                self._gpus = [(sample.rank, one.gpu) for one in sample.gpus]
+                self._names = [f"GPU {one.gpu}" for one in sample.gpus]
+            self._samples = Blocks(mean_limit=math.inf)
+        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
+        row = [sample.time_s - self._begin]
+        for fact in _FACTS:
+            values = (getattr(of_gpu[gpu], fact) if gpu in of_gpu else None for gpu in self._gpus)
+            row += [math.nan if value is None else float(value) for value in values]
+        self._samples.add(len(self._samples.first_steps), row)
+
+
+def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, ...]:
+    """Return the curves of the columns after the time, from number `first` on."""
+    times = blocks.medians(0)
+    found = []
+    for number, label in enumerate(labels):
+        column = blocks.medians(1 + first + number)
+        points = [(time, value) for time, value in zip(times, column, strict=True) if not math.isnan(value)]
+        if points:
+            seconds, values = zip(*points, strict=True)
+            found.append(Curve(label, seconds, values))
+    return tuple(found)
+
+
+def _happened(event: Event, name: str) -> str:
+    """Return a few words for an event that belongs on the time axis, empty for the others.
+
+    `name`: of the device that it is about.
+    """
+    if isinstance(event, Anomaly):
+        return f"{name} slow {event.percent_under:.0f} %"
+    if isinstance(event, WarmupDone):
+        return "warm-up ends"
+    if isinstance(event, Restarted):
+        return f"restart {event.number}"
+    if isinstance(event, LossNotFinite):
+        return f"loss {event.value}"
+    if isinstance(event, RankFailed):
+        return event.kind.replace("_", " ")
+    if isinstance(event, Evaluated):
+        return "evaluation"
+    return "checkpoint" if isinstance(event, CheckpointSaved) else ""

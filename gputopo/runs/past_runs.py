@@ -1,0 +1,231 @@
+"""What earlier runs of this box say of the constants that its steps are predicted with. Pure.
+
+Only undisturbed trainings of several GPUs by the core's own towers count: complete, without an anomaly, with
+steady steps, on examples that are made once on the devices, and with no option that the prediction does not
+know. Runs of one job (the same model, batch, GPUs and placement) count as one, by their median, the short
+ones of `--autotune` too.
+
+How long the GPUs of a job compute is known from a run of one such GPU with this job, else from the marks of
+the runs themselves, which are a speed of one GPU for other plans, too. A published speed is not used: its
+error would be taken for one of the links.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from gputopo.prediction.calibration import Run, learn
+from gputopo.prediction.links.paths import Paths, paths_of
+from gputopo.prediction.one_gpu_speeds import Figure, single_gpu_speeds
+from gputopo.prediction.programs import DEFAULT, Program, require_program
+from gputopo.prediction.step import Placing, Stepper, limits, model_of
+from gputopo.runs.ran import exchange_words
+from gputopo.runs.speed import MIN_STEPS
+from gputopo.topology.hops import Groups
+from gputopo.values.machine import Machine
+from gputopo.values.run.job import Job
+from gputopo.values.run.plan import Learned
+from gputopo.values.run.result import Result
+from gputopo.workload.workloads import Workload
+
+MAX_JOBS = 12  # the latest: each takes some ms, and two numbers need few
+# Of the mean speed: with a larger standard error a run says nothing of some percent.
+MAX_UNCERTAINTY = 0.02
+# Of the counted steps: with more before the run was steady, their median is not that of steady ones.
+MAX_UNSTEADY = 0.25
+
+
+class PlacedJob(NamedTuple):
+    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower.
+
+    `gpus`: indices in their machine, of several hosts each in its own. `groups`: of towers, of a hierarchical
+    reduction.
+    """
+
+    model: str
+    precision: str
+    batches: tuple[int, ...]
+    gpus: tuple[int, ...]
+    placing: Placing
+    groups: Groups = ()
+
+
+class PastRun(NamedTuple):
+    """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks."""
+
+    job: PlacedJob
+    step_s: float
+    marks: tuple[tuple[float, float], ...]
+
+
+def learned(
+    machine: Machine,
+    past: Iterable[PastRun],
+    figures: Sequence[Figure],
+    workload_of: Callable[[str], Workload | None],
+) -> Learned | None:
+    """Return what earlier runs of this machine say of gputopo's own constants; None: none of them counts.
+
+    `past`: of this machine, the latest first; `figures`: of one GPU. `workload_of`: the costs of a model,
+    None: not known.
+    """
+    program, jobs = require_program(DEFAULT), by_job(past)
+    if not jobs:
+        return None
+    paths = paths_of(machine)
+    runs = _runs(machine, paths, program, jobs, figures, workload_of)
+    number = sum(len(jobs[job]) for job in runs)
+    return learn(program, list(runs.values()), number, measured=paths.is_measured)
+
+
+def past_run(result: Result) -> PastRun | None:
+    """Return a run that says something of the links and the variables of several GPUs, else None."""
+    if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
+        return None
+    speed, job = result.throughput, result.job
+    if speed is None or job.model is None or job.precision.compute is None or job.variable_update is None:
+        return None
+    if why_unpredicted(job) is not None or job.variable_update == "independent" or not _is_on_first_host(job):
+        return None
+    if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
+        return None
+    batches = tuple(row.batch_size for row in result.devices)
+    gpus = tuple(one.gpu for one in job.devices if one.gpu is not None)
+    if not 2 <= len(job.devices) == len(batches) == len(gpus) or min(batches) < 1 or not speed.median > 0:
+        return None
+    marks = [
+        (row.weights_ms / 1e3, row.compute_ms / 1e3)
+        for row in result.devices
+        if row.weights_ms is not None and row.compute_ms is not None
+    ]
+    placing = Placing(job.variable_update, job.variables_on, job.all_reduce)
+    placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
+    return PastRun(placed, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+
+
+def _is_on_first_host(job: Job) -> bool:
+    """Whether variables that are in one place are on the first host, or the only one."""
+    task = (job.ps_device or "").partition("/task:")[2]
+    return task.partition("/")[0] in ("", "0")
+
+
+def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
+    """Return the images/sec of each GPU model alone by the marks of runs on several, in their order.
+
+    Without those that had different batches in a run: they are of one model, and not of one speed.
+    """
+    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
+    found = []
+    for run in past:
+        speeds: dict[tuple[str, int], list[float]] = {}
+        for gpu, batch, mark in zip(run.job.gpus, run.job.batches, run.marks, strict=False):
+            name, seconds = names.get(gpu), _compute_s(program, run.job.placing, mark)
+            if name is not None and seconds > 0:
+                speeds.setdefault((name, batch), []).append(batch / seconds)
+        found += [
+            Figure(name, run.job.model, batch, run.job.precision, median(rates), by_marks=True)
+            for (name, batch), rates in speeds.items()
+            if sum(name == other for other, _ in speeds) == 1
+        ]
+    return tuple(found)
+
+
+def why_unpredicted(job: Job) -> str | None:
+    """Return what of a job the constants do not describe, None where they do."""
+    if None in (job.model, job.precision.compute, job.variable_update) or not job.devices:
+        return "it is not known what ran"
+    if not job.trains or job.method is not None or job.strategy is not None:
+        return "only training by the core is predicted"
+    if not job.has_free_input:
+        return "the time of the input is not predicted"
+    if job.precision.xla:
+        return "steps compiled by XLA are not predicted"
+    if job.drills:
+        return "a drill: a fault was injected on purpose"
+    if words := [one for one in exchange_words(job) if not one.startswith("groups ")]:
+        return f"not predicted: {', '.join(words)}"
+    return None
+
+
+def by_job(runs: Iterable[PastRun]) -> dict[PlacedJob, list[PastRun]]:
+    """Return the runs of each job, in the order of their first ones."""
+    jobs: dict[PlacedJob, list[PastRun]] = {}
+    for run in runs:
+        jobs.setdefault(run.job, []).append(run)
+    return jobs
+
+
+def _runs(
+    machine: Machine,
+    paths: Paths,
+    program: Program,
+    jobs: Mapping[PlacedJob, Sequence[PastRun]],
+    figures: Sequence[Figure],
+    workload_of: Callable[[str], Workload | None],
+) -> dict[PlacedJob, Run]:
+    """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
+    found: dict[PlacedJob, Run] = {}
+    for job, runs in jobs.items():
+        workload = workload_of(job.model)
+        if workload is None or not set(job.gpus) <= paths.hosts.keys():
+            continue
+        compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
+        if compute_s is None:
+            continue
+        model = model_of(workload)
+        stages = None
+        if job.placing.traffic == "groups":
+            stages = Stepper(model, program, len(job.gpus), paths.cpus).stages(job.placing, job.groups)
+        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing, stages)
+        found[job] = Run(
+            model,
+            len(job.gpus),
+            paths.cpus,
+            compute_s,
+            job.placing,
+            weights,
+            gradients,
+            median(run.step_s for run in runs),
+        )
+        if len(found) == MAX_JOBS:
+            break
+    return found
+
+
+def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequence[Figure]) -> float | None:
+    """Return how long the slowest GPU computes by runs of one such GPU; None where one of them has none."""
+    seconds = []
+    for gpu, batch in zip(job.gpus, job.batches, strict=True):
+        same = [one for one in figures if one.batch == batch]
+        if not same:
+            return None
+        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same)[gpu]
+        if speed is None or speed.basis != "history":
+            return None
+        seconds.append(batch / speed.images_per_sec)
+    return max(seconds)
+
+
+def by_marks(program: Program, runs: Sequence[PastRun]) -> float | None:
+    """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks."""
+    found = [
+        max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks
+    ]
+    return median(found) if found else None
+
+
+def _compute_s(program: Program, placing: Placing, mark: tuple[float, float]) -> float:
+    """Return how long a GPU computes by its marks of weights and compute.
+
+    Forward begins before the last weights have come, and the mark of compute counts from then on.
+    """
+    wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
+    weights, compute = mark
+    return compute + max(0.0, 1.0 - wait) * weights
+
+
+def _is_steady(result: Result) -> bool:
+    """Return whether nearly all counted steps are steady; of too few steps that is not known."""
+    if result.steady_steps is None:
+        return result.warmup_steps + result.steps < MIN_STEPS
+    return result.steady_steps - result.warmup_steps <= MAX_UNSTEADY * result.steps

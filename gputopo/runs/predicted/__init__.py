@@ -1,1 +1,0 @@
-"""What the runs of this box say of its predictions: the next ones (`past`), and that of a run (`compare`)."""

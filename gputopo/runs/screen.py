@@ -1,0 +1,420 @@
+"""What the short runs of a screen show: their order, the verdict on each device, causes, changes. Pure.
+
+All of it: three rounds of each device alone, in alternating order, then the runs of several devices. One
+run at a time: a worker that starts beside it loads and compiles on the cores that feed the GPUs, and two GPUs
+under load share power, air and links, so neither would be alone.
+
+In a limited time: first the run of all at once with nothing exchanged, which compares all devices step by
+step; then each device alone, those that it showed as slow first; then the other runs of several devices; then
+further rounds, each only as a whole. A run is begun only where one as long as the longest so far would end in
+time.
+
+A device alone is compared with the middle one of the others of its kind, round by round (see
+`gputopo.planner.autotune.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
+
+    slow         the lower bound of the difference is above SLOW_PERCENT
+    even         its upper bound is not above EVEN_PERCENT
+    cannot tell  neither
+
+Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too
+few to fit a slope, so a cause explains at most what it can cost by physics.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median, median_high, stdev
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.planner.autotune import lead
+from gputopo.runs.verdict import sampled
+from gputopo.runs.verdict.bounds import students_t
+from gputopo.runs.verdict.causes import explained_view
+from gputopo.runs.verdict.rules import CAUSES, GPU, View
+from gputopo.runs.verdict.words import EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
+from gputopo.values.run.plan import Timed
+from gputopo.values.run.several_runs import InRun, Kind, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
+
+ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10 % open
+AT_ONCE: Kind = "independent"
+
+
+class Stage(NamedTuple):
+    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none."""
+
+    kinds: tuple[Kind, ...]
+    number: int = 1
+    whole: bool = False
+
+
+OTHERS: tuple[Kind, ...] = ("together", "pair")
+WHOLE = (*(Stage(("alone",), number) for number in range(1, ROUNDS + 1)), Stage((AT_ONCE, *OTHERS)))
+QUICK = (
+    Stage((AT_ONCE,)),
+    Stage(("alone",)),
+    Stage(OTHERS),
+    *(Stage(("alone",), number, whole=True) for number in range(2, ROUNDS + 1)),
+)
+
+
+def stages(limited: bool) -> tuple[Stage, ...]:
+    """Return the stages of a screen. `limited`: in time."""
+    return QUICK if limited else WHOLE
+
+
+def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -> list[int]:
+    """Return the order of the devices in a round: alternating, those that `words` calls slow first."""
+    ordered = list(devices[:: 1 if number % 2 else -1])
+    return sorted(ordered, key=lambda device: words.get(device) != SLOW)
+
+
+# A clock that moves by less follows the temperature from run to run. Ours.
+CLOCK_PERCENT = 2.0
+# A room that is warmer or cooler by a few degrees, or a GPU that starts warm, is no change. Ours.
+TEMPERATURE_C = 10.0
+# Above what differs between starts; power limits move in steps of 5 % and more. Ours.
+POWER_PERCENT = 10.0
+
+
+def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple[str, ...]:
+    """Return what is different from the last screen. `since`: percent below it, with bounds."""
+    found = []
+    if since is not None and since.low is not None and since.low > 0:
+        found.append(f"{percent(since.percent)} % slower (at least {at_least(since.low)} %)")
+    if since is not None and since.high is not None and since.high < 0:
+        found.append(f"{percent(-since.percent)} % faster (at least {at_least(-since.high)} %)")
+    if then.word != now.word:
+        found.append(f"{now.word}, was {then.word}")
+    return (*found, *_changed_readings(then.reading, now.reading))
+
+
+def _changed_readings(then: Reading, now: Reading) -> list[str]:
+    found = [
+        f"{name} {new:,.0f} {unit}, was {old:,.0f} {unit}"
+        for name, unit, old, new, least in (
+            ("core clock", "MHz", then.graphics_mhz, now.graphics_mhz, CLOCK_PERCENT),
+            ("memory clock", "MHz", then.memory_mhz, now.memory_mhz, CLOCK_PERCENT),
+            ("power", "W", then.power_w, now.power_w, POWER_PERCENT),
+        )
+        if old and new is not None and 100 * abs(new / old - 1) >= least
+    ]
+    if then.temperature_c is not None and now.temperature_c is not None:
+        warmer = now.temperature_c - then.temperature_c
+        if abs(warmer) >= TEMPERATURE_C:
+            found.append(f"{abs(warmer):.0f} \N{DEGREE SIGN}C {'warmer' if warmer > 0 else 'cooler'}")
+    if _link(then) != _link(now) and None not in (_link(then), _link(now)):
+        found.append(f"link {_link(now)}, was {_link(then)}")
+    return found
+
+
+def _link(reading: Reading) -> str | None:
+    if reading.pcie_gen is None or reading.pcie_width is None:
+        return None
+    return f"gen{reading.pcie_gen:g} x{reading.pcie_width:g}"
+
+
+OF_GPU = {
+    sampled.CORE: "graphics_mhz",
+    sampled.MEMORY: "memory_mhz",
+    sampled.THROTTLED_POWER: "throttled_power",
+    sampled.THROTTLED_THERMAL: "throttled_thermal",
+    sampled.THROTTLED_HARDWARE: "throttled_hardware",
+    sampled.LINK: "link_gb_per_s",
+    sampled.OTHERS: "other_processes",
+}
+OF_HOST = {sampled.HOST_CPU: "host_cpu", sampled.HOST_SWAP: "host_swap"}
+# A device alone takes the whole step: what slows its computing, and what its weights arrive over.
+RULES = tuple(
+    rule
+    for rule in CAUSES
+    if GPU in rule.devices and rule.id != "memory-full" and (COMPUTE in rule.parts or rule.id == "pcie-link")
+)
+
+
+class Rounds:
+    """What two devices read in the same rounds, as `gputopo.runs.verdict.rules.Source`."""
+
+    def __init__(self, readings: Mapping[int, Sequence[Reading]], own: int, peer: int) -> None:
+        self._readings = readings
+        self._own, self._peer = own, peer
+
+    def of_gpu(self, tower: int, which: int, /) -> list[float]:
+        """Return a fact of a device's GPU, by round."""
+        return [_value(one, OF_GPU[which]) for one in self._readings[tower]]
+
+    def of_host(self, tower: int, which: int, /) -> list[float]:
+        """Return by how much a fact of the host was more in the device's run than in the peer's, by round."""
+        name = OF_HOST[which]
+        both = zip(self._readings[self._own], self._readings[self._peer], strict=True)
+        found = [_value(own, name) - _value(peer, name) for own, peer in both]
+        return [more if math.isnan(more) else max(0.0, more) for more in found]
+
+
+def causes_of(
+    own: int,
+    peer: int,
+    readings: Mapping[int, Mapping[int, Reading]],
+    speeds: Mapping[int, Mapping[int, Timed]],
+    percent: float,
+) -> Causes:
+    """Return the causes of a device that is `percent` slower than its peer.
+
+    `readings`, `speeds`: by device and round; one round of both at least.
+    """
+    rounds = sorted(speeds[own].keys() & speeds[peer].keys())
+    listed = {one: [readings[one].get(number, Reading()) for number in rounds] for one in (own, peer)}
+    view = View(
+        facts=Rounds(listed, own, peer),
+        tower=own,
+        peer=peer,
+        part=COMPUTE,
+        rows=range(len(rounds)),
+        gap=[
+            math.log(speeds[peer][number].images_per_sec / speeds[own][number].images_per_sec)
+            for number in rounds
+        ],
+        waits=[_value(one, "weights_share") for one in listed[own]],
+    )
+    return explained_view(view, range(len(rounds)), percent, RULES)
+
+
+def _value(reading: Reading, name: str) -> float:
+    found = getattr(reading, name)
+    return math.nan if found is None else found
+
+
+# Each bound of a change since the last screen is passed by chance as often, as in `lead`.
+CHANCE = 0.025
+
+
+def device_rows(
+    names: Mapping[int, str | None],
+    runs: Sequence[ScreenRun],
+    last: Screen | None = None,
+    *,
+    noun: str = "GPU",
+) -> tuple[ScreenDevice, ...]:
+    """Return a row for each device. `names`: of the models, by number. `last`: the screen before."""
+    speeds = {number: _alone(runs, number) for number in names}
+    best = max((_speed(one) for one in speeds.values() if one), default=None)
+    return tuple(_row(number, names, runs, speeds, best, last, noun) for number in names)
+
+
+def outliers(rows: Sequence[ScreenDevice]) -> list[ScreenDevice]:
+    """Return the devices that are slow, or slower than in the last screen."""
+    return [row for row in rows if row.word == SLOW or row.slower]
+
+
+def _row(
+    number: int,
+    names: Mapping[int, str | None],
+    runs: Sequence[ScreenRun],
+    speeds: Mapping[int, Mapping[int, Timed]],
+    best: float | None,
+    last: Screen | None,
+    noun: str,
+) -> ScreenDevice:
+    own = speeds[number]
+    at_once = _in(runs, "independent", number)
+    readings = {other: _readings(runs, other) for other in names}
+    peers = [one for one in names if one != number and names[one] == names[number] and speeds[one]]
+    judged = _judged(number, _middle(peers, speeds), speeds, readings, at_once)
+    causes = judged.causes
+    since = _since(last, number, own) if own else None
+    slower = since is not None and since.low is not None and since.low > SLOW_PERCENT
+    failure = next(
+        (run.failure for run in runs if run.kind == "alone" and _has(run, number) and run.failure), None
+    )
+    together = _in(runs, "together", number)
+    row = ScreenDevice(
+        number=number,
+        name=names[number],
+        alone=_speed(own) if own else None,
+        rounds=len(own),
+        percent_of_best=100 * _speed(own) / best if own and best else None,
+        at_once=None if at_once is None else at_once.images_per_sec,
+        together=None if together is None else together.images_per_sec,
+        reading=_middle_reading(tuple(readings[number].values())),
+        word=judged.word,
+        says="",
+        peer=judged.peer,
+        under=judged.under,
+        causes=causes,
+        explained_percent=None if causes is None else sum(one.percent for one in causes.found),
+        unexplained_percent=None if causes is None else causes.unexplained_percent,
+        since=since,
+        slower=slower,
+        failure=failure,
+    )
+    before = next((one for one in last.devices if one.number == number), None) if last else None
+    if before is not None and row.alone is not None:
+        row = msgspec.structs.replace(row, changes=changes(before, row, since))
+    return _with_words(row, noun)
+
+
+class _Judged(NamedTuple):
+    """The verdict on a device. `peer`: None where it is that of the run of all at once."""
+
+    word: str
+    peer: int | None
+    under: Under | None
+    causes: Causes | None = None
+
+
+def _judged(
+    number: int,
+    peer: int | None,
+    speeds: Mapping[int, Mapping[int, Timed]],
+    readings: Mapping[int, Mapping[int, Reading]],
+    at_once: InRun | None,
+) -> _Judged:
+    under = None if peer is None else _under(speeds[peer], speeds[number])
+    word = _word(under)
+    if word == SLOW and peer is not None and under is not None:
+        return _Judged(word, peer, under, causes_of(number, peer, readings, speeds, under.percent))
+    verdict = None if at_once is None else at_once.verdict
+    if word == EVEN or verdict is None or verdict.word == CANNOT_TELL:
+        return _Judged(word, peer, under)
+    if verdict.word == SLOW and verdict.percent_under is not None:
+        by_steps = Under(
+            percent=verdict.percent_under, low=verdict.percent_under_low, high=verdict.percent_under_high
+        )
+        return _Judged(SLOW, None, by_steps, verdict.causes)
+    return _Judged(verdict.word, peer, under)
+
+
+def _with_words(row: ScreenDevice, noun: str) -> ScreenDevice:
+    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
+
+
+def _sentence(row: ScreenDevice, noun: str) -> str:
+    more = ""
+    if row.slower and row.since is not None and row.since.low is not None:
+        more = (
+            f"; {percent(row.since.percent)} % slower than in the last screen"
+            f" (at least {at_least(row.since.low)} %)"
+        )
+    if row.alone is None and row.failure is not None:
+        return f"could not be run alone: {row.failure}"
+    gap = "" if row.under is None else f"{percent(abs(row.under.percent))} %"
+    if row.word == SLOW and row.under is not None:
+        least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))} %)"
+        peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
+        why = "" if row.causes is None else f". {row.causes.says}"
+        return f"is {gap} slower than {peer}{least}{more}{why}"
+    if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
+        if row.under.high <= 0:
+            return f"is not slower than {noun} {row.peer}{more}"
+        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)} %{more}"
+    if row.word == EVEN:
+        return f"is even with its peers in the run of all at once{more}"
+    if row.alone is None:
+        return "was not run alone"
+    if row.under is None:
+        return f"cannot be compared: no other {noun} of its kind was run{more}"
+    if row.under.high is None or row.under.low is None:
+        return f"cannot be judged: one round; it was {gap} {_side(row.under)} {noun} {row.peer}{more}"
+    between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
+    return f"cannot be judged: below {noun} {row.peer} by {between}; more rounds would tell{more}"
+
+
+def _side(under: Under) -> str:
+    return "below" if under.percent >= 0 else "above"
+
+
+def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, Timed]:
+    """Return the speeds of a device alone, by round."""
+    return {
+        run.round: Timed(run.images_per_sec, run.noise or 0.0)
+        for run in runs
+        if run.kind == "alone" and _has(run, number) and run.images_per_sec is not None
+    }
+
+
+def _speed(rounds: Mapping[int, Timed]) -> float:
+    return median(one.images_per_sec for one in rounds.values())
+
+
+def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, Timed]]) -> int | None:
+    """Return the device of the middle speed, of an even number the faster one of the two; None of none."""
+    if not peers:
+        return None
+    middle = median_high(_speed(speeds[one]) for one in peers)
+    return next(one for one in peers if _speed(speeds[one]) == middle)
+
+
+def _under(faster: Mapping[int, Timed], slower: Mapping[int, Timed]) -> Under | None:
+    rounds = sorted(faster.keys() & slower.keys())
+    if not rounds:
+        return None
+    found, noise = lead([faster[one] for one in rounds], [slower[one] for one in rounds])
+    return _in_percent(found, noise)
+
+
+def _in_percent(found: float, noise: float) -> Under:
+    if not math.isfinite(noise):
+        return Under(percent=_lost(found))
+    return Under(percent=_lost(found), low=_lost(found - noise), high=_lost(found + noise))
+
+
+def _lost(logarithm: float) -> float:
+    return 100 * (1 - math.exp(-logarithm))
+
+
+def _word(under: Under | None) -> str:
+    if under is None or under.low is None or under.high is None:
+        return CANNOT_TELL
+    if under.low > SLOW_PERCENT:
+        return SLOW
+    return EVEN if under.high <= EVEN_PERCENT else CANNOT_TELL
+
+
+def _has(run: ScreenRun, number: int) -> bool:
+    return any(one.number == number for one in run.devices)
+
+
+def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
+    """Return a device in the last run of a kind: after a failure that is the one without what failed."""
+    found = [one for run in runs if run.kind == kind for one in run.devices if one.number == number]
+    return found[-1] if found else None
+
+
+def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, Reading]:
+    """Return what each run of a device alone read, by round."""
+    return {
+        run.round: one.reading
+        for run in runs
+        if run.kind == "alone"
+        for one in run.devices
+        if one.number == number
+    }
+
+
+def _middle_reading(found: Sequence[Reading]) -> Reading:
+    """Return the medians of some readings."""
+    values = {
+        field: [value for one in found if (value := getattr(one, field)) is not None]
+        for field in Reading.__struct_fields__
+    }
+    return Reading(**{field: median_high(known) for field, known in values.items() if known})
+
+
+def _since(last: Screen | None, number: int, now: Mapping[int, Timed]) -> Under | None:
+    """Return how far a device is below the last screen; None where that has no such runs.
+
+    By Student's t of the runs of both, which no round pairs.
+    """
+    then = {} if last is None else _alone(last.runs, number)
+    if not then:
+        return None
+    both = [[math.log(one.images_per_sec) for one in runs.values()] for runs in (then, now)]
+    found = median(both[0]) - median(both[1])
+    freedom = len(then) + len(now) - 2
+    if min(map(len, both)) < 2:
+        return Under(percent=_lost(found))
+    within = median(one.noise for one in (*then.values(), *now.values()))
+    pooled = math.sqrt(sum((len(one) - 1) * stdev(one) ** 2 for one in both) / freedom)
+    error = max(pooled, within) * math.sqrt(sum(1 / len(one) for one in both))
+    return _in_percent(found, students_t(freedom, CHANCE) * error)

@@ -1,1 +1,0 @@
-"""Speed of counted steps: throughput, steadiness, changes over time."""

@@ -1,0 +1,211 @@
+"""Where a series changed: parts of a run with levels of their own, and slow single steps all over it. Pure.
+
+A change is looked for where the ranks before and after differ most (A. N. Pettitt, A non-parametric approach
+to the change-point problem, Applied Statistics 28(2), 1979). Each part is searched again. A change counts if
+the intervals of the medians on both sides do not overlap, by the noise that is left within all parts.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean, median, stdev
+
+import msgspec
+
+from gputopo.runs.verdict.bounds import CORRELATED, correlation_time, interval, ranks_of, students_t
+from gputopo.runs.verdict.words import POWER
+
+# Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
+# within fewer is no level. Ours.
+MIN_PART, MIN_PART_STEPS = 14, 40
+MIN_OF_DIPS = 60  # values that are searched for slow single steps. Ours.
+# Each bound of the median of a part that only divides: what is said of a part has a smaller chance. Ours.
+CHANGE_CHANCE = 0.01
+CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
+# Noise that remembers more than this from value to value is as good as a drift. Ours.
+MAX_MEMORY = 0.95
+MAX_STEP = 4.0  # medians of the steps between values; larger ones are changes. Ours.
+MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
+# A slow single step is this far from the fast ones, in their deviations and at least. Ours.
+DEVIATIONS, MIN_AWAY = 4.0, 0.03
+# Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
+# peers alike is noise. Ours.
+MIN_SLOW, TIMES_AS_MANY = 10, 3
+MIN_EPISODES = 5  # what comes so often comes again; a program that was started four times need not
+# Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
+_Q05, _Q25 = 1.645, 0.674
+
+
+class Dips(msgspec.Struct, frozen=True, kw_only=True):
+    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it.
+
+    `mean_low`: lower bound of the mean distance of all steps from the level.
+    """
+
+    share: float
+    level: float
+    away: float
+    mean_low: float
+
+
+def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:
+    """Return the parts of a series with levels of their own: begin and end (not included) of each.
+
+    `size`: steps of each value.
+    """
+    smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
+    places = _candidates(values, smallest)
+    return _without_noise(values, [*pairwise([0, *places, len(values)])])
+
+
+def residual_time(values: Sequence[float], spans: Sequence[tuple[int, int]]) -> float:
+    """Return the correlation time of what is left when each part is brought to one level, without its slope.
+
+    A change may take its time, as heat does: the quarter of a part next to a change is left out.
+    """
+    levelled: list[float] = []
+    for begin, end in spans:
+        quarter = (end - begin) // 4
+        first = begin + quarter if begin else begin
+        last = end - quarter if end < len(values) else end
+        part = values[first:last]
+        half = len(part) // 2
+        early, late = median(part[:half]), median(part[half:])
+        slope = (late - early) / (len(part) - half)
+        middle = (len(part) - 1) / 2
+        levelled += [
+            value - slope * (place - middle) - (early + late) / 2 for place, value in enumerate(part)
+        ]
+    # Levels take a part of the correlation away; what neighbouring values share is left.
+    time, memory = correlation_time(levelled), _memory_time(values)
+    return max(time, memory) if memory >= CORRELATED else time
+
+
+class Slow(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that are too slow for noise: `distances` from the `level` of the fast ones, above `away`."""
+
+    distances: tuple[float, ...]
+    level: float
+    away: float
+
+
+def slow_values(values: Sequence[float]) -> Slow | None:
+    """Return what is no noise, None where there is nothing of it.
+
+    Noise is as often below as above; its deviation is that of the fast half of the values.
+    """
+    if len(values) < MIN_OF_DIPS:
+        return None
+    ordered = sorted(values)
+    q05, q25 = ordered[len(ordered) // 20], ordered[len(ordered) // 4]
+    sigma = (q25 - q05) / (_Q05 - _Q25)
+    level = q25 + _Q25 * sigma
+    away = max(MIN_AWAY, DEVIATIONS * sigma)
+    slow = tuple(value - level for value in values if value > level + away)
+    fast = sum(value < level - away for value in values)
+    enough = len(slow) >= TIMES_AS_MANY * fast + MIN_SLOW
+    return Slow(distances=slow, level=level, away=away) if enough else None
+
+
+def dips(values: Sequence[float]) -> Dips | None:
+    """Return the slow steps that come again all over a run, None where there are none."""
+    slow = slow_values(values)
+    if slow is None:
+        return None
+    level = slow.level
+    starts = _starts(values, level + slow.away / 2, level + slow.away)
+    if len(starts) < MIN_EPISODES:
+        return None
+    # Of each stretch of slow steps and the fast ones until the next.
+    cycles = [fmean(values[begin:end]) - level for begin, end in pairwise(starts)]
+    error = stdev(cycles) / len(cycles) ** 0.5 * students_t(len(cycles) - 1, 1 - POWER)
+    distance, mean = median(slow.distances), fmean(cycles)
+    share = min(1.0, max(len(slow.distances) / len(values), mean / distance))  # some are hidden in the noise
+    return Dips(share=share, level=level, away=distance, mean_low=mean - error)
+
+
+def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
+    """Return where stretches above `high` begin; one is over when values are below `low` again."""
+    starts, inside = [], False
+    for place, value in enumerate(values):
+        if not inside and value > high:
+            starts.append(place)
+            inside = True
+        inside = inside and value > low
+    return starts
+
+
+def _candidates(values: Sequence[float], smallest: int) -> list[int]:
+    """Return where a series may have changed, the plainest changes first until there are `MAX_PARTS`.
+
+    Each part is searched again, by the noise of neighbouring values, so that further changes within a part do
+    not hide one; what is only correlated noise is sorted out afterwards.
+    """
+    found: list[int] = []
+    waiting = [_change(values, 0, len(values), smallest)]
+    while waiting and len(found) < MAX_PARTS - 1:
+        plainest = max(waiting)
+        waiting.remove(plainest)
+        weight, begin, place, end = plainest
+        if 2 * math.exp(-weight) > CANDIDATE_CHANCE:
+            break
+        found.append(place)
+        waiting += [_change(values, begin, place, smallest), _change(values, place, end, smallest)]
+    return sorted(found)
+
+
+def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tuple[float, int, int, int]:
+    """Return how much a change in a part weighs, after its begin and before its end where it may be."""
+    part = values[begin:end]
+    count = len(part)
+    if count < 2 * smallest:
+        return 0.0, begin, begin, end
+    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks_of(part)))
+    place = max(range(smallest, count - smallest + 1), key=lambda last: abs(sums[last - 1]))
+    # By Pettitt; correlated values weigh like fewer.
+    weight = 24 * sums[place - 1] ** 2 / (count**3 + count**2) / _memory_time(part)
+    return weight, begin, begin + place, end
+
+
+def _without_noise(values: Sequence[float], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join parts that correlated noise explains, those that are closest first."""
+    while len(spans) > 1:
+        time = residual_time(values, spans)
+        alike = [
+            place
+            for place, (one, other) in enumerate(pairwise(spans))
+            if not _differ(values, one, other, time, of=len(values))
+        ]
+        if not alike:
+            break
+        levels = [median(values[begin:end]) for begin, end in spans]
+        closest = min(alike, key=lambda place: abs(levels[place + 1] - levels[place]))
+        spans = [*spans[:closest], (spans[closest][0], spans[closest + 1][1]), *spans[closest + 2 :]]
+    return spans
+
+
+def _differ(
+    values: Sequence[float], one: tuple[int, int], other: tuple[int, int], time: float, of: int = 0
+) -> bool:
+    """Whether the intervals of the medians of two parts do not overlap. `time`: correlation of the noise."""
+    first = interval(values[slice(*one)], CHANGE_CHANCE, time, of=of)
+    second = interval(values[slice(*other)], CHANGE_CHANCE, time, of=of)
+    if first is None or second is None:
+        return False
+    return first.high < second.low or second.high < first.low
+
+
+def _memory_time(values: Sequence[float]) -> float:
+    """Return the correlation time of noise that forgets alike from value to value, whatever its levels.
+
+    Of such noise, differences over three values have 1 + r + r^2 times the variance of those over one, where
+    r is the correlation of neighbours, and its time is (1 + r) / (1 - r). Single changes are cut.
+    """
+    one = [abs(b - a) for a, b in pairwise(values)]
+    three = [abs(b - a) for a, b in zip(values, values[3:], strict=False)]
+    limit = MAX_STEP * median(one)
+    if limit <= 0:
+        return 1.0
+    grows = fmean(min(step, limit) for step in three) / fmean(min(step, limit) for step in one)
+    memory = min((math.sqrt(max(4 * grows**2 - 3, 1.0)) - 1) / 2, MAX_MEMORY)
+    return (1 + memory) / (1 - memory)

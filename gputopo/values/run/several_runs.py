@@ -1,0 +1,227 @@
+"""Documents of several runs: a screen (`gputopo.screen/1`) and a sweep (`gputopo.sweep/1`)."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from gputopo.values.run.batches import BatchSize
+from gputopo.values.run.verdict import Causes, Verdict
+
+Kind = Literal["alone", "independent", "together", "pair"]
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run shows of one GPU: medians; None: not reported. Percent: of its maximum.
+
+    `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1. `link_gb_per_s`:
+    data rate of the PCIe link in one direction. `other_processes`: on the GPU. `host_cpu`: share of the CPU
+    that other programs took where no core was left; `host_swap`: share of the time in which the host swapped.
+    `weights_share`: of a step, in which it waited for weights.
+    """
+
+    graphics_mhz: float | None = None
+    graphics_percent: float | None = None
+    memory_mhz: float | None = None
+    memory_percent: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    pcie_gen: float | None = None
+    pcie_width: float | None = None
+    throttled_power: float | None = None
+    throttled_thermal: float | None = None
+    throttled_hardware: float | None = None
+    link_gb_per_s: float | None = None
+    other_processes: float | None = None
+    host_cpu: float | None = None
+    host_swap: float | None = None
+    weights_share: float | None = None
+
+
+class InRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One device in a run. `number`: index of the GPU, or of the CPU device. `images_per_sec`: its own pace.
+
+    `verdict`: of the run, which compares its devices step by step; None in a run of one.
+    """
+
+    number: int
+    images_per_sec: float | None = None
+    reading: Reading = Reading()
+    verdict: Verdict | None = None
+
+
+class ScreenRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One short run. `kind`: one device "alone", all of them with nothing exchanged ("independent"), all in
+    the plan's mode ("together"), or a "pair" in it.
+
+    `images_per_sec`: median of all devices together; `noise`: standard error of it, as a share of it;
+    `failure`: why there is neither. `folder`: of the run, within that of the screen.
+    """
+
+    kind: Kind
+    round: int
+    mode: str
+    folder: str
+    devices: tuple[InRun, ...]
+    images_per_sec: float | None = None
+    noise: float | None = None
+    failure: str | None = None
+
+
+class Under(msgspec.Struct, frozen=True, kw_only=True):
+    """Percent by which a device is below another, or its own past; negative: above. `low`, `high`: bounds of
+    the 95 % confidence interval; None: too few runs.
+    """
+
+    percent: float
+    low: float | None = None
+    high: float | None = None
+
+
+class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device by all runs. `alone`: images/sec, the median of its rounds; None: none could be run.
+
+    `at_once`: its pace in the run of all with nothing exchanged; `together`: in the plan's mode.
+    `word`: slow, even, or cannot tell, against `peer`, the middle one of the others of its kind; `says`: in a
+    sentence. `causes`: why a slow one is slow, each with its share of `under`; `explained_percent`: their
+    sum; `unexplained_percent`: the rest.
+    `since`: below the last screen of this machine; `slower`: beyond the noise; `changes`: what is different
+    from it, in words.
+    """
+
+    number: int
+    name: str | None = None
+    alone: float | None = None
+    rounds: int = 0
+    percent_of_best: float | None = None
+    at_once: float | None = None
+    together: float | None = None
+    reading: Reading = Reading()
+    word: str
+    says: str
+    peer: int | None = None
+    under: Under | None = None
+    causes: Causes | None = None
+    explained_percent: float | None = None
+    unexplained_percent: float | None = None
+    since: Under | None = None
+    slower: bool = False
+    changes: tuple[str, ...] = ()
+    failure: str | None = None
+
+
+class Screen(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.screen/1"):
+    """What was screened. `complete`: no signal and no limit of time left out a run. `says`: for every output.
+
+    `last`: folder of the screen that `since` compares with.
+    """
+
+    model: str
+    batch_size: BatchSize
+    backend: Literal["cpu", "gpu"]
+    says: tuple[str, ...]
+    devices: tuple[ScreenDevice, ...]
+    runs: tuple[ScreenRun, ...]
+    seconds: float
+    quick: bool
+    complete: bool
+    fingerprint: str | None = None
+    last: str | None = None
+
+
+CellState = Literal["pending", "running", "done", "failed", "refused", "left_out"]
+"""`refused`: its options do not go together, or not here; `left_out`: it makes no sense on this machine."""
+# Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
+FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
+BY_TIME = "time"  # ended by its time budget
+
+
+class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a sweep. `number`: from 1, in the order of the matrix; `name`: of its folder.
+
+    `table`: the table of the matrix that it is of. `options`: those of `gputopo run`, by name as typed
+    (`variable_update`), True for a flag; `data_dir` may be `made:imagenet` or `made:cifar10`: drawn images
+    of gputopo make-data. `repeat`: from 1. `mode`: the placement that was planned (`mode_words`);
+    `gpus`: of the plan, in tower order, none on CPU devices; `devices`: their number.
+    `reason`: why it failed, was refused or left out; `notes`: what was changed for this machine.
+    `counted_s`: seconds of its counted steps, None: as the options say. `predicted_s`: of the whole cell, the
+    start of TensorFlow included; None: not known. `seconds`: measured.
+    `images_per_sec`: median of all devices together, of `steps` counted steps; `noise`: standard error of it,
+    as a share of it; None: of fewer than two steps.
+    `other_cpu_share`: of all cores, by other processes, the higher of before and during the cell;
+    `beside_other_work`: that is too much for a comparison. `temperature_c`: of the hottest GPU at its start.
+    """
+
+    number: int
+    name: str
+    table: str
+    options: dict[str, Any]
+    repeat: int = 1
+    state: CellState = "pending"
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+    mode: str | None = None
+    gpus: tuple[int, ...] = ()
+    devices: int | None = None
+    counted_s: float | None = None
+    predicted_s: float | None = None
+    began_at: float | None = None
+    seconds: float | None = None
+    images_per_sec: float | None = None
+    steps: int | None = None
+    noise: float | None = None
+    other_cpu_share: float | None = None
+    beside_other_work: bool = False
+    temperature_c: float | None = None
+
+    @property
+    def folder(self) -> str:
+        """Folder of its run, within that of the sweep."""
+        return f"{FOLDER}/{self.name}"
+
+    @property
+    def ran(self) -> bool:
+        """Whether it ran to its end, well or not."""
+        return self.state in ("done", "failed")
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.sweep/1"):
+    """The manifest of a sweep. `origin`: the preset, or the name of the file; `matrix`: its TOML text.
+
+    `asked`: the options of `gputopo sweep` that change its cells; `defaults`: of `gputopo run`, those that no
+    machine changes, which cells without the option have. `seed`: of a random order, else None.
+    `cool_down_s`: pause before each cell; `cool_down_c`: below which all GPUs must be then.
+    `excluded`, `duplicates`: how many the matrix excludes without a reason, and equal ones that were removed.
+    `began_at`: seconds since the epoch; `seconds`: in all, over all parts of a resumed sweep.
+    `time_budget_s`: of `seconds`, from `budget_from_s` of them on; None: no limit.
+    `complete`: no cell is pending. `ended_by`: BY_TIME, or the name of the signal; None: it came to its end.
+    `says`: for every output. `fingerprint`: of the machine; `version`: of gputopo.
+    """
+
+    title: str
+    origin: str
+    matrix: str
+    backend: Literal["cpu", "gpu"]
+    cells: tuple[SweepCell, ...]
+    asked: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    seed: int | None = None
+    cool_down_s: float = 0.0
+    cool_down_c: float | None = None
+    excluded: int = 0
+    duplicates: int = 0
+    says: tuple[str, ...] = ()
+    began_at: float | None = None
+    seconds: float = 0.0
+    time_budget_s: float | None = None
+    budget_from_s: float = 0.0
+    complete: bool = False
+    ended_by: str | None = None
+    fingerprint: str | None = None
+    version: str = ""
+
+    @property
+    def budget_left_s(self) -> float | None:
+        """What is left of the time budget; None: there is none."""
+        if self.time_budget_s is None:
+            return None
+        return self.time_budget_s - (self.seconds - self.budget_from_s)

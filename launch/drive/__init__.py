@@ -1,1 +1,0 @@
-"""Starts a training on several hosts by what users have: ssh, srun or mpirun."""

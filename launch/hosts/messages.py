@@ -1,0 +1,183 @@
+"""How long the hosts of a training wait for one another, in seconds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gputopo.launch.user_program.steps import StepsReported
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
+
+# For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
+# their images before. Ours; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
+JOIN_S = 60.0
+# Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
+# are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
+SILENT_S = 10.0
+EVERY_S = 1.0  # between two reports of a host. Ours.
+POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting". Ours.
+RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet. Ours.
+REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S. Ours.
+CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that. Ours.
+END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it. Ours.
+# For which a host that ends by an error lets rank 0 end first, which has 5 s to end its worker. Ours.
+LAST_S = 15.0
+EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there yet. Ours.
+LOOK_S = 0.25  # between two looks at the hosts' silence. Ours.
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long rank 0 and the other hosts wait for one another, in seconds; see the constants."""
+
+    silent_s: float = SILENT_S
+    every_s: float = EVERY_S
+    poll_s: float = POLL_S
+    retry_s: float = RETRY_S
+    request_s: float = REQUEST_S
+    connection_s: float = CONNECTION_S
+    end_s: float = END_S
+    look_s: float = LOOK_S
+
+
+PATIENCE = Patience()
+
+
+class Silence:
+    """Seconds for which another host has been silent, of those in which this one was not stopped itself.
+
+    Batch systems suspend jobs (SIGSTOP): a look that comes later than `expected_s` after the one before, or
+    after the last word of the other host, counts for `expected_s` only. `now_s`: a monotonic clock.
+    """
+
+    def __init__(self, now_s: float, *, expected_s: float) -> None:
+        self._expected_s = expected_s
+        self._looked_s = now_s
+        self.seconds = 0.0
+
+    def heard(self, now_s: float) -> None:
+        """Note that the other host was heard of."""
+        self._looked_s, self.seconds = now_s, 0.0
+
+    def look(self, now_s: float) -> float:
+        """Return the seconds of silence until now."""
+        self.seconds += min(max(0.0, now_s - self._looked_s), self._expected_s)
+        self._looked_s = now_s
+        return self.seconds
+
+
+JOIN_PATH = "/join"
+MAX_BODY_BYTES = 4 * 1024 * 1024  # the machine of a host with 16 GPUs and all samples is below 1 MiB
+
+GuestEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
+"""What a host reports of itself; the events of training are those of rank 0's worker.
+
+RunFinished: a program of the user that each host has has ended there. StepsReported: what that reports.
+"""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
+    pass
+
+
+class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
+    """A host that comes to the training.
+
+    `rank`, `name` (host name), `version` (of gputopo): of this host. `address`, `port`: of its TensorFlow
+    server, as the other hosts reach it. `job`: the starter's id of the job, where it gives one. `machine`:
+    None where it has no GPU. `asked`: options by name (`batch_size`) as they were typed, without those that
+    may differ between hosts. `resources`: what else a plan needs of this host, such as `cpu_devices`.
+    """
+
+    rank: int
+    name: str
+    version: str
+    address: str
+    port: int
+    job: str | None = None
+    machine: Machine | None = None
+    asked: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+
+
+class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
+    """A host that cannot join: what is wrong and what to do, as in GputopoError; else as Joining."""
+
+    rank: int
+    name: str
+    version: str
+    what: str
+    hint: str
+    exit_code: int
+    job: str | None = None
+
+
+class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
+    """Rank 0 has not decided yet: the other hosts are not there, or are being planned."""
+
+
+class Start(_Message, frozen=True, tag="gputopo.start/1"):
+    """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
+
+    `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
+    `number`: 0 for the first; a host that gets another one ends its server and starts one by that.
+    """
+
+    spec: msgspec.Raw
+    environment: dict[str, str] = {}
+    place: int | None = None
+    number: int = 0
+
+
+class Unused(_Message, frozen=True, tag="gputopo.unused/1"):
+    """The plan does not need this host."""
+
+    why: str
+
+
+class Refused(_Message, frozen=True, tag="gputopo.refused/1"):
+    """The host cannot take part: what is wrong and what to do, as in GputopoError."""
+
+    what: str
+    hint: str
+    exit_code: int
+
+    @property
+    def error(self) -> GputopoError:
+        """The same as an error."""
+        kind = HardwareError if self.exit_code == ExitCode.HARDWARE else UsageError
+        return kind(self.what, self.hint)
+
+
+Reply = Start | Unused | Refused
+
+
+class End(_Message, frozen=True, tag="gputopo.end/1"):
+    """The run is over. `cause`: why it failed, None where it did not; `hint`: what to do about that."""
+
+    exit_code: int
+    cause: str | None = None
+    hint: str = ""
+
+
+class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
+    """`events`: how many of this host's events have come, counted from the first.
+
+    `end`: the run is over, or goes on without this host. `start`: its server is to be started anew by that.
+    """
+
+    events: int
+    end: End | None = None
+    start: Start | None = None
+
+
+def events_path(rank: int) -> str:
+    """Return where the events of a rank are posted."""
+    return f"/ranks/{rank}/events"
+
+
+def result_path(rank: int) -> str:
+    """Return where the result of a rank is posted."""
+    return f"/ranks/{rank}/result"

@@ -1,0 +1,265 @@
+"""The network between hosts by nccl-tests: rank 0 runs it on pairs of hosts, in rounds, and on all GPUs."""
+
+import contextlib
+import ipaddress
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import msgspec
+
+from gputopo.copies.jobs import matchings
+from gputopo.copies.nccl_hosts import (
+    ALL_LIMIT_S,
+    LIMIT_S,
+    Pair,
+    Rate,
+    all_command,
+    bandwidth_of_pairs,
+    environment,
+    pair_command,
+    with_all,
+)
+from gputopo.copies.network import (
+    NCCL_TESTS,
+    USES,
+    Host,
+    Measured,
+    Nccl,
+    Order,
+    Result,
+    Timing,
+    Tool,
+    ToolChoice,
+    bandwidth_of,
+    choose,
+    schedule,
+)
+from gputopo.launch.hosts.client import Guest, Telling
+from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
+from gputopo.launch.hosts.server import Meeting
+from gputopo.probes.processes import tethered
+from gputopo.probes.programs import Ended, ProgramError, Programs, all_reduce_of, rate_of, run_all
+from gputopo.probes.tcp import Listener, latency, send
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import ExitCode
+
+# With so many partners a host has failed before it is left out; so many rounds have measured nothing before
+# no other is begun. Each may take LIMIT_S. Ours.
+_MAX_FAILED = 2
+# mpirun ends its job at SIGTERM; killed, it would leave ranks behind.
+_WRAP = partial(tethered, signum=signal.SIGTERM)
+_LEFT_OUT = "left out: it failed with other hosts, or they did"
+
+
+def measure_by_nccl(order: Order, environ: Mapping[str, str]) -> Bandwidth | str:
+    """Measure from here, the host of rank 0; return why where no pair could be.
+
+    All GPUs at once are measured where no pair failed.
+    """
+    found: dict[Pair, Rate | str] = {}
+    failures: Counter[int] = Counter()
+    if (strange := _strange(order.hosts[1:])) is not None:
+        return strange
+    for number, pairs in enumerate(matchings(range(len(order.hosts)))):
+        rates = any(isinstance(one, Rate) for one in found.values())
+        if number >= _MAX_FAILED and not rates:
+            break
+        tried = [pair for pair in pairs if all(failures[rank] < _MAX_FAILED for rank in pair)]
+        found |= dict.fromkeys(pairs, _LEFT_OUT)
+        for pair, one in _round(order, tried, environ).items():
+            found[pair] = one
+            if isinstance(one, str):
+                failures.update(pair)
+    if not any(isinstance(one, Rate) for one in found.values()):
+        (a, b), why = next(iter(found.items()))
+        return f"{order.hosts[a].name} with {order.hosts[b].name}: {why}"
+    measured = bandwidth_of_pairs(order, found)
+    return measured if failures else _with_all(order, measured, environ)
+
+
+def _strange(hosts: tuple[Host, ...]) -> str | None:
+    """Return whose address is none that mpirun may be given: it came over the network."""
+    for host in hosts:
+        try:
+            ipaddress.IPv4Address(host.address)
+        except ValueError:
+            return f"{host.name} has no IPv4 address"
+    return None
+
+
+def _round(order: Order, pairs: list[Pair], environ: Mapping[str, str]) -> dict[Pair, Rate | str]:
+    nccl = _nccl(order.hosts[0])
+    commands = [
+        pair_command([order.hosts[rank].address for rank in pair], nccl, order.timing, environ)
+        for pair in pairs
+    ]
+    return dict(zip(pairs, map(rate_of, _run(commands, environ, LIMIT_S)), strict=True))
+
+
+def _with_all(order: Order, measured: Bandwidth, environ: Mapping[str, str]) -> Bandwidth:
+    own, *others = map(_nccl, order.hosts)
+    gpus = [(host.address, _nccl(host).gpus) for host in order.hosts]
+    ranks = sum(number for _, number in gpus)
+    if own.all_reduce is None or any(one.all_reduce != own.all_reduce for one in others):
+        return with_all(measured, "all_reduce_perf is not at the same path on all hosts", ranks)
+    command = all_command(gpus, own, own.all_reduce, order.timing, environ)
+    (ended,) = _run([command], environ, ALL_LIMIT_S)
+    return with_all(measured, all_reduce_of(ended, ranks=ranks, hosts=len(gpus)), ranks)
+
+
+def _run(commands: list[list[str]], environ: Mapping[str, str], limit_s: float) -> list[Ended]:
+    try:
+        return run_all(commands, environment(environ), limit_s, _WRAP)
+    except OSError as error:
+        return [Ended("", None, f"mpirun cannot be started: {error.strerror}")] * len(commands)
+
+
+def _nccl(host: Host) -> Nccl:
+    assert host.tools is not None, "the tools of all hosts are known"
+    assert host.tools.nccl is not None, "the tool was chosen"
+    return host.tools.nccl
+
+
+_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun. Ours.
+_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others. Ours.
+_IS_LATE = "left out: a transfer before it took too long"
+_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
+
+
+def order_of(
+    own: Host,
+    joined: Mapping[int, Joining],
+    timing: Timing,
+    asked: ToolChoice,
+    failed: Mapping[Tool, str] | None = None,
+) -> Order:
+    """Return what all hosts are to do, by what each brought. `joined`: what the meeting's `wait` returned.
+
+    `failed`: as of `choose`. Raises HardwareError for a tool that was asked for and that cannot measure.
+    """
+    hosts = _distinct([own, *(_host(one) for _, one in sorted(joined.items()))])
+    choice = choose(asked, {host.name: host.tools for host in hosts}, failed)
+    return Order(
+        hosts=tuple(hosts),
+        token=secrets.token_hex(16),
+        timing=timing.of(choice.tool),
+        tool=choice.tool,
+        passed_over=choice.passed_over,
+    )
+
+
+def lead(meeting: Meeting, order: Order, listener: Listener) -> Bandwidth:
+    """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
+    _admit(listener, order, 0)
+    hold(meeting, order)
+    ranks = range(len(order.hosts))
+    results = {0: measure(order, 0, lambda: False)}
+    for rank, text in meeting.results(_LATE_S).items():
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            results[rank] = msgspec.json.decode(text, type=Result)
+    absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
+    return bandwidth_of(order, results, absent)
+
+
+def hold(meeting: Meeting, order: Order) -> None:
+    """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
+    body = msgspec.Raw(schema.encode(order))
+    meeting.answer({rank: Start(spec=body) for rank in range(1, len(order.hosts))})
+
+
+def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
+    """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
+    reply = guest.join(joining, join_timeout_s)
+    if isinstance(reply, Refused):
+        raise reply.error
+    if isinstance(reply, Unused):
+        return End(exit_code=int(ExitCode.OK))
+    order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
+    _admit(listener, order, joining.rank)
+    with Telling(guest) as telling:
+        result = measure(order, joining.rank, lambda: telling.end is not None)
+        if telling.end is None:
+            guest.report(msgspec.json.encode(result))
+        while telling.end is None:
+            time.sleep(_WAIT_S)
+        return telling.end
+
+
+def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> Result:
+    """Measure the transfers of one host, each in its slot; the first begins `lead_s` after this call.
+
+    Those to a host that could not be reached are not tried again: each would take some seconds, and this host
+    would be late for the others. A program that fails costs its own transfer.
+    """
+    if order.tool == NCCL_TESTS:  # rank 0 has measured
+        return Result(measured=())
+    programs = _programs(order, rank)
+    begin_s = time.monotonic() + order.timing.lead_s
+    found: list[Measured] = []
+    errors: dict[int, str] = {}
+    for number, slot in enumerate(schedule(len(order.hosts), order.timing)):
+        while (left_s := begin_s + slot.start_s - time.monotonic()) > 0 and not is_over():
+            time.sleep(min(left_s, _WAIT_S))
+        if is_over():
+            break
+        for destination in [end for source, end in slot.transfers if source == rank]:
+            error = errors.get(destination) or (_IS_LATE if left_s < -_LATE_BY_S else None)
+            if error is None:
+                try:
+                    values = _measured(order, programs, destination, is_latency=slot.kind == "latency")
+                    found.append(Measured(slot=number, destination=destination, values=values))
+                    continue
+                except OSError as failed:
+                    error = (failed.strerror or str(failed)).lower()
+                    if not isinstance(failed, ProgramError):
+                        errors[destination] = error
+            found.append(Measured(slot=number, destination=destination, error=error))
+    return Result(measured=tuple(found))
+
+
+def _measured(order: Order, programs: Programs, destination: int, *, is_latency: bool) -> tuple[float, ...]:
+    """Make one transfer; return GB/s of each window, or microseconds. Raises OSError."""
+    host, uses = order.hosts[destination], USES[order.tool]
+    if (program := uses.latency if is_latency else uses.rate) is not None:
+        return programs.transfer(program, host.address, host.port, order.token)
+    if is_latency:
+        return latency(host.address, host.port, order.token, order.timing)
+    return send(host.address, host.port, order.token, order.timing, order.streams)
+
+
+def _admit(listener: Listener, order: Order, rank: int) -> None:
+    """Let the other hosts of a measurement transfer to this one, of a rank."""
+    if USES[order.tool].rate is not None:
+        listener.serve = _programs(order, rank).serve
+    listener.token = order.token
+
+
+def _programs(order: Order, rank: int) -> Programs:
+    wrap = partial(tethered, signum=signal.SIGKILL)
+    return Programs(order.timing, order.streams, order.hosts[rank].rdma, wrap)
+
+
+def _host(joining: Joining) -> Host:
+    """Return a host by what it brought; what is strange of its card is not known."""
+    names = ("interface", "rate_gbit_per_s", "mtu_bytes", "tools")
+    brought = {name: joining.resources.get(name) for name in names}
+    try:
+        card = msgspec.convert({"name": "", "address": "", "port": 0, **brought}, Host)
+    except msgspec.ValidationError:
+        card = Host(name="", address="", port=0)
+    return msgspec.structs.replace(card, name=joining.name, address=joining.address, port=joining.port)
+
+
+def _distinct(hosts: Iterable[Host]) -> list[Host]:
+    """Return the hosts with different names: those of the same name with their ranks."""
+    hosts = list(hosts)
+    names = [host.name for host in hosts]
+    return [
+        host if names.count(host.name) == 1 else msgspec.structs.replace(host, name=f"{host.name}#{rank}")
+        for rank, host in enumerate(hosts)
+    ]

@@ -1,1 +1,0 @@
-"""Times the reduction of gradients: `bench` runs a `worker` for each method."""

@@ -1,0 +1,317 @@
+"""Times the reduction of a model's gradients by each method that TensorFlow offers: `bench-reduction`.
+
+Each method runs in a separate process, because one that fails can leave TensorFlow unusable, end it or
+hang. The clock runs from the host's call of the compiled graph until the host knows that every device has
+every sum. Nothing is subtracted: `fixed_cost_us` is the cost of a call that reduces nothing.
+
+Bandwidths as nccl-tests defines them (doc/PERFORMANCE.md): algorithm bandwidth is the bytes of one replica's
+gradients over the time; bus bandwidth is that times 2 (n - 1) / n, which the links must carry at least.
+"""
+
+import os
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gputopo.launch.failure import last_words
+from gputopo.launch.jobs.reduction_worker import (
+    EMPTY_CALLS,
+    METHODS,
+    REFUSED,
+    REFUSED_FOR_ALL,
+    WRONG_SUM,
+    Method,
+    ReductionJob,
+    require,
+)
+from gputopo.launch.jobs.trials import StoppedError, run_worker, until_stopped
+from gputopo.launch.spec.env import worker_env
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.record import Record
+from gputopo.launch.supervise.watchdog import Patience
+from gputopo.launch.supervise.worker_life import Limits
+from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
+from gputopo.topology.hops import Groups
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.errors import UsageError
+from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
+from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.workload import workloads as workload
+
+REPEATS = 10
+WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
+# A process without an event for this long hangs. Loading TensorFlow from a cold disk takes up to a minute,
+# and TensorFlow itself aborts a collective after 60 s.
+SILENCE_LIMIT_S = 120.0
+_SHARED_MEMORY = (
+    "CPU devices share their memory and cores: tensors are handed over without a copy, so these times compare"
+    " the methods' arithmetic and order, not links"
+)
+
+Command = Callable[[ReductionJob, int], Sequence[str]]
+"""Makes the command line that does a job and writes its events to a file descriptor."""
+
+
+def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
+    """Return the command of the real worker. -P: files of the current folder do not shadow packages."""
+    module = "gputopo.launch.jobs.reduction_worker"
+    return (sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode(), str(events))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Times of one method: microseconds of every repeat, and of a call that reduces nothing (median).
+
+    `bytes`: of one replica's gradients.
+    """
+
+    bytes: int
+    repeats_us: tuple[float, ...]
+    fixed_cost_us: float
+
+
+class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """All times measured, a sample per method in the order asked for.
+
+    `failures`: methods whose sums were wrong (reason WRONG_DATA). `fixed_cost_us`: by method, the median time
+    of the same call without a reduction. `complete` is False where it was interrupted (Ctrl-C).
+    """
+
+    samples: tuple[Sample, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
+    fixed_cost_us: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+
+
+def measure(
+    model: str,
+    gpus: Sequence[int] | None,
+    cpu_devices: int = CPU_DEVICES,
+    methods: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    repeats: int = REPEATS,
+    *,
+    visible: Mapping[str, str] | None = None,
+    groups: Groups = (),
+    progress: Callable[[str, int, int], None] | None = None,
+    silence_limit_s: float = SILENCE_LIMIT_S,
+    command: Command = worker_command,
+) -> ReductionTimes:
+    """Time the reduction of the model's gradients over GPUs, or over CPU devices where `gpus` is None.
+
+    `gpus`: indices in the machine (PCI order). `methods`: names of `METHODS`, all if None. `environment`: the
+    parent's (`os.environ` if None); `visible`: the variables that show the chosen GPUs alone, by default
+    their indices. `groups`: for the
+    hierarchical method (see `reduction_groups`). `progress` is called before each method with its name, its
+    number from 0 and their count. Call it from the main thread.
+
+    A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
+    one replica's gradients. Raises UsageError for an unknown model or method, fewer than two devices, or
+    the same one twice.
+    """
+    chosen = [require(name, groups) for name in (METHODS if methods is None else dict.fromkeys(methods))]
+    if repeats < 1:
+        raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
+    run = _run_spec(model, gpus, cpu_devices)
+    silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
+    environment = worker_env(*_environments(run, gpus, environment, visible))
+    session = _Session(run, command, environment, Limits(patience=silence))
+    with until_stopped() as ending:
+        for number, method in enumerate(chosen):
+            if progress is not None:
+                progress(method.name, number, len(chosen))
+            session.measure(ReductionJob(run=run, method=method, repeats=repeats, warm_up=WARM_UP))
+    if ending.code:
+        for missed in chosen[session.done :]:
+            session.leave_out(missed, "interrupted")
+    if ending.code not in (0, 128 + signal.SIGINT):
+        signal.raise_signal(ending.code - 128)  # SIGTERM or SIGHUP ends this process too
+    return session.times(complete=not ending.code)
+
+
+def bus_factor(devices: int) -> float:
+    """Bus bandwidth over algorithm bandwidth of an all-reduce: 2 (n - 1) / n.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    return 2 * (devices - 1) / devices
+
+
+def place_of(run: RunSpec) -> str:
+    """Name of the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
+    numbers = (device.tower if device.gpu is None else device.gpu for device in run.devices)
+    return f"{run.backend}:{','.join(map(str, numbers))}"
+
+
+def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
+    """Return the sample of one method's times."""
+    speeds = tuple(timed.bytes / us / 1e3 for us in timed.repeats_us)  # bytes/us is MB/s
+    median_us = statistics.median(timed.repeats_us)
+    speed = timed.bytes / median_us / 1e3
+    place = place_of(run)
+    return Sample(
+        kind="allreduce",
+        source=place,
+        destination=place,
+        bytes=timed.bytes,
+        algorithm=method.name,
+        model=run.model,
+        median_us=median_us,
+        repeats_us=timed.repeats_us,
+        median_gb_per_s=speed,
+        repeats_gb_per_s=speeds,
+        spread_percent=100 * (max(speeds) - min(speeds)) / speed,
+        bus_gb_per_s=speed * bus_factor(len(run.devices)),
+    )
+
+
+def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
+    """Return the times that a worker's events hold; None if it did not come to its last call."""
+    size, empty = 0, False
+    reduced_us: list[float] = []
+    empty_us: list[float] = []
+    for event in events:
+        if isinstance(event, ModelBuilt):
+            size = event.parameter_bytes
+        elif isinstance(event, PhaseBegun):
+            empty = event.phase == EMPTY_CALLS
+        elif isinstance(event, Step) and not event.warmup:
+            (empty_us if empty else reduced_us).append(1e6 * event.seconds)
+    if size == 0 or min(len(reduced_us), len(empty_us)) < job.repeats:
+        return None
+    return Timed(size, tuple(reduced_us), statistics.median(empty_us))
+
+
+class _Session:
+    """The outcomes so far. `done`: how many methods have one."""
+
+    def __init__(
+        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: Limits
+    ) -> None:
+        self.done = 0
+        self._run = run
+        self._command = command
+        self._environment = environment
+        self._limits = limits
+        self._samples: list[Sample] = []
+        self._failures: list[Failure] = []
+        self._not_measured: list[NotMeasured] = []
+        self._fixed_cost_us: dict[str, float] = {}
+        self._for_all: str | None = None
+
+    def measure(self, job: ReductionJob) -> None:
+        """Time one method, or note why not. Raises StoppedError where a signal ended it."""
+        why_not = self._for_all or job.method.why_not(self._run.backend, len(self._run.devices))
+        if why_not is not None:
+            self.leave_out(job.method, why_not)
+            self.done += 1
+            return
+        events: list[Event] = []
+        record = Record(None, events.append)
+        stopped: StoppedError | None = None
+        try:
+            run_worker(
+                self._run,
+                lambda handle: self._command(job, handle),
+                record,
+                environment=self._environment,
+                limits=self._limits,
+            )
+        except StoppedError as error:
+            stopped = error
+        timed = timed_of(job, events)
+        if timed is not None:
+            self._samples.append(sample_of(self._run, job.method, timed))
+            self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
+        elif stopped is None:
+            self._failed(job.method, record.failure, events)
+        self.done += timed is not None or stopped is None
+        if stopped is not None:
+            raise stopped
+
+    def leave_out(self, method: Method, reason: str) -> None:
+        """Note that a method was not measured."""
+        place = place_of(self._run)
+        what = f"{method.name} reduction of {self._run.model}'s gradients over {place}"
+        self._not_measured.append(NotMeasured(what=what, reason=reason))
+
+    def times(self, *, complete: bool = True) -> ReductionTimes:
+        """Return all that was measured."""
+        return ReductionTimes(
+            samples=tuple(self._samples),
+            failures=tuple(self._failures),
+            not_measured=tuple(self._not_measured),
+            fixed_cost_us=self._fixed_cost_us,
+            notes=(_SHARED_MEMORY,) if self._samples and self._run.backend == "cpu" else (),
+            complete=complete,
+        )
+
+    def _failed(self, method: Method, failed: RankFailed | None, events: Sequence[Event]) -> None:
+        if failed is not None and failed.kind == WRONG_SUM:
+            place = place_of(self._run)
+            self._failures.append(
+                Failure(
+                    kind="allreduce",
+                    source=place,
+                    destination=place,
+                    reason="WRONG_DATA",
+                    says=failed.cause,
+                )
+            )
+            return
+        reason = _reason(failed, events)
+        self.leave_out(method, reason)
+        if failed is not None and failed.kind == REFUSED_FOR_ALL:
+            self._for_all = reason
+
+
+def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
+    """Why there are no times: the worker's own cause, or how it ended, in which phase, and its last line."""
+    if failed is None:
+        return "the worker ended before its last call"
+    if failed.kind in (REFUSED, REFUSED_FOR_ALL):
+        return failed.cause
+    phase = next((event.phase for event in reversed(events) if isinstance(event, PhaseBegun)), "its start")
+    cause = failed.cause if phase in failed.cause else f"{failed.cause}, in {phase}"
+    last = last_words(failed.last_lines)
+    return f"{cause}: {last}" if last and last not in cause else cause
+
+
+def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
+    name = workload.require(model).name
+    if gpus is not None and len(set(gpus)) != len(gpus):
+        raise UsageError(f"--gpus {','.join(map(str, gpus))} names a GPU twice", "name each once")
+    count = cpu_devices if gpus is None else len(gpus)
+    if count < 2:
+        raise UsageError(
+            f"{count} device{'' if count == 1 else 's'}: nothing is reduced",
+            "a reduction needs at least two devices",
+        )
+    if gpus is None:
+        if count > MAX_CPU_DEVICES:
+            raise UsageError(f"{count} CPU devices are too many", f"ask for 2 to {MAX_CPU_DEVICES}")
+        devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
+    else:
+        devices = tuple(
+            Device(tower=tower, device=f"/GPU:{tower}", gpu=gpu) for tower, gpu in enumerate(gpus)
+        )
+    return RunSpec(model=name, devices=devices, backend="cpu" if gpus is None else "gpu", batch_size=1)
+
+
+def _environments(
+    run: RunSpec,
+    gpus: Sequence[int] | None,
+    environment: Mapping[str, str] | None,
+    visible: Mapping[str, str] | None,
+) -> tuple[Mapping[str, str], RunSpec, Mapping[str, str]]:
+    parent = dict(os.environ) if environment is None else environment
+    if visible is None:
+        indices = ",".join(map(str, gpus or ()))
+        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
+    return parent, run, visible

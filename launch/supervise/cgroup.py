@@ -1,0 +1,92 @@
+"""What the cgroups and the host let this process use: CPUs, memory, and out-of-memory kills."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gputopo.launch.spec.env import Usable
+
+
+def usable_cpus(root: Path = Path("/")) -> Usable:
+    """Read them. The commands: `taskset -cp $$`; `cat /sys/fs/cgroup/cpu.max`."""
+    return Usable(frozenset(os.sched_getaffinity(0)), cpu_quota(root))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs of time each second that this process's cgroups allow, the least of them; None: no quota.
+
+    Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1), of the group in
+    /proc/self/cgroup, of those above it, and of the top of the mount (a container sees its own group there).
+    """
+    found = (_quota(folder) for folder in _cgroup_folders(root))
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _cgroup_folders(root: Path) -> Iterator[Path]:
+    mount = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = mount / controllers if controllers else mount
+        inside = Path(group.lstrip("/"))
+        yield from (top / part for part in (inside, *inside.parents))
+
+
+def _quota(folder: Path) -> float | None:
+    words = _text(folder / "cpu.max").split()
+    if not words:
+        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
+        return None  # "max", -1, or no such file
+    return int(words[0]) / int(words[1])
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Number of out-of-memory kills in this process's memory cgroup, or on the machine; None if unknown.
+
+    Sources, first that answers: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of the group in
+    /proc/self/cgroup, the same at the top of the mount (a container sees its own group there), /proc/vmstat.
+    Only the difference of two readings means anything. The command: `cat /sys/fs/cgroup/memory.events`.
+    """
+    for path in (*_cgroup_files(root), root / "proc/vmstat"):
+        count = _field(path, "oom_kill")
+        if count is not None:
+            return count
+    return None
+
+
+def memory_bytes() -> int:
+    """The host's memory in bytes, the limit of TensorFlow's allocator for CPUs."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cgroup_files(root: Path) -> list[Path]:
+    mount = root / "sys/fs/cgroup"
+    files: list[Path] = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
+        inside = group.lstrip("/")
+        if controllers == "":
+            files += [mount / inside / "memory.events", mount / "memory.events"]
+        elif "memory" in controllers.split(","):
+            files += [
+                mount / "memory" / inside / "memory.oom_control",
+                mount / "memory" / "memory.oom_control",
+            ]
+    return files
+
+
+def _field(path: Path, name: str) -> int | None:
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdecimal():
+            return int(value)
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,1 +1,0 @@
-"""A worker as a process of its own: started, signalled, heard, bound to its launcher, and its limits."""

@@ -1,0 +1,215 @@
+"""Records beside a program, in threads of their own: samples and reported steps, as they come.
+
+The main thread waits for signals (see `program`), so these threads take none: they cannot hold the program.
+"""
+
+import contextlib
+import math
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
+from gputopo.launch.throughput import Report
+from gputopo.launch.user_program.program import Ending
+from gputopo.launch.user_program.record import ProgramRecord
+from gputopo.launch.user_program.stall import StallWatch
+from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
+from gputopo.values.run.events import Event, Noticed, RankFailed, Sample
+
+# What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
+END_S = 10.0
+# A full pipe, and what came while it was read: what processes that were left behind go on to report is not
+# waited for.
+_READINGS_AT_THE_END = 2
+
+
+class Company(AbstractContextManager["Company"], Protocol):
+    """The other hosts of a program's run, as the launcher of one host has them; a context manager.
+
+    `sources`: of their events, `steps`: of what their programs report. This host records both.
+    """
+
+    sources: Sequence[EventSource]
+    steps: EventQueue[StepsReported] | None
+
+    def event(self, event: Event) -> None:
+        """Take note of an event of this host's record."""
+
+    def reported(self, time_s: float, report: Report) -> None:
+        """Take note of a report of this host's program; `time_s`: when it came, epoch."""
+
+    def ended(self, ending: Ending) -> None:
+        """Take note that this host's program has ended."""
+
+    def wait(self) -> RankFailed | None:
+        """Wait until the run is over; return why it failed, if it did. Main thread only."""
+
+
+@contextlib.contextmanager
+def recording(
+    record: ProgramRecord,
+    sampler: Sampler | None,
+    pipe: StepPipe | None,
+    spec: ProgramSpec,
+    *,
+    stall: StallWatch | None = None,
+    company: Company | None = None,
+) -> Iterator["Recording"]:
+    """Record samples and steps until the end of the context, then all that has come by then.
+
+    `spec`: of the program. `stall`: what looks whether it hangs. Use it in the main thread. A thread that
+    does not end within `END_S` is left behind with its record.
+    """
+    over, end = os.pipe()
+    state = Recording()
+    with contextlib.ExitStack() as stack:
+        with signals.blocked(signal.valid_signals()):
+            samples = stack.enter_context(sampled(sampler))
+            work = _Work(record, samples, pipe, spec, stall, company, over, state)
+            thread = threading.Thread(target=work.run, name="recording", daemon=True)
+            thread.start()
+        try:
+            yield state
+        finally:
+            os.close(end)
+            thread.join(END_S)
+            state.stuck = thread.is_alive()
+            if not state.stuck:
+                os.close(over)
+                os.close(state.asked)
+
+
+class Recording:
+    """`stuck`: the thread could not be ended: its record must not be touched any more.
+
+    `asked`: a file descriptor that is readable once `catch_up` waits; `caught_up` ends that.
+    """
+
+    def __init__(self) -> None:
+        self.stuck = False
+        self.asked = os.eventfd(0)
+        self.caught_up = threading.Event()
+
+    def catch_up(self) -> None:
+        """Wait, once, until the program's reports of before are read; for `END_S` at most."""
+        os.eventfd_write(self.asked, 1)
+        self.caught_up.wait(END_S)
+
+
+class _Work:
+    """The work of the recording thread. Samples and steps of several hosts are held for `HOLD_S`."""
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        samples: EventQueue[Sample | Noticed] | None,
+        pipe: StepPipe | None,
+        spec: ProgramSpec,
+        stall: StallWatch | None,
+        company: Company | None,
+        over: int,
+        state: Recording,
+    ) -> None:
+        self._record = record
+        self._samples = samples
+        self._pipe = pipe
+        self._joined = Joined(spec.towers, [server.host for server in spec.servers])
+        self._in_order = InOrder()
+        self._hold_s = HOLD_S if spec.servers else 0.0
+        self._stall = stall
+        self._company = company
+        self._over = over
+        self._state = state
+
+    def run(self) -> None:
+        """Record until `over` is readable."""
+        waiting = select.poll()
+        waiting.register(self._over, select.POLLIN | select.POLLHUP)
+        for handle in self._handles():
+            waiting.register(handle, select.POLLIN)
+        while not self._state.stuck and self._over not in (came := self._waited(waiting)):
+            self._take()
+            self._record_until(time.time() - self._hold_s)
+            if self._stall is not None and (found := self._stall.look(time.monotonic())) is not None:
+                self._record.add(found)
+            if self._state.asked in came:
+                os.eventfd_read(self._state.asked)
+                self._state.caught_up.set()
+        for _ in range(_READINGS_AT_THE_END):
+            self._take()
+        self._record_until(math.inf)
+        for event in self._joined.finish(time.time()):
+            self._record.add(event)
+        if self._stall is not None and (unwatched := self._stall.unwatched()) is not None:
+            self._record.add(unwatched)
+
+    def _waited(self, waiting: select.poll) -> set[int]:
+        """Wait until something has come, or the stall is to be looked for; return the handles with news."""
+        limit_s = None if self._stall is None else self._stall.wait_s(time.monotonic())
+        came = waiting.poll(None if limit_s is None else math.ceil(1000 * limit_s))
+        if self._stall is not None:
+            self._stall.end_wait(time.monotonic())
+        return {handle for handle, _ in came}
+
+    def _handles(self) -> Iterator[int]:
+        yield self._state.asked
+        if self._samples is not None:
+            yield self._samples.ready
+        if self._pipe is not None:
+            yield self._pipe.handle
+        if self._company is not None:
+            yield from (source.ready for source in self._company.sources)
+            if self._company.steps is not None:
+                yield self._company.steps.ready
+
+    def _take(self) -> None:
+        """Take what has come."""
+        if self._samples is not None and not self._state.stuck:  # then it is closed
+            for event in self._samples.take():
+                self._add(event)
+                if self._stall is not None and isinstance(event, Sample):
+                    self._stall.sampled(event)
+        if self._company is not None and not self._state.stuck:
+            self._take_of_others(self._company)
+        if self._pipe is not None and not self._state.stuck:
+            for report in self._pipe.take():
+                now_s = time.time()
+                if self._stall is not None:
+                    self._stall.reported(report, time.monotonic())
+                if self._company is not None:
+                    self._company.reported(now_s, report)
+                self._in_order.reported(0, now_s, report, now_s)
+
+    def _take_of_others(self, company: Company) -> None:
+        for source in company.sources:
+            for event in source.take():
+                self._add(event)
+        if company.steps is not None:
+            for reported in company.steps.take():
+                for time_s, report in reported.reports:
+                    self._in_order.reported(reported.rank, time_s, report, time.time())
+
+    def _add(self, event: Event) -> None:
+        """Record an event, or hold a sample: what it shows belongs to the steps of its time."""
+        if isinstance(event, Sample):
+            self._in_order.sampled(event)
+        else:
+            self._record.add(event)
+
+    def _record_until(self, until_s: float) -> None:
+        """Record the samples up to a time, and what becomes complete with the reports up to then."""
+        for time_s, item in self._in_order.due(until_s):
+            if isinstance(item, Sample):
+                self._record.add(item)
+            else:
+                host, report = item
+                for step in self._joined.add(report, time_s, host):
+                    self._record.add(step)

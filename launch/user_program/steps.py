@@ -1,0 +1,348 @@
+"""Steps that several processes report, as steps of one run. Pure.
+
+In synchronous training the k-th steps of all processes are one step. Processes of different speeds each have
+their own: of one that is ahead several steps are taken at once, so that speeds add up.
+"""
+
+import contextlib
+import math
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gputopo.launch.throughput import (
+    MAX_EXAMPLES,
+    MAX_REPORT_BYTES,
+    MAX_SECONDS,
+    Report,
+    StepDone,
+    StepsEnded,
+    read_report,
+)
+from gputopo.values.option import listed
+from gputopo.values.run.events import Noticed, Sample, Step, TowerMarks, WarmupDone
+
+# Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
+# together, and pipelines run a few steps ahead. Ours.
+MAX_AHEAD = 8
+# A process that reported nothing in so many steps of another one, and in so many seconds, has ended, or is
+# stuck. Of thousands of steps a second a pipe has tens of ms of one process alone. Ours.
+GONE_STEPS, GONE_S = 200, 1.0
+MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed. Ours.
+
+_Place = tuple[int, int]  # a process: host and pid
+
+
+class _Process:
+    def __init__(self) -> None:
+        self.waiting: deque[StepDone] = deque()
+        self.ended = False
+        self.number: int | None = None  # of its latest step
+        self.heard_s = 0.0
+
+    def take(self) -> list[StepDone]:
+        """Take its next step, or all of them where it is ahead."""
+        number = len(self.waiting) if len(self.waiting) > MAX_AHEAD else 1
+        return [self.waiting.popleft() for _ in range(number)]
+
+
+class Joined:
+    """Makes the steps of a run from reports. `towers`: of the devices of each host, in their order there.
+
+    `hosts`: their names, where the run has several. The first step of a process is its warm-up: it builds
+    and compiles.
+    """
+
+    def __init__(self, towers: Mapping[int, Sequence[int]], hosts: Sequence[str] = ()) -> None:
+        self._towers, self._hosts = towers, hosts
+        self._heard: set[int] = set()  # hosts that have reported a step
+        self._processes: dict[_Place, _Process] = {}
+        self._number = 0
+        self._warmup_steps, self._warmup_s = 0, 0.0
+        self._lost = 0  # steps whose reports did not come
+
+    def add(self, report: Report, time_s: float, host: int = 0) -> Iterator[Step | WarmupDone]:
+        """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
+        place = (host, report.pid)
+        if isinstance(report, StepsEnded):
+            if place in self._processes:
+                self._processes[place].ended = True
+        elif report.step == 1:
+            yield from self._first(place, report, time_s)
+        elif (process := self._process(place)) is not None:
+            process.waiting.append(report)
+            if process.number is not None:
+                self._lost += max(0, report.step - process.number - report.steps)
+            process.number, process.heard_s = report.step, time_s
+            if len(process.waiting) > GONE_STEPS:
+                self._processes = {
+                    place: one
+                    for place, one in self._processes.items()
+                    if one.waiting or time_s - one.heard_s <= GONE_S
+                }
+        yield from self._complete(time_s)
+
+    def finish(self, time_s: float) -> Iterator[Step | WarmupDone | Noticed]:
+        """Return what is left, and notices of what was lost or not reported: no process reports more."""
+        for process in self._processes.values():
+            process.ended = True
+        yield from self._complete(time_s)
+        if self._lost:
+            says = f"{self._lost:,} steps were reported faster than they could be recorded, and are left out."
+            yield Noticed(time_s=time_s, says=says)
+        silent = [name for host, name in enumerate(self._hosts) if host not in self._heard]
+        if self._heard and silent:
+            says = f"No step was reported on {listed(silent, 'and')}: images/sec is that of the other hosts."
+            yield Noticed(time_s=time_s, says=says)
+
+    def _process(self, place: _Place) -> _Process | None:
+        if place not in self._processes:
+            if sum(host == place[0] for host, _ in self._processes) >= MAX_PROCESSES:
+                return None
+            self._heard.add(place[0])
+        return self._processes.setdefault(place, _Process())
+
+    def _first(self, place: _Place, report: StepDone, time_s: float) -> Iterator[Step]:
+        others = self._processes.keys() - {place}
+        process = self._process(place)
+        if process is None:
+            return
+        process.ended, process.number, process.heard_s = False, 1, time_s
+        if not others:  # those of further processes are the same step
+            self._warmup_steps += 1
+            self._warmup_s += report.seconds
+            yield _step({place: [report]}, 0, {}, time_s)
+
+    def _complete(self, time_s: float) -> Iterator[Step | WarmupDone]:
+        while True:
+            self._processes = {
+                place: one for place, one in self._processes.items() if one.waiting or not one.ended
+            }
+            if not self._processes or not all(one.waiting for one in self._processes.values()):
+                return
+            if not self._number:
+                yield WarmupDone(time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s)
+            self._number += 1
+            taken = {place: one.take() for place, one in self._processes.items()}
+            yield _step(taken, self._number, self._towers, time_s)
+
+
+def _step(
+    taken: Mapping[_Place, Sequence[StepDone]],
+    number: int,
+    towers: Mapping[int, Sequence[int]],
+    time_s: float,
+) -> Step:
+    """Return the step that is made of these of each process."""
+    reports = [one for steps in taken.values() for one in steps]
+    images = sum(one.examples for one in reports)
+    speed = sum(
+        sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken.values()
+    )
+    marks = {}
+    # A device with another batch is neither slow nor quick for that, so then they are not compared.
+    if len({one.examples / one.steps for one in reports}) == 1:
+        for (host, _), steps in taken.items():
+            mark = _mark(steps, towers.get(host, ()))
+            if mark is not None:
+                marks[mark.tower] = mark
+    return Step(
+        time_s=time_s,
+        step=number,
+        seconds=images / speed if images else _mean([one.seconds for one in reports], reports),
+        images=images,
+        loss=None,
+        marks=tuple(marks.values()),
+    )
+
+
+def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None:
+    """Return what a process of a host with these towers was busy; None where it has no device, or no such."""
+    device = steps[0].device
+    busy_s = [one.busy_s for one in steps if one.busy_s is not None]
+    if device is None or not 0 <= device < len(towers) or len(busy_s) < len(steps):
+        return None
+    return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=_mean(busy_s, steps))
+
+
+def _mean(seconds: Sequence[float], reports: Sequence[StepDone]) -> float:
+    """Return the mean of a step, of sums over the steps of reports."""
+    return math.fsum(seconds) / sum(one.steps for one in reports)
+
+
+# Reports, of 130 bytes, that a host sends at once, which is each second; of more, consecutive steps of a
+# process are one report. Ours.
+MAX_REPORTS = 1000
+# Reports that are held for rank 0 where it does not answer: what 10,000 steps a second are in the 10 s after
+# which it is gone. Ours.
+MAX_HELD = 100_000
+# For which rank 0 holds what is of several hosts. They report each second, and a lost packet is sent again
+# after 0.2, 0.4 and 0.8 s (TCP_RTO_MIN of Linux). Ours.
+HOLD_S = 3.0
+
+Timed = tuple[float, Report]
+
+
+class StepsReported(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="steps_reported"):
+    """What the program of a host has reported, each with its time: seconds since the epoch, oldest first.
+
+    `rank`: of the host, among those that take part.
+    """
+
+    rank: int = 0
+    reports: tuple[Timed, ...]
+
+
+class Batch:
+    """What this host's program has reported since the last `take`. One thread adds, another one may take."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Timed] = deque(maxlen=MAX_HELD)
+
+    def add(self, time_s: float, report: Report) -> None:
+        """Add a report, which came at that time."""
+        self._waiting.append((time_s, report))
+
+    def take(self) -> tuple[StepsReported, ...]:
+        """Return what there is, bounded, in one message; none where nothing was reported."""
+        reports = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        return (StepsReported(reports=tuple(bounded(reports))),) if reports else ()
+
+
+def bounded(reports: Sequence[Timed], limit: int = MAX_REPORTS) -> list[Timed]:
+    """Return the reports, of more than `limit` with consecutive steps of each process as one.
+
+    Where loops begin and end so often that this is no remedy, they are cut off at twice the limit.
+    """
+    each = math.ceil(len(reports) / limit)
+    if each <= 1:
+        return list(reports)
+    found: list[Timed] = []
+    groups: dict[int, list[StepDone]] = {}
+    for time_s, report in reports:
+        steps = groups.pop(report.pid, [])
+        if isinstance(report, StepDone) and report.step > 1:
+            steps.append(report)
+            if len(steps) < each:
+                groups[report.pid] = steps
+            else:
+                found.append((time_s, _one(steps)))
+        else:
+            found += [(time_s, _one(steps))] if steps else []
+            found.append((time_s, report))
+    found += [(reports[-1][0], _one(steps)) for steps in groups.values()]
+    return found[: 2 * limit]
+
+
+def _one(steps: Sequence[StepDone]) -> StepDone:
+    busy = [one.busy_s for one in steps if one.busy_s is not None]
+    return msgspec.structs.replace(
+        steps[-1],
+        steps=sum(one.steps for one in steps),
+        seconds=min(math.fsum(one.seconds for one in steps), MAX_SECONDS),
+        examples=min(sum(one.examples for one in steps), MAX_EXAMPLES),
+        busy_s=min(math.fsum(busy), MAX_SECONDS) if len(busy) == len(steps) else None,
+    )
+
+
+class InOrder:
+    """Samples and reports of all hosts in the order of time. Reports of one host stay in their own order.
+
+    Where the clock of this host is set back, what is held is released.
+    """
+
+    def __init__(self) -> None:
+        self._until_s = -math.inf
+        self._samples: list[tuple[float, Sample]] = []
+        self._reports: dict[int, deque[Timed]] = {}
+
+    def sampled(self, sample: Sample) -> None:
+        """Add a sample."""
+        self._samples.append((sample.time_s, sample))
+
+    def reported(self, host: int, time_s: float, report: Report, now_s: float) -> None:
+        """Add a report, that came now."""
+        held = self._reports.setdefault(host, deque())
+        held.append((max(min(time_s, now_s), held[-1][0] if held else -math.inf), report))
+
+    def due(self, until_s: float) -> list[tuple[float, Sample | tuple[int, Report]]]:
+        """Return what is of up to a time, the earliest first, each with its time, and hold it no longer.
+
+        A report has its host.
+        """
+        was_set_back, self._until_s = until_s < self._until_s, until_s
+        if was_set_back:
+            until_s = math.inf
+        found: list[tuple[float, Sample | tuple[int, Report]]] = [
+            one for one in self._samples if one[0] <= until_s
+        ]
+        self._samples = [one for one in self._samples if one[0] > until_s]
+        for host, held in self._reports.items():
+            while held and held[0][0] <= until_s:
+                time_s, report = held.popleft()
+                found.append((time_s, (host, report)))
+        found.sort(key=lambda one: one[0])
+        return found
+
+
+PIPE_FILE = "steps.pipe"
+_AT_ONCE = 65_536  # bytes: a full pipe
+
+
+class StepPipe:
+    """The reader's end. `name`: the pipe, in a folder of this user's own; `handle` becomes readable.
+
+    `folder`: of the run; one of its own is made where there is none, or where that can hold no pipe.
+    A pipe keeps nothing on a disk, and a writer that finds it full loses that report and does not wait.
+    Raises OSError where none can be made.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own: str | None = None
+        self._rest = b""
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                self._make(folder.absolute())  # the program may change its folder
+                return
+        self._own = tempfile.mkdtemp(prefix="gputopo-steps-")
+        try:
+            self._make(Path(self._own))
+        except OSError:
+            shutil.rmtree(self._own, ignore_errors=True)
+            raise
+
+    def _make(self, folder: Path) -> None:
+        name = folder / PIPE_FILE
+        os.mkfifo(name, 0o600)
+        try:
+            # For reading and writing: so there is no end of file when the last writer has left.
+            self.handle = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            name.unlink()
+            raise
+        self.name = name
+
+    def take(self) -> Iterator[Report]:
+        """Return the reports of one reading; lines that are none are passed over."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.handle, _AT_ONCE)
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest if len(rest) <= MAX_REPORT_BYTES else b""
+        for line in lines:
+            report = read_report(line)
+            if report is not None:
+                yield report
+
+    def close(self) -> None:
+        """Close and remove it."""
+        os.close(self.handle)
+        with contextlib.suppress(OSError):
+            self.name.unlink()
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)

@@ -1,0 +1,342 @@
+"""The strategy of tf.distribute that does what a plan chose, or the nearest to it. Pure.
+
+| the plan                                  | tf.distribute                                               |
+|-------------------------------------------|-------------------------------------------------------------|
+| one device                                | OneDeviceStrategy                                           |
+| parameter server on a device              | CentralStorageStrategy, variables there                     |
+| parameter server spread over the devices  | none: the reduction of copies, as below                     |
+| copies, `nccl`, `nccl_op`                 | MirroredStrategy, NcclAllReduce                             |
+| copies, `tf_hierarchical`, even number    | MirroredStrategy, HierarchicalCopyAllReduce                 |
+| copies, `one_device`                      | MirroredStrategy, ReductionToOneDevice                      |
+| copies, `collective` or none named        | MirroredStrategy, TensorFlow's own choice                   |
+| copies, `hierarchical`                    | none: HierarchicalCopyAllReduce, or as below for odd numbers |
+| copies, other reductions                  | none: NCCL on GPUs, ReductionToOneDevice on CPU devices     |
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputopo.launch.hosts import starters
+from gputopo.launch.jobs.before import measured_before
+from gputopo.launch.jobs.claims import choose_and_claim
+from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, is_built, sized
+from gputopo.launch.spec.env import ALLOW_GROWTH
+from gputopo.launch.spec.names import STRATEGIES, StrategyName
+from gputopo.launch.spec.prepare import ps_device
+from gputopo.launch.spec.run_spec import Backend
+from gputopo.launch.spec.target import Target, target_of
+from gputopo.planner import Request
+from gputopo.planner.available import visible_gpus
+from gputopo.planner.cpu_devices import counted_devices
+from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.machine import Machine
+from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.plan import SPREAD, Candidate
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+_SAME = {
+    "nccl": "mirrored:nccl",
+    "nccl_op": "mirrored:nccl",
+    "one_device": "mirrored:one",
+    "collective": "mirrored",
+}
+_CLASSES = {
+    "mirrored": "MirroredStrategy",
+    "central": "CentralStorageStrategy",
+    "one-device": "OneDeviceStrategy",
+}
+_REDUCTIONS = {"nccl": "NCCL", "hierarchical": "hierarchical copies", "one": "reduction to one device"}
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A strategy; `lacks`: what the plan chose and tf.distribute has not, None where it has it."""
+
+    strategy: StrategyName
+    lacks: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The strategy in TensorFlow's words: `MirroredStrategy with NCCL`."""
+        reduction = self.strategy.reduction
+        by = "" if reduction is None else f" with {_REDUCTIONS[reduction]}"
+        return _CLASSES[self.strategy.kind] + by
+
+
+def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
+    """Return the strategy for the choice of a plan on `count` devices."""
+    if count == 1:
+        return Nearest(STRATEGIES["one-device"])
+    if choice.variable_update == "parameter_server":
+        if choice.ps_device != SPREAD:
+            return Nearest(STRATEGIES["central"])
+        return Nearest(_between_copies(backend), "variables spread over the devices")
+    if choice.all_reduce is None:
+        return Nearest(STRATEGIES["mirrored"])
+    name = parse(choice.all_reduce).name
+    if name in _SAME:
+        return Nearest(STRATEGIES[_SAME[name]])
+    lacks = None if name == "tf_hierarchical" else f"the reduction {choice.all_reduce}"
+    if name.endswith("hierarchical") and parse("tf_hierarchical").why_not(backend, count) is None:
+        return Nearest(STRATEGIES["mirrored:hierarchical"], lacks)
+    return Nearest(_between_copies(backend), lacks)
+
+
+def _between_copies(backend: Backend) -> StrategyName:
+    return STRATEGIES["mirrored:nccl" if backend == "gpu" else "mirrored:one"]
+
+
+FIRST = "call gputopo.launch.strategy before anything that uses a device: tensors, variables, models, data"
+
+
+def require_gpus(tf: Any, count: int) -> None:
+    """Let the GPUs' memory grow, unless the user has said. Raises HardwareError where they are others.
+
+    Raises RuntimeError if TensorFlow's runtime has begun.
+    """
+    found = tf.config.list_physical_devices("GPU")
+    if len(found) != count:
+        raise HardwareError(
+            f"TensorFlow sees {len(found)} GPUs, the plan has {count}",
+            f"install its GPU build (pip install 'gputopo[cuda]'), and {FIRST}",
+        )
+    for gpu in found:
+        if ALLOW_GROWTH not in os.environ:
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def where_words(target: Target) -> str:
+    """Return the devices of a target: `GPUs 0, 1`, or CPU devices with the reason."""
+    gpus = target.plan.choice.gpus
+    if target.backend == "cpu":
+        return f"{counted_devices(target.cpu_devices)} ({target.why_cpu})"
+    return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
+
+
+def made_with_workers(
+    target: Target, claim: starters.Claim, says: str | None, *, asked: int | None = None
+) -> "tf.distribute.Strategy":
+    """Make MultiWorkerMirroredStrategy on the plan's devices of this host; wait for the other workers.
+
+    NCCL between GPUs, a ring over gRPC between CPUs, of which TensorFlow takes one device of each host.
+    `asked`: number of devices. Raises UsageError for several CPU devices, and where TensorFlow's runtime has
+    begun, HardwareError where it does not see the GPUs.
+    """
+    on_gpus = target.backend == "gpu"
+    if not on_gpus and asked not in (None, 1):
+        raise UsageError(
+            f"num_gpus={asked} of several workers needs GPUs: {target.why_cpu}",
+            "leave num_gpus out: MultiWorkerMirroredStrategy takes one CPU device of each host",
+        )
+    os.environ.update(target.plan.environment)
+    import tensorflow as tf
+
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.NCCL if on_gpus else kinds.RING
+    )
+    try:
+        # TensorFlow's own word for workers that are joined too late is a warning, and errors in later ops.
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
+        if on_gpus:
+            require_gpus(tf, len(target.plan.choice.gpus))
+    except RuntimeError as error:
+        raise UsageError("TensorFlow has made its devices already", FIRST) from error
+    for line in lines_of_workers(target, claim, says):
+        print(line, file=sys.stderr)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def lines_of_workers(target: Target, claim: starters.Claim, says: str | None = None) -> tuple[str, str]:
+    """Return what was chosen for this worker, and why."""
+    on_gpus = target.backend == "gpu"
+    by = "NCCL" if on_gpus else "a ring over gRPC"
+    where = where_words(target) if on_gpus else f"one CPU device ({target.why_cpu})"
+    reasons = target.plan.choice.reasons[:2] if on_gpus else ()
+    why = "; ".join((f"{claim.source} has {claim.size} workers", *reasons, *([says] if says else [])))
+    return (
+        f"gputopo: MultiWorkerMirroredStrategy with {by}, worker {claim.rank} of {claim.size} on {where}.",
+        f"gputopo: why: {why}.",
+    )
+
+
+_HOST = "/CPU:0"
+_BUILT = "give the function that builds the model, not the model, and build it within strategy.scope()"
+
+
+def strategy(
+    model: object = None,
+    *,
+    num_gpus: int | None = None,
+    gpus: Sequence[int] | None = None,
+    prefer_pix: bool = False,
+    claim: bool = True,
+    history: bool = True,
+) -> "tf.distribute.Strategy":
+    """Plan for the GPUs that this process may use, and return the tf.distribute strategy of the plan.
+
+    `model`: decides how gradients travel. A name of `gputopo models`, `keras:NAME`, `module:function`; the
+    function that builds a Keras model, which is called once in a child process to count what it costs; a
+    number of parameters; or a Keras model, where TensorFlow has its devices already, as under `gputopo run`.
+    None: the distances alone.
+    `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and where
+    CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, those that it leaves, in order.
+    Without GPUs it is logical CPU devices, `num_gpus` of them. `claim`: claim the GPUs until this process
+    ends, so that runs of gputopo leave them out; those that `gputopo run` claimed for it are its own.
+    `history`: earlier runs of this box count, as in `gputopo plan`.
+
+    Where TF_CONFIG has several workers, as under `gputopo run` on several hosts, it is
+    MultiWorkerMirroredStrategy with the plan's devices of this host.
+
+    Sets CUDA_VISIBLE_DEVICES of this process, memory growth and logical devices, and prints in two lines on
+    stderr what was chosen and why.
+
+    Raises UsageError, NoPlanError and HardwareError as `gputopo run` ends with them, each with `what` and
+    `hint`; UsageError if TensorFlow has used a device already, other than those that were planned.
+    """
+    try:
+        return _planned_and_made(model, num_gpus, gpus, prefer_pix, claim=claim, history=history)
+    except GputopoError as error:
+        error.add_note(error.hint)  # a traceback shows it
+        raise
+
+
+def _planned_and_made(
+    model: object,
+    num_gpus: int | None,
+    gpus: Sequence[int] | None,
+    prefer_pix: bool,
+    *,
+    claim: bool,
+    history: bool,
+) -> "tf.distribute.Strategy":
+    workers = starters.tf_config(os.environ)
+    if workers is not None and is_built(model):
+        raise UsageError("the model is built already, and workers are joined before", _BUILT)
+    found = sized(model, os.environ)
+    machine = _machine()
+
+    def choose(others: Mapping[int, str]) -> Target:
+        return planned(
+            machine,
+            os.environ,
+            found,
+            num_gpus=num_gpus,
+            gpus=gpus,
+            prefer_pix=prefer_pix,
+            claimed=others,
+            history=history,
+        )
+
+    claims = contextlib.ExitStack()
+    atexit.register(claims.close)
+    target = choose_and_claim(
+        machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=_warn
+    )
+    try:
+        if workers is not None:
+            return made_with_workers(target, workers, found.says, asked=num_gpus)
+        return _made(target, found, built=is_built(model))
+    except BaseException:
+        claims.close()
+        raise
+
+
+def _warn(problem: str) -> None:
+    print(f"gputopo: {problem}", file=sys.stderr)
+
+
+def planned(
+    machine: Machine,
+    environ: Mapping[str, str],
+    model: Sized = NO_MODEL,
+    *,
+    num_gpus: int | None = None,
+    gpus: Sequence[int] | None = None,
+    prefer_pix: bool = False,
+    claimed: Mapping[int, str] = {},
+    history: bool = True,
+) -> Target:
+    """Return what `strategy` plans for on a machine. `claimed`: GPUs that others have claimed, by whom."""
+    exact = None if gpus is None else tuple(gpus)
+    if num_gpus is None and exact is None and not prefer_pix:
+        exact = visible_gpus(environ, machine) or None
+    request = Request(
+        model=model.name,
+        workload=model.workload,
+        num_gpus=num_gpus,
+        gpus=exact,
+        prefer_pix=prefer_pix,
+        no_history=not history,
+    )
+    before = measured_before(machine, request)
+    return target_of(machine, request, environ=environ, claimed=claimed, **before._asdict())
+
+
+def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[str, str]:
+    """Return what was chosen, and why."""
+    why = "; ".join(target.plan.choice.reasons[:2]) or "the only one there is"
+    if found.lacks is not None:
+        why += f"; tf.distribute lacks {found.lacks}, and this is the nearest"
+    if says is not None:
+        why += f"; {says}"
+    return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
+
+
+def _machine() -> Machine:
+    from gputopo.probes import collect
+    from gputopo.runs import history
+
+    with collect.begin(Path(os.environ.get("GPUTOPO_ROOT") or "/")) as read:
+        machine = read()
+    if len(machine.gpus) > 1 and machine.bandwidth is None:
+        with contextlib.suppress(GputopoError):  # the plan is of the distances then
+            saved = history.latest(history.history_file(), machine)
+            if saved is not None:
+                import msgspec
+
+                machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
+    return machine
+
+
+def _made(target: Target, model: Sized, *, built: bool) -> "tf.distribute.Strategy":
+    """Make the devices and the strategy. `built`: the model is, so that TensorFlow has its devices."""
+    choice, backend = target.plan.choice, target.backend
+    count = len(choice.gpus) or target.cpu_devices
+    found = nearest(choice, backend, count)
+    os.environ.update(target.plan.environment)
+    import tensorflow as tf
+
+    try:
+        _set_up(tf, target, count)
+    except RuntimeError as error:  # TensorFlow's word for devices that are in use
+        if not built or len(tf.config.list_logical_devices(backend.upper())) != count:
+            raise UsageError("TensorFlow has made its devices already", _BUILT if built else FIRST) from error
+    from gputopo.launch.compare.strategies import strategy_of
+
+    devices = [f"/{backend.upper()}:{number}" for number in range(count)]
+    made = strategy_of(found.strategy, devices, ps_device(choice, backend) or _HOST)
+    for line in lines_of(target, found, model.says):
+        print(line, file=sys.stderr)
+    return made
+
+
+def _set_up(tf: Any, target: Target, count: int) -> None:
+    """Make the logical devices. Raises RuntimeError if TensorFlow's runtime has begun."""
+    if target.backend == "cpu":
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        return
+    require_gpus(tf, count)
+    # Begins the runtime now, so that no later setting changes what was planned.
+    tf.config.list_logical_devices("GPU")

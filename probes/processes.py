@@ -1,0 +1,236 @@
+"""Child processes that do not outlive this one: programs in sessions of their own, and forks.
+
+- `tethered`: the command of a program that the kernel signals when this process dies, however it dies. The
+  setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file runs first in the child, by its path
+  (`python processes.py SIGNAL PARENT PROGRAM ARGS...`), and becomes the program. It imports no other module
+  of gputopo, and starts in milliseconds. Signals that the launcher blocked are unblocked. It takes the CPUs
+  and the NUMA node that its environment names (`gputopo.launch.spec.env`), as far as it may: CPUs
+  that it was refused before, and a memory policy that was set before (numactl), stay.
+- `in_session`: such a program with its own session, which is killed and reaped at the end of a block.
+- `forked`: a fork that runs a function, prints nothing and holds no file of others.
+
+The signal of PR_SET_PDEATHSIG comes when the *thread* that started the child ends: use the main one.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing and collections.abc take as long to import as all the rest
+    import subprocess
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_CANNOT_RUN, _NOT_FOUND = 126, 127  # the exit codes of a shell
+_CPUS, _MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
+# get_mempolicy(2), set_mempolicy(2): their numbers, which libc has no functions for; linux/mempolicy.h.
+_SYSCALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
+_MPOL_DEFAULT, _MPOL_PREFERRED = 0, 1
+_BITS = 64  # of a word of a node mask
+
+
+def end_with_parent(parent: int, signum: int = signal.SIGKILL) -> bool:
+    """Let the kernel send this process a signal when its parent dies; return False if it has died already."""
+    with contextlib.suppress(AttributeError, OSError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signum))
+    return os.getppid() == parent
+
+
+def tethered(program: list[str], signum: int = signal.SIGKILL) -> list[str]:
+    """Return the command that runs a program which gets a signal when this process dies."""
+    me = os.path.abspath(__file__)
+    return [sys.executable, "-I", "-S", me, str(int(signum)), str(os.getpid()), *program]
+
+
+@contextlib.contextmanager
+def in_session(
+    command: "list[str]", env: "Mapping[str, str] | None" = None, grace_s: float = 0.0, **options: "Any"
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a program in a session of its own; at the end of the block it is killed with all of its group.
+
+    Its input is empty, its output and errors come through one pipe, unless the `options` of Popen differ.
+    `grace_s`: seconds between SIGTERM and SIGKILL, which then is for all of its session. Raises OSError where
+    no process can be started.
+    """
+    import subprocess
+
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    streams |= options
+    process = subprocess.Popen(command, env=env and dict(env), start_new_session=True, **streams)
+    with process:  # closes the pipes
+        try:
+            yield process
+        finally:
+            if grace_s:
+                _end_session(process.pid, grace_s)
+            kill_group(process.pid)
+            process.wait()
+
+
+def _end_session(leader: int, grace_s: float) -> None:
+    """End a session by SIGTERM to its leader, and kill what is left of it. The leader is not reaped.
+
+    So its id is not given to another session meanwhile.
+    """
+    os.kill(leader, signal.SIGTERM)
+    until_s = time.monotonic() + grace_s
+    while not has_ended(leader) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and os.getsid(int(name)) == leader:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a child has ended; it is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def kill_group(pid: int) -> None:
+    """Kill all processes of the group that a process leads; a group without processes is fine."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def reaped(pid: int, wait_s: float) -> int | None:
+    """Wait for a child that was killed or ends by itself, and return its status; None if it does not end."""
+    until_s = time.monotonic() + wait_s
+    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps it
+        while time.monotonic() < until_s:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return status
+            time.sleep(0.0005)
+        return None
+    return 0
+
+
+def ended_by(status: int) -> str:
+    """Return how a process with this status ended: `SIGSEGV`, `exit code 3`."""
+    code = os.waitstatus_to_exitcode(status)
+    return next((one.name for one in signal.Signals if one == -code), f"exit code {code}")
+
+
+def forked(
+    work: "Callable[[], None]",
+    raised: "Callable[[str], None]",
+    files: "Iterable[int]",
+    data_bytes: int | None = None,
+) -> int:
+    """Fork a child that does `work` and ends, and return its process id. Raises OSError.
+
+    It ends with its parent, prints nothing and dumps no core; signals to the process group (Ctrl-C) are for
+    the parent. `raised` gets the traceback of an exception. `files`: those that the child keeps open;
+    `data_bytes`: memory that it may allocate, None: no limit. Nothing of the parent's is flushed in it.
+    """
+    import gc
+    import warnings
+
+    parent = os.getpid()
+    gc.freeze()  # or a collection in either process would copy all that they share
+    with warnings.catch_warnings():
+        # Python 3.12 warns of locks that other threads hold: a child that waits for one hangs, and is killed.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _set_apart(files, parent, data_bytes)
+        work()
+    except BaseException:  # noqa: BLE001 (raised again by the parent)
+        import traceback
+
+        raised(traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
+def _set_apart(files: "Iterable[int]", parent: int, data_bytes: int | None) -> None:
+    import resource
+
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    if not end_with_parent(parent):
+        os._exit(0)
+    if "faulthandler" in sys.modules:
+        sys.modules["faulthandler"].disable()  # it writes to a file that is another one's number soon
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    try:
+        numbers = {int(name) for name in os.listdir("/proc/self/fd")}
+    except OSError:
+        numbers = set(range(256))
+    for number in numbers - {0, 1, 2, *files}:
+        with contextlib.suppress(OSError):
+            os.close(number)
+    with contextlib.suppress(OSError, ValueError):
+        # core(5): 1 also stops a core that would be piped to a program, which 0 does not
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    if data_bytes is None:
+        return
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb") as sizes:
+        now = int(sizes.read().split()[5]) * resource.getpagesize()
+        # of data, not of address space: a library may reserve much more than it uses, as Go's runtime does
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (now + data_bytes, hard))
+
+
+def main(arguments: list[str]) -> int:
+    """Set the tether and become the program; returns only the exit code of a failure."""
+    signum, parent, program = int(arguments[0]), int(arguments[1]), arguments[2:]
+    if not end_with_parent(parent, signum):
+        return 128 + signum
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    with contextlib.suppress(OSError, ValueError):  # the program runs on other CPUs as well
+        _take_cpus(os.environ.get(_CPUS, ""))
+    with contextlib.suppress(ValueError):
+        _prefer_memory(ctypes.CDLL(None), int(os.environ.get(_MEMORY_NODE, "")))
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a stderr that is full or closed; a stream would try again
+            os.write(2, os.fsencode(f"cannot run {program[0]}: {error.strerror}\n"))
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+
+
+def _take_cpus(listed: str) -> None:
+    """Run on the CPUs of a list such as `0-9,20-29` that this process may use, if there are any."""
+    cpus: set[int] = set()
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    allowed = cpus & os.sched_getaffinity(0)
+    if allowed:
+        os.sched_setaffinity(0, allowed)
+
+
+def _prefer_memory(libc: ctypes.CDLL, node: int) -> None:
+    """Prefer a NUMA node's memory; a container may forbid it, and then memory comes from the CPUs' node."""
+    if os.uname().machine not in _SYSCALLS:
+        return
+    asks, sets = _SYSCALLS[os.uname().machine]
+    mode = ctypes.c_int(-1)
+    libc.syscall(asks, ctypes.byref(mode), None, 0, None, 0)
+    if mode.value != _MPOL_DEFAULT:
+        return
+    mask = (ctypes.c_ulong * (node // _BITS + 1))()
+    mask[node // _BITS] = 1 << node % _BITS
+    libc.syscall(sets, _MPOL_PREFERRED, mask, len(mask) * _BITS + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,387 @@
+"""Fleets of simulated hosts: the odd ones are named with what is wrong, and no other."""
+
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gputopo.findings import fleet
+from gputopo.findings.fleet import Fleet, HostFinding, inspect_fleet
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Driver, Host, Machine, NicPort
+from tests.findings import boxes
+from tests.kit.faults import FAULTS, broken
+from tests.kit.machines import machine_of, read
+from tests.kit.test_faults import NO_FAULTS, WATCHED, home
+
+GPU = 2
+SEEN = [name for name in FAULTS if name not in NO_FAULTS | WATCHED]
+ON_FOUR = [name for name in SEEN if home(name) == "four" and name != "no_privileges"]
+
+
+@cache
+def with_fault(scenario: str, fault: str) -> Machine:
+    at = f"{fault}@{GPU}" if FAULTS[fault].of_gpu else fault
+    with TemporaryDirectory() as folder:
+        return read(broken(scenario, at), Path(folder))
+
+
+def fleet_of(machine: Machine, count: int, odd: dict[int, Machine]) -> Fleet:
+    return inspect_fleet({f"n{number}": odd.get(number, machine) for number in range(count)})
+
+
+def accused(found: Fleet) -> set[str]:
+    return {host for finding in found.findings for host in finding.hosts}
+
+
+def of(found: Fleet, id: str) -> list[HostFinding]:
+    return [finding for finding in found.findings if finding.id == id]
+
+
+@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "dual_socket_4_4", "four", "desktop", "sixteen"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int) -> None:
+    found = fleet_of(machine_of(scenario), count, {})
+    assert (found.findings, found.outliers, found.unread) == ((), (), ())
+    assert [len(kind.hosts) for kind in found.kinds] == [count]
+
+
+@pytest.mark.parametrize("fault", SEEN)
+def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
+    machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
+    for count, odd in ((3, [1]), (6, [0, 4])):
+        found = fleet_of(machine, count, dict.fromkeys(odd, broken_one))
+        names = {f"n{number}" for number in odd}
+        assert accused(found) == names
+        # A host of which less can be read does not differ for that.
+        assert set(found.outliers) == (set() if fault == "no_privileges" else names)
+        assert len(found.kinds) == 1
+    if FAULTS[fault].of_gpu:
+        assert GPU in {gpu for finding in found.findings for gpu in finding.subject.gpus}
+        if fault != "nvlink_down":  # whose other end differs too
+            assert {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus} <= {GPU}
+
+
+@pytest.mark.parametrize("fault", sorted(NO_FAULTS))
+def test_load_and_idle_links_make_no_host_differ(fault: str) -> None:
+    found = fleet_of(machine_of("four"), 4, {1: with_fault("four", fault)})
+    assert of(found, "fleet.differs") == of(found, "fleet.split") == []
+
+
+@given(st.integers(2, 64), st.lists(st.sampled_from(ON_FOUR), max_size=2), st.randoms(use_true_random=False))
+def test_hosts_with_faults_of_their_own_are_named_in_any_fleet(
+    count: int, faults: list[str], random: Any
+) -> None:
+    odd = dict(zip(random.sample(range(count), min(count, len(faults))), faults, strict=False))
+    found = fleet_of(machine_of("four"), count, {n: with_fault("four", fault) for n, fault in odd.items()})
+    names = {f"n{number}" for number in odd}
+    assert accused(found) >= names
+    if count > 2 * len(odd):
+        assert accused(found) == names
+    if count > 4:
+        assert set(found.outliers) == names
+
+
+def without_gpu(machine: Machine, index: int) -> Machine:
+    """The machine as its driver numbers the GPUs when one is not on the bus."""
+    address = machine.gpus[index].pci_address
+    number = {gpu.index: gpu.index - (gpu.index > index) for gpu in machine.gpus if gpu.index != index}
+    return replace(
+        machine,
+        gpus=tuple(replace(gpu, index=number[gpu.index]) for gpu in machine.gpus if gpu.index != index),
+        links=tuple(
+            replace(link, a=number[link.a], b=number[link.b])
+            for link in machine.links
+            if index not in (link.a, link.b)
+        ),
+        nics=tuple(
+            replace(
+                nic,
+                hops={
+                    f"gpu:{number[int(key[4:])]}" if key.startswith("gpu:") else key: hop
+                    for key, hop in nic.hops.items()
+                    if key != f"gpu:{index}"
+                },
+            )
+            for nic in machine.nics
+        ),
+        pci=tuple(node for node in machine.pci if node.address != address),
+    )
+
+
+def with_devices(machine: Machine, names: dict[str, str]) -> Machine:
+    """Return a machine whose RDMA devices have other names."""
+
+    def renamed(port: NicPort) -> NicPort:
+        return replace(port, rdma_device=names.get(port.rdma_device or "", port.rdma_device))
+
+    nics = (replace(nic, ports=tuple(map(renamed, nic.ports or ()))) for nic in machine.nics)
+    return replace(machine, nics=tuple(nics))
+
+
+def test_rdma_devices_in_another_order_than_on_most_hosts_are_named() -> None:
+    machine = machine_of("dgx1")
+    swapped = with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"})
+    found = fleet_of(machine, 4, {2: swapped})
+    (one,) = found.findings
+    assert (one.id, one.hosts, accused(found)) == ("fleet.rails", ("n2",), {"n2"})
+    assert one.says == (
+        "host n2: RDMA devices in another order: mlx5_0 is the card at 0000:0a:00.0 (0000:04:00.0 on its 3 "
+        "peers); mlx5_1 is the card at 0000:04:00.0 (0000:0a:00.0 on its 3 peers)"
+    )
+
+
+def test_two_hosts_whose_rdma_devices_are_in_another_order_differ() -> None:
+    machine = machine_of("dgx1")
+    swapped = with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"})
+    (one,) = fleet_of(machine, 2, {1: swapped}).findings
+    assert (one.id, one.hosts) == ("fleet.split", ("n0", "n1"))
+    assert "0000:04:00.0, 0000:0a:00.0" in one.says
+    assert "on n0; 0000:0a:00.0, 0000:04:00.0" in one.says
+
+
+def test_other_names_in_the_same_order_are_no_difference() -> None:
+    machine = machine_of("dgx1")
+    names = {f"mlx5_{number}": f"mlx5_{number + 9}" for number in range(4)}
+    assert fleet_of(machine, 3, {1: with_devices(machine, names)}).findings == ()
+
+
+def test_a_missing_gpu_is_named_by_its_place() -> None:
+    machine = machine_of("dgx1")
+    found = fleet_of(machine, 6, {3: without_gpu(machine, 5)})
+    (one,) = of(found, "fleet.gpu_count")
+    assert one.says == "host n3: 7 GPUs, its 5 peers have 8 (GPU at 0000:86:00.0 is missing)"
+    assert (one.severity, one.hosts, accused(found)) == ("error", ("n3",), {"n3"})
+    assert of(found, "fleet.differs") == []
+    assert [kind.name for kind in found.kinds] == ["8 x Tesla P100-SXM2-16GB"]
+
+
+def test_what_was_not_read_is_named_once() -> None:
+    found = fleet_of(machine_of("four"), 4, {3: with_fault("four", "no_privileges")})
+    (one,) = of(found, "fleet.not_read")
+    assert one.says == "host n3: 7 facts not read that like hosts have (host ACS, pci ACS)"
+
+
+def test_two_hosts_that_miss_the_same_gpu_are_both_named() -> None:
+    machine = machine_of("dgx1")
+    less = without_gpu(machine, 0)
+    found = fleet_of(machine, 7, {1: less, 4: less})
+    assert {one.hosts for one in of(found, "fleet.gpu_count")} == {("n1",), ("n4",)}
+
+
+def shifted(machine: Machine, by: int = 0x10) -> Machine:
+    """The machine with other bus numbers everywhere, as where one more device is found before."""
+
+    def moved(address: str) -> str:
+        domain, bus, rest = address.split(":")
+        return f"{domain}:{int(bus, 16) + by:02x}:{rest}"
+
+    text = schema.encode(machine).decode()
+    addresses = {one for node in machine.pci for one in (node.address, node.parent) if one is not None}
+    for number, address in enumerate(sorted(addresses)):
+        text = text.replace(address, f"<{number}>")
+    for number, address in enumerate(sorted(addresses)):
+        text = text.replace(f"<{number}>", moved(address))
+    return schema.decode(text, Machine, origin="a test")
+
+
+@pytest.mark.parametrize("scenario", ["dgx1", "dual_socket_4_4", "sixteen"])
+def test_other_bus_numbers_accuse_nobody_and_hide_no_fault(scenario: str) -> None:
+    machine = machine_of(scenario)
+    assert fleet_of(machine, 4, {2: shifted(machine)}).findings == ()
+    found = fleet_of(machine, 4, {2: shifted(with_fault(scenario, "x1_riser"))})
+    assert set(found.outliers) == {"n2"}
+    gpus = {gpu for one in of(found, "fleet.differs") for gpu in one.subject.gpus}
+    assert gpus == {GPU}
+
+
+def test_two_hosts_that_differ_are_both_named_and_none_is_odd() -> None:
+    machine = machine_of("four")
+    other = boxes.driver(version="535.1", kernel_module_version="535.1")(machine)
+    found = inspect_fleet({"a": machine, "b": other})
+    (one,) = found.findings
+    assert (one.id, one.hosts, found.outliers) == ("fleet.split", ("a", "b"), ())
+    assert one.says == "hosts differ: driver: version 550.163.01 on a; 535.1 on b"
+
+
+def test_half_of_four_hosts_are_no_majority() -> None:
+    machine = machine_of("four")
+    other = replace(machine, host=replace(machine.host, kernel="6.8.0"))
+    found = fleet_of(machine, 4, {0: other, 1: other})
+    assert [(one.id, one.hosts) for one in found.findings] == [("fleet.split", ("n0", "n1", "n2", "n3"))]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (boxes.host(kernel="6.8.0"), "host: kernel 6.8.0"),
+        (boxes.host(acs="on"), "host: ACS on (off on its 4 peers)"),
+        (boxes.driver(version="535.1"), "driver: version 535.1 (550.163.01 on its 4 peers)"),
+        (boxes.gpu(1, numa_node=1), "GPU 1: NUMA node 1 (0 on its 4 peers)"),
+        (
+            boxes.gpu(1, vbios_version="92.00.19.00.09"),
+            "GPU 1: VBIOS version 92.00.19.00.09 (92.00.19.00.01 on its 4 peers)",
+        ),
+        (boxes.every_gpu(persistence_mode=False), "GPUs 0-3: persistence mode off (on on its 4 peers)"),
+        (
+            boxes.gpu(1, clocks_mhz={"sm": {"application": 900}}),
+            "GPU 1: SM clock application 900 MHz (1095 MHz on its 4 peers)",
+        ),
+        (
+            boxes.pair(0, 1, p2p_read="CHIPSET_NOT_SUPPORTED"),
+            "GPUs 0 and 1: peer read CHIPSET_NOT_SUPPORTED (OK on its 4 peers)",
+        ),
+    ],
+)
+def test_a_fact_of_one_host_is_said_beside_that_of_its_peers(change: boxes.Change, words: str) -> None:
+    machine = machine_of("four")
+    found = fleet_of(machine, 5, {2: change(machine)})
+    assert any(one.says.startswith(f"host n2: {words}") for one in of(found, "fleet.differs"))
+    assert accused(found) == {"n2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        boxes.every_gpu(temperature_c={"gpu": 55}),
+        boxes.every_gpu(clocks_mhz={"sm": {"now": 210}}),
+        boxes.every_gpu(memory_mib={"used": 300, "free": 40_000}),
+        boxes.every_gpu(power_w={"draw": 80.0}),
+        boxes.every_gpu(uuid="GPU-x"),
+        boxes.host(memory_mib=63_900),
+        boxes.host(name="n2.cluster"),
+    ],
+)
+def test_what_differs_by_nature_accuses_nobody(change: boxes.Change) -> None:
+    machine = machine_of("four")
+    assert accused(fleet_of(machine, 5, {2: change(machine)})) == set()
+
+
+def test_kinds_of_hosts_are_apart_and_named() -> None:
+    names = ["dgx1", "four", "dgx1", "dual_socket_4_4", "four", "dgx1"]
+    found = inspect_fleet({f"n{n}": machine_of(name) for n, name in enumerate(names)})
+    assert {kind.name: kind.hosts for kind in found.kinds} == {
+        "8 x Tesla P100-SXM2-16GB": ("n0", "n2", "n5"),
+        "4 x Test-100": ("n1", "n4"),
+        "8 x GeForce RTX 2080 Ti": ("n3",),
+    }
+    assert found.outliers == ()
+
+
+def test_half_as_many_gpus_on_several_hosts_are_a_kind_and_not_missing() -> None:
+    machine = machine_of("four")
+    half = without_gpu(without_gpu(machine, 3), 2)
+    found = fleet_of(machine, 6, {0: half, 1: half})
+    assert [len(kind.hosts) for kind in found.kinds] == [4, 2]
+    assert of(found, "fleet.gpu_count") == []
+
+
+def test_half_of_the_gpus_are_missing_on_a_host_that_is_alone_with_that() -> None:
+    machine = machine_of("four")
+    half = without_gpu(without_gpu(machine, 3), 2)
+    (one,) = of(fleet_of(machine, 3, {1: half}), "fleet.gpu_count")
+    assert one.says.startswith("host n1: 2 GPUs, its 2 peers have 4 (GPU at ")
+    assert len(inspect_fleet({"a": machine, "b": half}).kinds) == 2
+
+
+def test_two_hosts_of_which_one_misses_a_gpu_are_both_named() -> None:
+    machine = machine_of("four")
+    found = inspect_fleet({"a": machine, "b": without_gpu(machine, 2)})
+    assert [one.says for one in found.findings] == [
+        "hosts differ: 4 GPUs on a; 3 GPUs on b; GPU at 0000:46:00.0 is missing on b"
+    ]
+
+
+def test_hosts_of_which_each_misses_another_gpu_are_not_compared_with_a_full_one() -> None:
+    machine = machine_of("four")
+    found = fleet_of(machine, 4, {gpu: without_gpu(machine, gpu) for gpu in range(4)})
+    assert [one.says for one in of(found, "fleet.gpu_count")] == [
+        f"host n{gpu}: 3 GPUs (GPU at 0000:{bus}:00.0 is missing)"
+        for gpu, bus in enumerate(("44", "45", "46", "47"))
+    ]
+
+
+def test_another_cpu_is_an_odd_host_alone_and_a_kind_together() -> None:
+    machine = machine_of("four")
+    other = replace(machine, host=replace(machine.host, cpu_model="AMD EPYC 7763"))
+    (one,) = fleet_of(machine, 4, {1: other}).findings
+    assert (one.id, one.hosts) == ("fleet.differs", ("n1",))
+    kinds = fleet_of(machine, 5, {1: other, 2: other}).kinds
+    assert [(len(kind.hosts), kind.name) for kind in kinds] == [
+        (3, f"4 x Test-100, 1 x {machine.host.cpu_model}"),
+        (2, "4 x Test-100, 1 x AMD EPYC 7763"),
+    ]
+
+
+def test_a_host_without_any_gpu_is_one_of_its_peers() -> None:
+    machine = machine_of("four")
+    bare = Machine(source="live", host=machine.host, driver=Driver(status="no_device"))
+    found = fleet_of(machine, 4, {2: bare})
+    (one,) = of(found, "fleet.gpu_count")
+    assert one.says.startswith("host n2: 0 GPUs, its 3 peers have 4 (GPU at 0000:44:00.0 is missing")
+    elsewhere = replace(bare, host=Host(cpu_model="another", sockets=1))
+    assert len(fleet_of(machine, 4, {2: elsewhere}).kinds) == 2
+
+
+def test_a_host_that_cannot_be_read_is_a_finding_about_it() -> None:
+    machine = machine_of("four")
+    readings: dict[str, Any] = {"a": machine, "b": InputError("b.json: no such file", "look"), "c": machine}
+    found = inspect_fleet(readings)
+    (one,) = found.findings
+    assert (one.id, one.severity, one.hosts, found.unread) == ("fleet.no_answer", "error", ("b",), ("b",))
+    assert "b.json: no such file" in one.says
+
+
+def test_findings_of_all_hosts_are_reported_once() -> None:
+    found = fleet_of(boxes.every_gpu(persistence_mode=False)(machine_of("four")), 5, {})
+    assert found.findings == ()
+    (one,) = (one for one in found.shared if one.id == "configuration.persistence_off")
+    assert one.says.startswith("5 of 5 hosts: GPUs 0-3: ")
+    assert len(one.hosts) == 5
+
+
+@pytest.mark.parametrize("fault", ["driver_mismatch", "driver_not_loaded", "lost"])
+def test_a_finding_that_is_not_seen_on_hosts_that_do_not_answer_makes_none_of_the_others_odd(
+    fault: str,
+) -> None:
+    found = fleet_of(machine_of("four"), 4, dict.fromkeys((2, 3), with_fault("four", fault)))
+    assert of(found, "card.no_expectation") == []
+    assert set(found.outliers) == {"n2", "n3"}
+
+
+def test_every_rule_of_a_fleet_is_reported_in_words() -> None:
+    machine = machine_of("dgx1")
+    odd: dict[str, Machine] = {
+        "gpu": without_gpu(machine, 5),
+        "nic": with_fault("dgx1", "nic_missing"),
+        "riser": with_fault("dgx1", "x1_riser"),
+        "container": with_fault("dgx1", "container_hidden"),
+        "rails": with_devices(machine, {"mlx5_0": "mlx5_1", "mlx5_1": "mlx5_0"}),
+    }
+    kernels = {f"k{n}": boxes.host(kernel=f"6.{n % 2}.0")(machine) for n in range(6)}
+    readings: dict[str, Any] = {**odd, **kernels, "off": InputError("off.json: no such file", "look")}
+    several = inspect_fleet(readings)
+    two = inspect_fleet({"a": machine, "b": boxes.host(kernel="6.9.0")(machine)})
+    found = [*several.findings, *two.findings]
+    assert {one.id for one in found} >= {rule.id for rule in fleet.RULES}
+    assert all(one.says.startswith("host") and "\n" not in one.says and one.remedy for one in found)
+
+
+def test_the_document_is_read_as_it_was_written() -> None:
+    found = fleet_of(machine_of("dgx1"), 4, {1: with_fault("dgx1", "port_down")})
+    assert schema.to_builtins(found)["schema"] == "gputopo.fleet/1"
+    assert schema.decode(schema.encode(found), Fleet, origin="a test") == found
+
+
+def test_sixty_four_hosts_are_compared_within_two_seconds() -> None:
+    machine = machine_of("dgx1")
+    began = time.process_time()
+    fleet_of(machine, 64, {9: with_fault("dgx1", "x1_riser")})
+    assert time.process_time() - began < 2

@@ -1,0 +1,107 @@
+"""Published images/sec of several hosts beside their predictions. Pure.
+
+Each training is distributed_replicated of tf_cnn_benchmarks: a host adds the gradients of its own GPUs, sends
+them to parameter servers on the hosts, which have equal shares of the variables, and receives the variables.
+What the network adds to the step of one host, as published, is predicted. No constant is fitted to these; but
+that what is sent back is waited for as within a host was kept because these figures agree with it better than
+with its overlapping the backward pass. Rates of cards are those of the instances; servers of Piz Daint are
+assumed.
+
+`python -m tests.fits.hosts` prints them.
+"""
+
+import csv
+from collections.abc import Mapping
+from importlib import resources
+from statistics import fmean, median
+
+import msgspec
+
+from gputopo.prediction.links.hosts import rate_of_card
+from gputopo.prediction.programs import require_program
+from gputopo.prediction.step import FORWARD_SHARE, Stepper, model_of
+from gputopo.workload.workloads import require
+
+SOURCES: Mapping[str, str] = {
+    "tensorflow.org": "www.tensorflow.org/performance/benchmarks (2017), Amazon EC2 Distributed: p2.8xlarge",
+    "piz-daint": "e-bug/distributed-tensorflow-benchmarks (2017), a GPU a node; 10.2 GB/s of an Aries port",
+    "benchmarks-29": "tensorflow/benchmarks issue 29 (June 2017)",
+}
+_PROGRAM = "tf_cnn_benchmarks-2017"
+
+
+class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement. `servers`: hosts with parameter servers; `gbit_per_s`: of each host's card.
+
+    `images_per_sec`: of all hosts together, `one_host_images_per_sec`: of the same job on one.
+    """
+
+    source: str
+    model: str
+    batch_per_gpu: int
+    gpu: str
+    gpus_of_host: int
+    hosts: int
+    servers: int
+    gbit_per_s: float
+    one_host_images_per_sec: float
+    images_per_sec: float
+    note: str | None = None
+
+    @property
+    def examples(self) -> int:
+        """Examples of a step on one host."""
+        return self.batch_per_gpu * self.gpus_of_host
+
+    def predicted(self) -> tuple[float, float, float]:
+        """Return the lowest, the likely and the highest images/sec that are predicted."""
+        rate = rate_of_card(self.gbit_per_s, "card")
+        low, likely, high = (
+            self.hosts * self.examples / self._step_s(each) for each in (rate.low, rate.gb_per_s, rate.high)
+        )
+        return low, likely, high
+
+    def _step_s(self, gb_per_s: float) -> float:
+        alone_s = self.examples / self.one_host_images_per_sec
+        stepper = Stepper(model_of(require(self.model)), require_program(_PROGRAM), self.gpus_of_host)
+        # A server receives its share from all other hosts; each host sends all but its own share.
+        share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
+        per_byte = share / (gb_per_s * 1e9)
+        line = stepper.line
+        backward_s = (1 - FORWARD_SHARE) * alone_s
+        late_s = max(0.0, backward_s * (line.end(per_byte / backward_s) - 1))
+        return alone_s + late_s + stepper.program.wait_cpu * stepper.bytes * per_byte
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured images/sec, less 1."""
+        return self.predicted()[1] / self.images_per_sec - 1
+
+
+def published_of_hosts() -> tuple[OfHosts, ...]:
+    """Return all measurements, in the order of the table."""
+    with resources.files("gputopo.reference.data").joinpath("published_hosts.csv").open() as file:
+        rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+    return msgspec.convert(rows, tuple[OfHosts, ...], strict=False)
+
+
+def main() -> None:
+    """Print each figure beside its prediction, and the errors by source."""
+    rows = published_of_hosts()
+    for row in rows:
+        low, likely, high = row.predicted()
+        print(
+            f"{row.source:15} {row.model:11} {row.hosts} x {row.gpus_of_host} {row.gpu:21} "
+            f"measured {row.images_per_sec:7.0f}  predicted {likely:7.0f} ({low:.0f} to {high:.0f}) "
+            f"{row.error:+.1%}"
+        )
+    for source, words in SOURCES.items():
+        errors = [abs(row.error) for row in rows if row.source == source]
+        print(
+            f"{source}: {len(errors)} figures, median {median(errors):.1%}, mean {fmean(errors):.1%}, "
+            f"worst {max(errors):.1%} ({words})"
+        )
+
+
+if __name__ == "__main__":
+    main()

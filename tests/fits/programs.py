@@ -1,0 +1,242 @@
+"""Fits the constants of the programs that train to published figures: `python -m tests.fits.programs`.
+
+Prints them, what they predict of machines that were left out, and how often they choose well; then the same
+of one GPU by its datasheet, with the published figures that do not count. `--write` puts the programs into
+`gputopo/reference/data/programs.json`, with those that other measurements decide as they are there;
+`--write-roofline` the constants of one GPU into `gputopo/reference/data/roofline.json`.
+"""
+
+import argparse
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.prediction.calibration import least_squares
+from gputopo.prediction.programs import Program, program_names, require_program
+from gputopo.prediction.roofline import written as written_roofline
+from tests.fits import cpu_devices as cpu_fit
+from tests.fits import one_gpu
+from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
+from tests.fits.cases import Case, Constants, grouped, quantile, score, used
+
+# Where each constant may lie: what is physically possible, and what was ever observed.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "overlap": (0.0, 1.0),
+    "ring_overlap": (0.0, 1.0),
+    "wait_cpu": (0.0, 2.0),
+    "wait_gpu": (0.0, 2.0),
+    "return_share": (0.0, 2.0),
+    "link_share": (0.5, 1.0),
+    "ring_share": (0.2, 1.2),
+    "host_add_gb_per_s": (2.0, 100.0),
+    "us_cpu": (2.0, 60.0),
+    "us_host": (2.0, 60.0),
+    "us_device": (2.0, 60.0),
+    "us_ring": (2.0, 200.0),
+    "ring_mb": (0.0, 3.0),
+}
+# A pull of each constant to its start, which decides where no figure does: residuals per width of its bounds.
+PULL = 0.3
+COVERED = 0.9  # of the measurements on machines that were left out are inside low to high
+# Choices within a group count more than its level: the ratio of residuals' weights.
+WITHIN, LEVEL = 2.0, 1.2
+
+
+def residuals(constants: Constants, by_group: Iterable[Sequence[Case]]) -> list[float]:
+    """Return what the fit makes small: errors of the choices within each group, and of its level."""
+    found = []
+    for group in by_group:
+        errors = [constants.error(case) for case in group]
+        level = fmean(errors)
+        if len(errors) > 1:
+            found += [WITHIN * (error - level) for error in errors]
+        found.append(LEVEL * level)
+    return found
+
+
+class Recipe(NamedTuple):
+    """How the constants of a program are found: from where, and which ones published figures decide."""
+
+    start: Program
+    free: tuple[str, ...]
+
+
+_TF_2017 = Program(
+    name="tf_cnn_benchmarks-2017",
+    source="fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.0 to 1.9: tensorflow.org/performance/"
+    "benchmarks, tensorpack/benchmarks, LambdaColdStorage/cpu_benchmark, rossumai/keras-multi-gpu",
+    overlap=0.3,
+    ring_overlap=0.1,
+    wait_cpu=0.6,
+    wait_gpu=0.4,
+    return_share=0.7,
+    link_share=0.9,
+    ring_share=0.7,
+    host_add_gb_per_s=12.0,
+    us_cpu=7.0,
+    us_host=7.0,
+    us_device=25.0,
+    us_ring=37.0,
+    ring_mb=0.1,
+    cuts_variables=False,
+    gathers=True,
+    serial=False,
+    low=0.8,
+    high=1.2,
+)
+_KERAS = msgspec.structs.replace(
+    _TF_2017,
+    name="keras-2017",
+    source="nothing overlaps, so all copies are waited for; the rest fitted to images/sec of Keras with "
+    "TensorFlow 1 and a model on each GPU: rossumai/keras-multi-gpu; rings were never measured",
+    overlap=0.0,
+    ring_overlap=0.0,
+    wait_cpu=1.0,
+    wait_gpu=1.0,
+    gathers=False,
+    serial=True,
+)
+
+
+def recipes(fitted: Mapping[str, Program]) -> dict[str, Recipe]:
+    """Return the recipes by program; those of `fitted` are where others start."""
+    tf_2017 = fitted.get(_TF_2017.name, _TF_2017)
+    tf = msgspec.structs.replace(
+        tf_2017,
+        name="tf_cnn_benchmarks",
+        source="rings fitted to images/sec of tf_cnn_benchmarks with TensorFlow 1.15 to 2.3 and NCCL 2: "
+        "lambdal/lambda-tensorflow-benchmark, fp32; all else as tf_cnn_benchmarks-2017",
+        ring_overlap=0.5,
+        ring_share=0.9,
+        us_ring=30.0,
+    )
+    return {
+        _TF_2017.name: Recipe(_TF_2017, tuple(BOUNDS)),
+        tf.name: Recipe(tf, ("ring_overlap", "ring_share", "us_ring", "ring_mb")),
+        _KERAS.name: Recipe(_KERAS, ("link_share", "us_cpu", "us_device")),
+    }
+
+
+def our_own(tf: Program) -> Program:
+    """Return the constants of gputopo's own program, which was never measured on a GPU."""
+    return msgspec.structs.replace(
+        tf,
+        name="gputopo",
+        source="never measured on a GPU: as tf_cnn_benchmarks, but gradients of a variable are added on its "
+        "GPU, a large variable is cut, and weights are waited for as sums are; the range is wider for that",
+        wait_gpu=tf.return_share,
+        cuts_variables=True,
+        gathers=False,
+        low=0.8,
+        high=1.2,
+    )
+
+
+def fit(recipe: Recipe, some: Sequence[Case]) -> Program:
+    """Return the program whose constants fit the measurements best, within their bounds."""
+    start, free = recipe
+    groups = grouped(some)
+    begin = [getattr(start, name) for name in free]
+    widths = [high - low for low, high in map(BOUNDS.__getitem__, free)]
+
+    def at(values: Sequence[float]) -> list[float]:
+        program = msgspec.structs.replace(start, **dict(zip(free, values, strict=True)))
+        pulls = [
+            PULL * (value - first) / width for value, first, width in zip(values, begin, widths, strict=True)
+        ]
+        return residuals(Constants(program), groups) + pulls
+
+    found = least_squares(at, begin, [BOUNDS[name] for name in free])
+    rounded = {name: float(f"{value:.3g}") for name, value in zip(free, found, strict=True)}
+    return msgspec.structs.replace(start, **rounded)
+
+
+def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, Program]:
+    """Return, by machine, the program that was fitted without it."""
+    machines = sorted({case.row.machine for case in some})
+    return {
+        machine: fit(recipe, [case for case in some if case.row.machine != machine]) for machine in machines
+    }
+
+
+def with_range(program: Program, some: Sequence[Case], left_out: Mapping[str, Program]) -> Program:
+    """Return the program with the range of measured over predicted of the machines that were left out."""
+    ratios = sorted(math.exp(-Constants(left_out[case.row.machine]).error(case)) for case in some)
+    tail = (1 - COVERED) / 2
+    low, high = quantile(ratios, tail), quantile(ratios, 1 - tail)
+    return msgspec.structs.replace(program, low=math.floor(100 * low) / 100, high=math.ceil(100 * high) / 100)
+
+
+def _report(program: Program, left_out: Mapping[str, Program], some: Sequence[Case]) -> str:
+    lines = [f"{program.name}: {', '.join(f'{name} {getattr(program, name):g}' for name in BOUNDS)}"]
+    here = {machine: Constants(program) for machine in left_out}
+    without = {machine: Constants(one) for machine, one in left_out.items()}
+    lines += [f"  fitted           {score(some, here)}", f"  each left out    {score(some, without)}"]
+    for machine in left_out:
+        own = [case for case in some if case.row.machine == machine]
+        lines.append(f"    {machine:15}{score(own, without)}")
+    errors = with_two_runs(left_out, some)
+    if errors.before:
+        lines.append(f"  {errors}")
+    lines.append(f"  range            {program.low:g} to {program.high:g} of the prediction")
+    return "\n".join(lines)
+
+
+def fit_all() -> dict[str, tuple[Program, dict[str, Program]]]:
+    """Return each fitted program with those that were fitted without each machine."""
+    found: dict[str, tuple[Program, dict[str, Program]]] = {}
+    for name in recipes({}):
+        recipe = recipes({done: program for done, (program, _) in found.items()})[name]
+        some = used(name)
+        left_out = without_each(recipe, some)
+        found[name] = with_range(fit(recipe, some), some, left_out), left_out
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fits.programs", description=__doc__)
+    parser.add_argument("--program", choices=recipes({}), help="print only this one")
+    parser.add_argument("--write", metavar="FILE", help="write all programs to this file")
+    parser.add_argument("--write-roofline", metavar="FILE", help="write those of one GPU to this file")
+    options = parser.parse_args(arguments)
+    found = fit_all()
+    for name, (program, left_out) in found.items():
+        if options.program in (None, name):
+            print(_report(program, left_out, used(name)))
+    if options.program is None:
+        print(f"all programs, each machine left out\n  {two_runs_of_all(found)}\n  {covered_of_all(found)}")
+    roofline, words = one_gpu.report()
+    if options.program is None:
+        print(words)
+        print(cpu_fit.report(cpu_fit.cpu_runs()))
+    if options.write_roofline:
+        Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
+    if options.write:
+        fitted = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
+        known = map(require_program, program_names())
+        Path(options.write).write_text(written(merged(fitted, known)), encoding="utf-8")
+
+
+def merged(fitted: Sequence[Program], known: Iterable[Program]) -> list[Program]:
+    """Return the programs that were fitted here, then those that were not as they are."""
+    names = {program.name for program in fitted}
+    return [*fitted, *(program for program in known if program.name not in names)]
+
+
+def written(programs: Sequence[Program]) -> str:
+    """Return the text of `programs.json`."""
+    table = {
+        "schema": "gputopo.programs/1",
+        "programs": msgspec.to_builtins(programs),
+        "cpu_devices": msgspec.to_builtins(cpu_fit.fitted(cpu_fit.cpu_runs())),
+    }
+    return msgspec.json.format(msgspec.json.encode(table), indent=2).decode() + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""What the shipped constants predict of published measurements: images/sec, choices, the effect of links."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from statistics import fmean, median
+
+import msgspec
+import pytest
+
+from gputopo.prediction.links.paths import HostLink, PairPath, Paths
+from gputopo.prediction.programs import Program, require_program
+from gputopo.reference.published import published
+from tests.fits.boxes import covered_of_all, two_runs_of_all
+from tests.fits.cases import Case, Constants, cases, paths_by_name, score
+from tests.fits.programs import BOUNDS, fit_all, merged, our_own
+
+TF_2017, TF, KERAS = "tf_cnn_benchmarks-2017", "tf_cnn_benchmarks", "keras-2017"
+
+
+@cache
+def _fitted() -> dict[str, tuple[Program, dict[str, Program]]]:
+    return fit_all()
+
+
+def _cases(*programs: str, equal_links: bool = False, **those: object) -> list[Case]:
+    """Return the measurements of some programs with several GPUs whose columns have `those` values."""
+    rows = [
+        row
+        for row in published()
+        if row.program in programs and all(getattr(row, name) == value for name, value in those.items())
+    ]
+    return cases(rows, _equal_links if equal_links else paths_by_name)
+
+
+def _equal_links(machine: str) -> Paths:
+    """Return a machine as if every card had x16 of generation 3, and all pairs were alike."""
+    real = paths_by_name(machine)
+    return Paths(
+        {gpu: HostLink(12.8, 12.3, "assumed") for gpu in real.hosts},
+        {pair: PairPath("direct", 10.4, "assumed") for pair in real.pairs},
+        (),
+        cpus=real.cpus,
+    )
+
+
+def _shipped(some: Iterable[Case]) -> dict[str, Constants]:
+    """Return the shipped constants for each machine of some measurements of one program."""
+    found = list(some)
+    [program] = {case.row.program.replace("tensorpack", TF_2017) for case in found}
+    return dict.fromkeys((case.row.machine for case in found), Constants(require_program(program)))
+
+
+def _errors(some: Sequence[Case]) -> tuple[float, float]:
+    """Return the median and the maximum of the errors of images/sec, as shares."""
+    errors = score(some, _shipped(some)).errors
+    return median(errors), max(errors)
+
+
+@pytest.mark.parametrize("name", ["gputopo", TF_2017, TF, KERAS])
+def test_the_shipped_constants_are_those_that_the_fit_finds(name: str) -> None:
+    """At most 13 of them, and inside their bounds."""
+    found = _fitted()
+    program = our_own(found[TF][0]) if name == "gputopo" else found[name][0]
+    shipped = require_program(name)
+
+    assert len(BOUNDS) <= 13
+    for constant, (low, high) in BOUNDS.items():
+        assert low <= getattr(shipped, constant) <= high
+        assert getattr(shipped, constant) == pytest.approx(getattr(program, constant), rel=0.05, abs=0.02)
+    assert (shipped.low, shipped.high) == pytest.approx((program.low, program.high), abs=0.03)
+
+
+def test_two_gpus_below_one_switch_of_7gforce_gain_what_was_measured() -> None:
+    """Ratio of images/sec of GPUs 0 and 1 (PIX) to those of 0 and 5 (PHB), alexnet at 512 per GPU."""
+    some = _cases(TF_2017, machine="7gforce", model="alexnet")
+    constants = Constants(require_program(TF_2017))
+    predicted = {(case.row.gpus, case.name): constants.images_per_sec(case) for case in some}
+    ratios = {name: predicted[(0, 1), name] / predicted[(0, 5), name] for gpus, name in predicted}
+
+    assert ratios == pytest.approx(
+        {
+            "parameter_server gpu:spread": 1.17,
+            "parameter_server cpu": 1.01,
+            "replicated pscpu": 0.99,
+            "replicated nccl": 1.22,
+            "independent": 1.04,
+        },
+        abs=0.08,
+    )
+    middle, worst = _errors(some)
+    assert middle <= 0.08
+    assert worst <= 0.20
+
+
+def _decisions(constants: Mapping[str, Mapping[str, Program]], *, suspect: bool) -> list[float]:
+    """Return what predicted choices lose in groups of alternatives that are spread over 5 %."""
+    regrets: list[float] = []
+    for program, by_machine in constants.items():
+        some = [
+            case
+            for case in _cases(program)
+            if (suspect or not case.row.is_suspect) and case.placing.traffic != "none"
+        ]
+        machines = {case.row.machine for case in some}
+        shipped = require_program(program)
+        own = {machine: Constants(by_machine.get(machine, shipped)) for machine in machines}
+        regrets += score(some, own).regrets
+    return regrets
+
+
+def test_choices_on_a_machine_that_was_left_out_lose_less_than_one_percent() -> None:
+    """Decision groups of 2017 and 2018, without a CPU whose figures a later version contradicts."""
+    regrets = _decisions({name: _fitted()[name][1] for name in (TF_2017, KERAS)}, suspect=False)
+
+    assert len(regrets) >= 60
+    assert fmean(regrets) <= 0.008
+    assert fmean(regret <= 0.02 for regret in regrets) >= 0.90
+
+
+def test_choices_of_all_groups_with_the_shipped_constants() -> None:
+    """With the suspect figures too: they disagree with the same machine measured again."""
+    regrets = _decisions({TF_2017: {}, KERAS: {}}, suspect=True)
+
+    assert len(regrets) >= 80
+    assert fmean(regrets) <= 0.022
+
+
+def test_slow_links_decide_on_7gforce_and_azure() -> None:
+    """With all links equal the choices lose several times as much, ties between pairs taken luckily."""
+    lost = {}
+    for equal in (False, True):
+        lost[equal] = [
+            regret
+            for program in (TF_2017, KERAS)
+            for machine in ("7gforce", "az-2x-m60")
+            for some in [_cases(program, equal_links=equal, machine=machine)]
+            for regret in score(
+                [case for case in some if case.placing.traffic != "none"], _shipped(some)
+            ).regrets
+        ]
+
+    assert len(lost[True]) == len(lost[False]) >= 12
+    assert fmean(lost[False]) <= 0.004
+    assert fmean(lost[True]) >= 0.015
+
+
+@pytest.mark.parametrize(
+    ("programs", "source", "middle", "worst"),
+    [((TF_2017,), "tensorflow.org", 0.045, 0.12), (("tensorpack", TF_2017), "tensorpack", 0.05, 0.12)],
+)
+def test_official_tables_by_the_figure_of_one_gpu(
+    programs: tuple[str, ...], source: str, middle: float, worst: float
+) -> None:
+    """Real and synthetic data, 2 to 8 GPUs."""
+    errors = [
+        error
+        for program in programs
+        for some in [_cases(program, source=source)]
+        for error in score(some, _shipped(some)).errors
+    ]
+
+    assert len(errors) >= 24
+    assert median(errors) <= middle
+    assert max(errors) <= worst
+
+
+def test_scaling_over_many_machines_follows_their_links() -> None:
+    """Rank correlation of predicted and measured scaling efficiency, against the same with equal links."""
+    measured, predicted, equal = [], [], []
+    for program in (TF, TF_2017):
+        constants = Constants(require_program(program))
+        real = _cases(program, data="synthetic", precision="fp32")
+        alike = _cases(program, equal_links=True, data="synthetic", precision="fp32")
+        for case, same in zip(real, alike, strict=True):
+            if case.placing.traffic != "none":
+                linear = case.towers * case.row.batch_per_gpu / case.compute_s
+                measured.append(case.row.images_per_sec / linear)
+                predicted.append(constants.images_per_sec(case) / linear)
+                equal.append(constants.images_per_sec(same) / linear)
+
+    assert len(measured) > 300
+    assert _rank_correlation(measured, predicted) >= 0.59
+    assert _rank_correlation(measured, predicted) >= 0.1 + _rank_correlation(measured, equal)
+
+
+@pytest.mark.parametrize("name", [TF_2017, TF])
+def test_nine_of_ten_figures_of_machines_left_out_are_within_the_range(name: str) -> None:
+    """High is at most half above low."""
+    program, left_out = _fitted()[name]
+    some = [case for case in _cases(name, data="synthetic", precision="fp32") if not case.row.is_suspect]
+    ratios = [
+        case.row.images_per_sec / Constants(left_out[case.row.machine]).images_per_sec(case)
+        for case in some
+        if case.placing.traffic != "none"
+    ]
+
+    assert fmean(program.low <= ratio <= program.high for ratio in ratios) > 0.89
+    assert program.high / program.low <= 1.5
+
+
+def test_two_runs_of_a_box_lower_the_error_of_its_other_models_by_a_third() -> None:
+    """One of many bytes and one of many variables, of a box that no constant was fitted to."""
+    before, after = two_runs_of_all(_fitted())
+
+    assert len(before) > 150
+    assert median(after) <= 2 / 3 * median(before)
+
+
+def test_the_range_that_runs_of_a_box_leave_has_nine_of_ten_figures_of_its_other_models() -> None:
+    """In a mode that ran; where only another mode ran fewer, since its range stays."""
+    same, other = covered_of_all(_fitted())
+
+    assert len(same) > 300
+    assert fmean(same) >= 0.88
+    assert fmean(other) >= 0.78
+
+
+def test_a_program_that_was_never_measured_has_a_wider_range() -> None:
+    """And its source states it."""
+    own, tf = require_program("gputopo"), require_program(TF)
+
+    assert "never measured" in own.source
+    assert own.low < tf.low
+    assert own.high > tf.high
+    assert not own.gathers
+    assert msgspec.structs.replace(tf, **_differences(own, tf)) == own
+
+
+def _differences(one: Program, other: Program) -> dict[str, object]:
+    known = ("name", "source", "wait_gpu", "cuts_variables", "gathers", "low", "high")
+    return {name: getattr(one, name) for name in known if getattr(one, name) != getattr(other, name)}
+
+
+def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Spearman's, ties by their order."""
+    ranks = []
+    for numbers in (one, other):
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        ranks.append({number: rank for rank, number in enumerate(order)})
+    middle = (len(one) - 1) / 2
+    products = [(ranks[0][number] - middle) * (ranks[1][number] - middle) for number in range(len(one))]
+    return sum(products) / sum((rank - middle) ** 2 for rank in range(len(one)))
+
+
+def test_sets_of_constants_that_are_not_fitted_here_stay_as_they_are() -> None:
+    """New ones come before them."""
+    own, tf = require_program("gputopo"), require_program(TF)
+    other = msgspec.structs.replace(own, name="measured elsewhere")
+    new = msgspec.structs.replace(tf, overlap=0.5)
+
+    assert merged([new], [own, tf, other]) == [new, own, other]

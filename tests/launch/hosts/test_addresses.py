@@ -1,0 +1,134 @@
+import socket
+from typing import Any
+
+import pytest
+
+from gputopo.launch.hosts import addresses
+from gputopo.launch.hosts.addresses import is_public, places_to_listen
+from gputopo.launch.hosts.client import Guest
+from gputopo.launch.hosts.messages import Unused
+from gputopo.launch.hosts.server import Meeting
+from gputopo.values.errors import HardwareError, UsageError
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining, meeting
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Addresses by name, in place of DNS."""
+    known: dict[str, list[str]] = {}
+
+    def resolve(name: str, port: Any, family: Any = 0, type: Any = 0, **_: Any) -> list[Any]:
+        if name not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in known[name]]
+        return [
+            (family, type, 6, "", (each, port)) for family, each in zip(families, known[name], strict=True)
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("::ffff:8.8.8.8", True),
+        ("10.1.2.3", False),
+        ("172.31.0.1", False),
+        ("192.168.0.1", False),
+        ("127.0.0.1", False),
+        ("169.254.1.1", False),
+        ("100.64.0.1", False),  # shared by carriers, and by Tailscale
+        ("::1", False),
+        ("fd00::1", False),
+        ("fe80::1%eth0", False),
+        ("::ffff:10.0.0.1", False),
+    ],
+)
+def test_an_address_is_public_if_everyone_can_reach_it(address: str, public: bool) -> None:
+    assert is_public(address) == public
+
+
+def test_rank_0_listens_on_each_address_of_its_name_only(names: dict[str, list[str]]) -> None:
+    names["n0"] = ["fd00::5", "10.0.0.5", "10.0.0.5"]
+    assert places_to_listen("n0", allow_public=False) == [
+        (socket.AF_INET6, "fd00::5"),
+        (socket.AF_INET, "10.0.0.5"),
+    ]
+
+
+def test_a_public_address_is_refused_unless_allowed(names: dict[str, list[str]]) -> None:
+    names["n0"] = ["10.0.0.5", "8.8.8.8"]
+    with pytest.raises(UsageError, match=r"8\.8\.8\.8 is public"):
+        places_to_listen("n0", allow_public=False)
+    assert len(places_to_listen("n0", allow_public=True)) == 2
+
+
+def test_a_name_that_is_loopback_here_is_another_address_elsewhere(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names["n0"] = ["127.0.1.1"]
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    assert {address for _, address in places_to_listen("n0", allow_public=False)} <= {"::", "0.0.0.0"}
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "8.8.8.8"])
+    with pytest.raises(UsageError, match="public"):
+        places_to_listen("n0", allow_public=False)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
+def test_loopback_that_was_asked_for_stays_loopback(name: str, names: dict[str, list[str]]) -> None:
+    names |= {"localhost": ["127.0.0.1"], "127.0.0.1": ["127.0.0.1"], "::1": ["::1"]}
+    assert [address for _, address in places_to_listen(name, allow_public=False)] == names[name]
+
+
+def test_a_name_that_rank_0_does_not_know_is_an_error_of_usage(names: dict[str, list[str]]) -> None:
+    with pytest.raises(UsageError, match="rank 0 is 'n0', which this host cannot resolve"):
+        places_to_listen("n0", allow_public=False)
+
+
+def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interfaces(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "set-workers-0-0")
+    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    found = places_to_listen("set-workers-0-0.set", allow_public=False)
+    assert {address for _, address in found} <= {"::", "0.0.0.0"}
+    with pytest.raises(UsageError, match="cannot resolve"):
+        places_to_listen("set-workers-0-1.set", allow_public=False)
+
+
+def test_an_address_of_another_host_cannot_be_listened_on() -> None:
+    with pytest.raises(HardwareError, match=r"rank 0 is '192\.0\.2\.1', and this host has no such address"):
+        Meeting(["192.0.2.1", "n1"], 0)
+
+
+def test_a_port_in_use_on_the_first_address_is_not_evaded_on_the_second(names: dict[str, list[str]]) -> None:
+    names |= {"localhost": ["127.0.0.1", "127.0.0.2"], LOOPBACK: [LOOPBACK]}
+    with meeting("n1") as one, pytest.raises(HardwareError, match="in use"):
+        Meeting(["localhost", "n1"], one.port)
+
+
+@pytest.mark.parametrize("name", ["localhost", "::1", "0.0.0.0", "::"])
+def test_hosts_meet_over_either_family(name: str) -> None:
+    try:
+        one = Meeting([name, "n1"], 0, patience=PROMPT)
+    except HardwareError:
+        pytest.skip("no IPv6 here")
+    with one:
+        later = Later(lambda: Guest(1, "localhost" if "0" in name else name, one.port).join(joining(1)))
+        one.wait(5)
+        one.answer({1: Unused(why="")})
+        assert later.result() == Unused(why="")
+
+
+def test_rank_0_is_found_on_the_second_address_of_its_name(names: dict[str, list[str]]) -> None:
+    names[LOOPBACK] = [LOOPBACK]
+    with meeting("n1") as one:
+        names["n0"] = ["127.0.0.2", "127.0.0.1"]
+        its = Guest(1, "n0", one.port, patience=PROMPT)
+        later = Later(lambda: its.join(joining(1)))
+        one.wait(5)
+        one.answer({1: Unused(why="")})
+        assert later.result() == Unused(why="")

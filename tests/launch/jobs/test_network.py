@@ -1,0 +1,326 @@
+"""Pairs of hosts by nccl-tests from rank 0, with stand-ins for mpirun and sendrecv_perf."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
+from gputopo.launch.hosts.client import Guest, Telling
+from gputopo.launch.hosts.messages import End, Joining, Patience, Start
+from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
+from gputopo.probes.programs import ProgramError, Programs
+from gputopo.probes.tcp import Listener
+from gputopo.values import schema
+from gputopo.values.bandwidth import Bandwidth
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
+from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
+
+
+@pytest.fixture
+def nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NcclTests:
+    return NcclTests(tmp_path, monkeypatch)
+
+
+def nccl_order(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> Order:
+    own = Nccl(
+        mpirun=str(nccl.folder / "mpirun"),
+        program=str(nccl.folder / "sendrecv_perf"),
+        gpus=4,
+        all_reduce=all_reduce,
+    )
+    return Order(
+        hosts=tuple(
+            Host(name=f"n{n}", address=f"10.0.0.{n}", port=1, tools=Tools(nccl=own)) for n in range(hosts)
+        ),
+        token="t",
+        timing=QUICK,
+        tool=NCCL_TESTS,
+        passed_over="no ib_write_bw: no RDMA port (all hosts)",
+    )
+
+
+def test_each_pair_has_its_rate_in_both_directions_and_states_how(nccl: NcclTests) -> None:
+    nccl.plan({"": 12.0, "10.0.0.2": 6.0})
+    found = measure_by_nccl(nccl_order(nccl, 4), os.environ)
+    assert isinstance(found, Bandwidth)
+    rates = {(one.source, one.destination): one.median_gb_per_s for one in found.samples}
+    assert len(rates) == 12
+    for (source, destination), rate in rates.items():
+        assert rate == (6.0 if "host:n2" in (source, destination) else 12.0)
+    assert {(one.kind, one.tool, one.transport, one.with_reverse) for one in found.samples} == {
+        ("network", "nccl-tests", "NCCL", True)
+    }
+    assert (found.failures, found.complete) == ((), True)
+    (note,) = found.notes
+    assert note.startswith("nccl-tests: sendrecv_perf between GPU 0 of each two hosts, messages of 64 MiB")
+    assert "NCCL's log has card mlx5_0, NET/IB, GDRDMA" in note
+    assert note.endswith("no ib_write_bw: no RDMA port (all hosts)")
+    assert nccl.all_ended()
+
+
+def test_all_gpus_reduce_together_where_all_pairs_were_measured(nccl: NcclTests) -> None:
+    order = nccl_order(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=4))
+    found = measure_by_nccl(order, os.environ)
+    assert isinstance(found, Bandwidth)
+    out, within = (one for one in found.samples if one.kind == "allreduce")
+    assert (out.ranks, out.hosts, out.bytes, out.in_place) == (12, 3, 256 * 2**20, False)
+    assert (out.median_gb_per_s, within.in_place) == (20.0, True)
+    assert out.bus_gb_per_s == pytest.approx(20 * 2 * 11 / 12, abs=0.01)
+    words, _ = nccl.calls[-1]
+    places, ranks = words[words.index("--host") + 1], words[words.index("-np") + 1]
+    assert (places, ranks) == ("10.0.0.0:4,10.0.0.1:4,10.0.0.2:4", "12")
+    assert any("over 3 hosts with 4 GPUs each" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("exit", "out of memory"),
+        ("garbage", "all_reduce_perf printed no result"),
+        ("single", "ran as 12 single processes"),
+        ("unreachable", "No route to host"),
+    ],
+)
+def test_an_all_reduce_that_fails_leaves_the_pairs_and_is_stated(
+    nccl: NcclTests, fault: MpiFault, says: str
+) -> None:
+    nccl.plan({"all": fault})
+    order = nccl_order(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=4))
+    found = measure_by_nccl(order, os.environ)
+    assert isinstance(found, Bandwidth)
+    assert (len(found.samples), found.failures) == (6, ())
+    *_, why = found.not_measured
+    assert why.what == "all-reduce over all 12 GPUs"
+    assert says in why.reason
+
+
+def test_an_all_reduce_over_fewer_gpus_than_there_are_does_not_count(nccl: NcclTests) -> None:
+    order = nccl_order(nccl, 3, nccl.install_all_reduce(20.0, hosts=3, gpus=2))
+    found = measure_by_nccl(order, os.environ)
+    assert isinstance(found, Bandwidth)
+    assert found.not_measured[-1].reason == "all_reduce_perf ran 6 ranks on 3 hosts, not 12 on 3"
+
+
+def test_a_host_that_fails_costs_its_own_pairs_and_is_not_tried_for_ever(nccl: NcclTests) -> None:
+    nccl.plan({"": 12.0, "10.0.0.2": "unreachable", "10.0.0.2,10.0.0.3": "exit"})
+    found = measure_by_nccl(nccl_order(nccl, 6), os.environ)
+    assert isinstance(found, Bandwidth)
+    assert len(found.samples) == 20
+    assert {end for one in found.failures for end in (one.source, one.destination)} >= {"host:n2"}
+    assert all("host:n2" in (one.source, one.destination) for one in found.failures)
+    tried = [words[words.index("--host") + 1] for words, _ in nccl.calls]
+    assert sum("10.0.0.2:" in one for one in tried) == 2
+    assert sum("left out" in one.says for one in found.failures) == 3
+
+
+def test_where_no_pair_has_a_rate_the_first_reason_is_stated_after_two_rounds(nccl: NcclTests) -> None:
+    nccl.plan({"": "unreachable"})
+    found = measure_by_nccl(nccl_order(nccl, 5), os.environ)
+    assert isinstance(found, str)
+    assert found.startswith("n")
+    assert UNREACHABLE.partition("{")[0] in found
+    assert len(nccl.calls) <= 4
+
+
+def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
+    order = nccl_order(nccl, 2)
+    strange = Host(name="n1", address="10.0.0.1:9,localhost", port=1)
+    found = measure_by_nccl(Order(hosts=(order.hosts[0], strange), token="t", timing=QUICK), os.environ)
+    assert found == "n1 has no IPv4 address"
+    assert nccl.calls == []
+
+
+def test_an_mpirun_that_cannot_be_started_is_a_reason(
+    nccl: NcclTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nccl.folder / "mpirun").unlink()
+    found = measure_by_nccl(nccl_order(nccl, 2), os.environ)
+    assert isinstance(found, str)
+    assert "cannot run" in found
+
+
+SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
+PATIENCE: Patience = msgspec.convert(
+    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, Patience
+)
+OVER = End(exit_code=0)
+
+
+def come(port: int, rank: int, name: str, listener: Listener) -> Joining:
+    return joining(rank, name, address=LOOPBACK, port=listener.port, resources={"mtu_bytes": 1500})
+
+
+def served(port: int, rank: int, name: str) -> End:
+    with Listener(socket.AF_INET, LOOPBACK) as listener:
+        guest = Guest(rank, LOOPBACK, port, patience=PATIENCE)
+        return take_part(guest, come(port, rank, name, listener), listener, 5)
+
+
+@contextlib.contextmanager
+def rank_0(others: int) -> Iterator[tuple[Meeting, Listener]]:
+    names = [LOOPBACK, *[None] * others]
+    with Meeting(names, 0, patience=PATIENCE) as meeting, Listener(socket.AF_INET, LOOPBACK) as listener:
+        yield meeting, listener
+
+
+def measured(meeting: Meeting, listener: Listener) -> Bandwidth:
+    own = Host(name="n0", address=LOOPBACK, port=listener.port)
+    return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
+
+
+def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None:
+    with rank_0(2) as (meeting, listener):
+        ends = [Later(partial(served, meeting.port, rank, f"n{rank}")) for rank in (1, 2)]
+        found = measured(meeting, listener)
+        meeting.end(End(exit_code=1))
+        assert [one.result().exit_code for one in ends] == [1, 1]
+    assert (found.failures, found.not_measured, found.complete) == ((), (), True)
+    transfers = [transfer for slot in schedule(3, SHORT) for transfer in slot.transfers]
+    ends_of = [(f"host:n{a}", f"host:n{b}") for a, b in transfers]
+    assert sorted((one.source, one.destination) for one in found.samples) == sorted(ends_of)
+    assert all(one.median_us or one.median_gb_per_s is not None for one in found.samples)
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_ranks() -> None:
+    with rank_0(1) as (meeting, listener):
+        end = Later(partial(served, meeting.port, 1, "n0"))
+        found = measured(meeting, listener)
+        meeting.end(OVER)
+        end.result()
+    assert {one.source for one in found.samples} == {"host:n0#0", "host:n0#1"}
+
+
+def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
+    def dies(port: int) -> None:
+        guest = Guest(1, LOOPBACK, port, patience=PATIENCE)
+        with Listener(socket.AF_INET, LOOPBACK) as listener:
+            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), Start)
+
+    with rank_0(2) as (meeting, listener):
+        dead, end = Later(partial(dies, meeting.port)), Later(partial(served, meeting.port, 2, "n2"))
+        found = measured(meeting, listener)
+        meeting.end(OVER)
+        end.result()
+        assert dead is not None
+    assert not found.complete
+    assert [one.what for one in found.not_measured] == ["transfers of n1"]
+    assert {one.destination for one in found.failures} == {"host:n1"}
+    assert {"host:n0", "host:n2"} == {one.source for one in found.samples}
+
+
+@pytest.mark.parametrize(
+    "result", [b"\xff", b"[]", b"{}", b'{"schema":"gputopo.network_result/1","measured":[1]}']
+)
+def test_a_result_that_cannot_be_read_is_none(result: bytes) -> None:
+    def strange(port: int) -> None:
+        guest = Guest(1, LOOPBACK, port, patience=PATIENCE)
+        with Listener(socket.AF_INET, LOOPBACK) as listener, Telling(guest):
+            guest.join(come(port, 1, "n1", listener), 5)
+            guest.report(result)
+
+    with rank_0(1) as (meeting, listener):
+        later = Later(partial(strange, meeting.port))
+        found = measured(meeting, listener)
+        later.result()
+        meeting.end(OVER)
+    assert not found.complete
+
+
+def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def latency(address: str, port: int, *_: object) -> tuple[float, ...]:
+        tried.append(port)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
+    monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    assert sorted(tried) == [2, 3]
+    assert {one.error for one in result.measured} == {"timed out"}
+    own = [end for slot in schedule(3, SHORT) for source, end in slot.transfers if source == 0]
+    assert [one.destination for one in result.measured] == own
+
+
+def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fails(self: Programs, program: str, *_: object) -> tuple[float, ...]:
+        tried.append(program)
+        raise ProgramError(f"{program} was ended by signal 9")
+
+    monkeypatch.setattr(Programs, "transfer", fails)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), 0, lambda: False)
+    assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
+    assert {one.error for one in result.measured} == {
+        "ib_write_lat was ended by signal 9",
+        "ib_write_bw was ended by signal 9",
+    }
+
+
+def test_hosts_that_all_have_iperf3_are_measured_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = StandIns(tmp_path, monkeypatch)
+    stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
+    tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
+
+    def host(port: int) -> End:
+        with Listener(socket.AF_INET, LOOPBACK) as listener:
+            own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
+            return take_part(Guest(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
+
+    with rank_0(1) as (meeting, listener):
+        end = Later(partial(host, meeting.port))
+        own = Host(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
+        order = order_of(own, meeting.wait(5), SHORT, "auto")
+        timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
+        found = lead(meeting, msgspec.structs.replace(order, timing=timing), listener)
+        meeting.end(OVER)
+        end.result()
+    assert found.failures == ()
+    rates = [one for one in found.samples if one.kind == "network"]
+    assert [(one.tool, one.transport, one.median_gb_per_s) for one in rates] == [("iperf3", "TCP", 2.0)] * 4
+    assert [one.tool for one in found.samples if one.kind == "network_latency"] == ["TCP probe"]
+    assert "no ib_write_bw: no RDMA port (all hosts)" in found.notes[0]
+    assert stand_ins.all_ended()
+
+
+def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
+    def slow(*_: object) -> tuple[float, ...]:
+        now_s[0] += 5.0
+        return (1.0,)
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda s: now_s.append(now_s.pop() + s))
+    monkeypatch.setattr("gputopo.launch.jobs.network.time", clock)
+    monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
+    monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
+    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
+    first, *others = result.measured
+    assert first.error is None
+    assert {one.error for one in others} == {"left out: a transfer before it took too long"}
+
+
+def test_rank_0_that_ends_early_ends_the_measurement_of_the_others() -> None:
+    with rank_0(1) as (meeting, listener):
+        end = Later(partial(served, meeting.port, 1, "n1"))
+        meeting.wait(5)
+        own = Host(name="n0", address=LOOPBACK, port=listener.port)
+        order = Order(hosts=(own, own), token="t", timing=Timing(lead_s=60.0))
+        meeting.answer({1: Start(spec=msgspec.Raw(schema.encode(order)))})
+        gone = End(exit_code=130, cause="rank 0 has ended", hint="see its output")
+        meeting.end(gone)
+        assert end.result() == gone

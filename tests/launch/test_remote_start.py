@@ -1,0 +1,331 @@
+"""Hosts that are started by a stand-in for ssh, whose agents start what pretends to be gputopo run."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch import remote_start
+from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch.hosts.hostlists import read_hosts
+from gputopo.launch.remote_start import (
+    LEADER_S,
+    OTHERS_S,
+    SETTLE_S,
+    TERM_S,
+    Agents,
+    Endings,
+    HostCommand,
+    commands,
+    not_started,
+    to_start,
+)
+from gputopo.values.errors import HardwareError, UsageError
+from tests.launch.hosts.environs import open_mpi_5, slurm_step, torchrun
+from tests.launch.remote_driven import drives
+from tests.launch.remote_stand_ins import installed
+
+HOSTS = read_hosts("--hosts", "n[1-3]")
+Shown = pytest.CaptureFixture[str]
+
+
+def agents(*words: str, **environ: str) -> Agents:
+    return Agents(
+        words=("-m", "gputopo", "run", *words),
+        python="/here/python",
+        remote_python="/there/python",
+        folder="/a folder",
+        environment=environ,
+    )
+
+
+@pytest.mark.parametrize("environ", [slurm_step(), open_mpi_5(0, 3), torchrun()])
+def test_who_has_a_rank_starts_nobody(environ: Mapping[str, str]) -> None:
+    assert to_start(HostOptions(hosts=HOSTS), environ) == ()
+    assert to_start(HostOptions(hosts=HOSTS), {}) == HOSTS
+    assert to_start(HostOptions(hostfile=HOSTS, node_rank=0), {}) == ()
+    assert to_start(HostOptions(hosts=HOSTS, num_hosts=1), {}) == ()
+    with pytest.raises(UsageError, match="--hosts names 3 hosts, and --num-hosts is 4"):
+        to_start(HostOptions(hosts=HOSTS, num_hosts=4), {})
+
+
+def started(hosts: str, to_run: Agents) -> tuple[HostCommand, ...]:
+    return commands(read_hosts("--hosts", hosts), to_run, lambda name: name == "localhost")
+
+
+def test_ssh_starts_each_rank_and_this_host_needs_none() -> None:
+    here, there = started("localhost:2300,n2", agents("--json", NCCL_DEBUG="INFO", HOME="/me"))
+    assert here.command == (
+        *("env", "/here/python", "-P", "-m", "gputopo.launch.remote_agent", "0", "localhost", "/a folder"),
+        *("-m", "gputopo", "run", "--json", "--hosts", "localhost:2300,n2", "--node-rank", "0"),
+    )
+    *options, end, host, command = there.command
+    assert (options[0], "BatchMode=yes" in options, end, host) == ("ssh", True, "--", "n2")
+    words = shlex.split(command)
+    assert words[:3] == ["env", "NCCL_DEBUG=INFO", "/there/python"]
+    assert words[-2:] == ["--node-rank", "1"]
+    assert (there.rank, there.host) == (1, "n2")
+
+
+def test_the_words_of_a_program_stay_behind_the_dashes() -> None:
+    (start,) = started("localhost", agents("--", "python", "--hosts"))
+    assert start.command[-7:] == ("--hosts", "localhost", "--node-rank", "0", "--", "python", "--hosts")
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5))
+def test_a_shell_gives_an_agent_the_words_as_they_were_typed(words: list[str]) -> None:
+    (start,) = started("n1", agents(*(word for word in words if word != "--")))
+    assert [one for one in words if one != "--"] == shlex.split(start.command[-1])[11:-4]
+
+
+def test_the_names_of_hosts_cannot_be_options_or_commands() -> None:
+    for name in ("-oProxyCommand=x", "a;b", "$(x)", "a b"):
+        with pytest.raises(UsageError):
+            read_hosts("--hosts", name)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "what", "hint"),
+    [
+        (255, "Host key verification failed.", "ssh cannot connect to n2: Host key", "confirm the key"),
+        (255, "u@n2: Permission denied (publickey).", "ssh cannot connect to n2", "ssh-copy-id n2"),
+        (255, "ssh: Could not resolve hostname n2: Name or", "cannot connect to n2", "~/.ssh/config"),
+        (255, "ssh: connect to host n2 port 22: Connection timed out", "timed out", "the host is up"),
+        (255, "kex_exchange_identification: read", "kex_exchange", "ssh n2 true"),
+        (
+            127,
+            "env: '/there/python': No such file or directory",
+            "cannot be started on n2",
+            "--remote-python",
+        ),
+        (
+            1,
+            "/there/python: No module named gputopo.launch.remote_agent",
+            "cannot be started on n2",
+            "same version",
+        ),
+        (137, "", "n2 ended with exit code 137", "by hand"),
+    ],
+)
+def test_a_host_that_cannot_be_started_is_named_with_what_to_do(
+    code: int, line: str, what: str, hint: str
+) -> None:
+    start = HostCommand(rank=1, command=("ssh", "n2"), host="n2")
+    error = not_started(start, code, [line, ""], "/there/python")
+    assert (what in error.what, hint in error.hint) == (True, True), error.args
+    assert error.exit_code == 3
+
+
+def test_the_run_is_over_with_its_last_host_and_has_the_exit_code_of_rank_0() -> None:
+    endings = Endings(2)
+    endings.ended(0, 1, 10.0, has_begun=True)
+    assert (endings.has_ended(0), endings.has_ended(1), endings.end_at) == (True, False, 10.0 + OTHERS_S)
+    endings.ended(1, 3, 11.0, has_begun=True)
+    assert (endings.has_ended(1), endings.exit_code) == (True, 1)
+
+
+@pytest.mark.parametrize(("has_begun", "left_s"), [(False, SETTLE_S), (True, LEADER_S)])
+def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool, left_s: float) -> None:
+    endings = Endings(3)
+    endings.ended(2, 0, 1.0, has_begun=False)  # not needed
+    assert endings.end_at is None
+    endings.ended(1, 2, 5.0, has_begun=has_begun)
+    assert endings.end_at == 5.0 + left_s
+    endings.ended(0, 143, 5.1 + left_s, has_begun=has_begun)
+    assert (endings.exit_code, endings.blamed) == (2, (1, 2)), "rank 0 did not end by itself"
+
+
+def test_rank_0_that_ends_by_itself_has_the_last_word() -> None:
+    endings = Endings(2)
+    endings.ended(1, 2, 5.0, has_begun=False)
+    endings.ended(0, 3, 5.5, has_begun=False)
+    assert (endings.exit_code, endings.blamed) == (3, None)
+
+
+def test_a_rank_0_that_fails_before_the_training_leaves_the_others_waiting_in_vain() -> None:
+    endings = Endings(2)
+    endings.ended(0, 3, 5.0, has_begun=False)
+    assert endings.end_at == 5.0 + SETTLE_S
+
+
+def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
+    endings, fleet = Endings(2), Endings(2, needs_all=False)
+    for one in (endings, fleet):
+        one.not_started(1, 7.0)
+        one.ended(1, 3, 7.0, has_begun=False)
+    assert (endings.end_at, fleet.end_at) == (7.0, None)
+    fleet.not_started(0, 8.0)
+    assert fleet.end_at == 8.0
+
+
+def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
+    endings = Endings(1)
+    ends = []
+    for at in (1.0, 2.0, 3.0):
+        endings.signalled(signal.SIGINT, at)
+        ends.append(endings.end_at)
+    assert ends == [None, 2.0 + TERM_S, 3.0]
+    endings.ended(0, 137, 4.0, has_begun=True)
+    assert endings.exit_code == 130
+
+
+def test_sigterm_ends_all_within_the_time_that_batch_systems_give() -> None:
+    endings = Endings(1)
+    endings.signalled(signal.SIGTERM, 1.0)
+    assert endings.end_at == 1.0 + TERM_S
+    endings.ended(0, 143, 2.0, has_begun=True)
+    assert endings.exit_code == 143
+
+
+def test_a_host_that_may_be_lost_ends_the_others_before_the_training_only() -> None:
+    endings = Endings(3, may_lose=True)
+    endings.ended(2, 3, 5.0, has_begun=True)
+    assert endings.end_at is None
+    endings.ended(1, 3, 6.0, has_begun=False)
+    assert endings.end_at == 6.0 + SETTLE_S
+    endings.ended(0, 0, 6.5, has_begun=True)
+    assert (endings.exit_code, endings.blamed) == (0, None), "rank 0 went on without them"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Puts the stand-ins on PATH; at the end nothing that they started runs."""
+    bin = installed(tmp_path / "bin")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote_start, "LEADER_S", 0.2)
+    monkeypatch.setattr(remote_start, "SETTLE_S", 0.2)
+    yield tmp_path
+    left = [one for one in tmp_path.glob("rank-*") if psutil.pid_exists(int(one.read_text()))]
+    assert not left
+
+
+@pytest.mark.usefixtures("home")
+def test_the_driver_has_the_stdout_of_rank_0_and_labels_the_lines_of_others(capfd: Shown) -> None:
+    assert drives("n1,n2", "fine,fine") == 0
+    shown = capfd.readouterr()
+    assert shown.out == f"stdout of rank 0 in {os.getcwd()}\n"
+    assert sorted(shown.err.splitlines()) == [
+        "gputopo: rank 0: fine",
+        "n2: gputopo: rank 1: fine",
+        f"n2: stdout of rank 1 in {os.getcwd()}",
+    ]
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("behaviours", "code", "says"),
+    [
+        ("train,fails", 2, "this host is no good"),
+        ("fails,train", 2, "this host is no good"),
+        ("train,killed", 137, "rank 1 trains"),
+        ("killed,train", 137, "rank 0 trains"),
+    ],
+)
+def test_the_first_host_that_fails_ends_all_and_its_exit_code_counts(
+    behaviours: str, code: int, says: str, capfd: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_start, "OTHERS_S", 0.2)
+    assert drives("n1,n2", behaviours) == code
+    shown = capfd.readouterr().err
+    assert says in shown
+    assert ("(rank 1) failed first" in shown or "rank 1 failed first" in shown) == behaviours.startswith("tr")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("host", "what"),
+    [
+        ("refused", "ssh cannot connect to refused: ssh: connect to host refused port 22"),
+        ("denied", "Permission denied"),
+        ("unknown", "Host key verification failed"),
+        ("bare", "gputopo cannot be started on bare: env: .*/nowhere/python.*No such file"),
+    ],
+)
+def test_a_host_that_ssh_cannot_start_is_named_and_nobody_waits_for_it(host: str, what: str) -> None:
+    with pytest.raises(HardwareError, match=what):
+        drives(f"localhost,{host}", "train,train")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_starter_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "ssh").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(HardwareError, match="cannot start ssh: No such file"):
+        drives("n1,n2", "fine,fine")
+
+
+def test_a_folder_that_a_host_has_not_is_replaced_by_its_home_with_a_word(capfd: Shown, home: Path) -> None:
+    assert drives("n1,n2", "fine,fine", folder="/not/there") == 0
+    shown = capfd.readouterr()
+    assert f"stdout of rank 0 in {home / 'home'}" in shown.out
+    assert f"n2: gputopo: /not/there: No such file or directory; started in {home / 'home'}" in shown.err
+
+
+class Driver:
+    """A driver in a process of its own, with ranks that train."""
+
+    def __init__(self, behaviours: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.launch.remote_driven", "localhost,n2", behaviours],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        self.err = self._process.stderr
+        trains = (line for line in self.err if "trains" in line)
+        self.seen = [next(trains), next(trains)]
+        self.all = psutil.Process(self._process.pid).children(recursive=True)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self) -> tuple[int, str]:
+        """Return exit code and the rest of stderr, which ends when all processes have."""
+        rest = self.err.read()
+        self.err.close()
+        return self._process.wait(30), rest
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_to_the_driver_ends_rank_0_which_has_the_exit_code(number: int, name: str) -> None:
+    driver = Driver("train,train")
+    driver.signal(number)
+    code, rest = driver.ended()
+    assert code == 128 + number
+    assert f"stopped by {name}" in rest.splitlines()[0], "the process of rank 0"
+
+
+@pytest.mark.usefixtures("home")
+def test_nothing_outlives_a_driver_that_is_killed() -> None:
+    driver = Driver("train,train")
+    driver.signal(signal.SIGKILL)
+    gone, alive = psutil.wait_procs(driver.all, timeout=5)
+    assert (bool(gone), alive) == (True, [])
+    assert driver.ended()[0] == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("home")
+def test_a_host_that_does_not_end_when_it_is_asked_to_is_killed() -> None:
+    driver = Driver("train,deaf")
+    driver.signal(signal.SIGKILL)
+    assert not psutil.wait_procs(driver.all, timeout=20)[1]
+    driver.ended()
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(("may_lose", "code"), [(True, 0), (False, 3)])
+def test_a_host_that_may_be_lost_does_not_end_the_others(may_lose: bool, code: int) -> None:
+    assert drives("localhost,n2", "lasts,breaks", may_lose=may_lose) == code

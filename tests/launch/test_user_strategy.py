@@ -1,0 +1,285 @@
+"""The strategy of a script that is one of several workers; in training: tests/cli/run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputopo.launch.hosts import starters
+from gputopo.launch.jobs.claims import claimed_by_others
+from gputopo.launch.user_strategy import (
+    lines_of,
+    lines_of_workers,
+    made_with_workers,
+    nearest,
+    planned,
+    strategy,
+)
+from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.machine import Driver, Machine
+from gputopo.values.run.all_reduce import NAMES
+from gputopo.values.run.plan import Candidate
+from tests.launch.forks import run_program
+from tests.launch.hosts.environs import ray_train
+from tests.launch.specs import machine
+
+
+def choice(**fields: Any) -> Candidate:
+    return Candidate(**{"gpus": (0, 1), "variable_update": "replicated", **fields})
+
+
+@pytest.mark.parametrize(
+    ("reduction", "words"),
+    [
+        ("nccl", "MirroredStrategy with NCCL"),
+        ("nccl_op", "MirroredStrategy with NCCL"),
+        ("tf_hierarchical", "MirroredStrategy with hierarchical copies"),
+        ("one_device", "MirroredStrategy with reduction to one device"),
+        ("collective", "MirroredStrategy"),
+        (None, "MirroredStrategy"),
+    ],
+)
+def test_what_tf_distribute_has_is_used_and_nothing_is_said_to_lack(
+    reduction: str | None, words: str
+) -> None:
+    found = nearest(choice(all_reduce=reduction), "gpu", 4)
+    assert (found.words, found.lacks) == (words, None)
+
+
+def test_a_server_is_central_wherever_its_variables_are() -> None:
+    for place in ("cpu", "gpu:1"):
+        found = nearest(choice(variable_update="parameter_server", ps_device=place), "gpu", 2)
+        assert (found.words, found.lacks) == ("CentralStorageStrategy", None)
+
+
+def test_a_server_spread_over_gpus_is_replaced_by_nccl_and_named() -> None:
+    spread = choice(variable_update="parameter_server", ps_device="gpu:spread")
+    found = nearest(spread, "gpu", 2)
+    assert found.words == "MirroredStrategy with NCCL"
+    assert found.lacks == "variables spread over the devices"
+
+
+def test_hierarchical_copies_lose_a_gradient_of_odd_devices_and_are_not_used_there() -> None:
+    for reduction in ("hierarchical", "tf_hierarchical"):
+        assert nearest(choice(all_reduce=reduction), "gpu", 4).strategy.reduction == "hierarchical"
+        assert nearest(choice(all_reduce=reduction), "gpu", 3).strategy.reduction == "nccl"
+        assert nearest(choice(all_reduce=reduction), "cpu", 3).strategy.reduction == "one"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
+    reduction = nearest(choice(all_reduce=name), "cpu", 2).strategy.reduction
+    assert reduction != "nccl" or name in ("nccl", "nccl_op")
+
+
+def test_one_device_needs_no_reduction_whatever_the_plan_is() -> None:
+    for update in ("replicated", "parameter_server"):
+        assert nearest(choice(variable_update=update, ps_device="cpu"), "gpu", 1).words == "OneDeviceStrategy"
+
+
+NOTHING = Machine(source="live", driver=Driver(status="no_device"))
+
+
+def workers() -> starters.Claim:
+    found = starters.tf_config(ray_train())
+    assert found is not None
+    return found
+
+
+def test_what_was_chosen_is_said_with_the_worker_its_devices_and_why() -> None:
+    chosen, why = lines_of_workers(planned(machine(), {}, num_gpus=2), workers())
+    assert chosen == (
+        f"gputopo: MultiWorkerMirroredStrategy with NCCL, worker {workers().rank} of 2 on GPUs 2, 3."
+    )
+    assert why.startswith("gputopo: why: TF_CONFIG has 2 workers; ")
+    chosen, why = lines_of_workers(planned(NOTHING, {}), workers())
+    assert "with a ring over gRPC" in chosen
+    assert chosen.endswith("on one CPU device (No NVIDIA device).")
+    assert why == "gputopo: why: TF_CONFIG has 2 workers."
+
+
+def test_several_cpu_devices_of_a_worker_are_refused_and_not_made_one() -> None:
+    with pytest.raises(UsageError, match="num_gpus=2 of several workers needs GPUs: No NVIDIA device"):
+        made_with_workers(planned(NOTHING, {}, num_gpus=2), workers(), None, asked=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 5}}',
+            "its cluster lacks",
+        ),
+        ('{"cluster": {"worker": ["a:2222"], "ps": ["b:2222"]}, "task": {"type": "worker"}}', "has ps tasks"),
+        ("{", "is no JSON"),
+    ],
+)
+def test_a_cluster_that_is_not_understood_never_becomes_a_strategy_of_one_host(
+    monkeypatch: pytest.MonkeyPatch, config: str, what: str
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(UsageError, match=what):
+        strategy()
+
+
+WORKERS_LATE = """
+import os, tensorflow as tf
+import gputopo.launch
+from gputopo.launch import user_strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+tf.constant(1.0)
+os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
+try:
+    gputopo.launch.strategy()
+except door.UsageError as error:
+    print(error.what, "|", error.hint)
+"""
+
+
+@pytest.mark.tensorflow
+def test_workers_are_not_joined_where_tensorflow_has_made_its_devices() -> None:
+    done = run_program("-c", WORKERS_LATE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
+
+
+def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order() -> None:
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-33-aa,GPU-11-aa"}
+    target = planned(machine(), environ, claimed={})
+    assert target.plan.choice.gpus == (3, 1)
+    assert target.plan.environment["CUDA_VISIBLE_DEVICES"] == environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_number_is_chosen_among_those_that_are_visible() -> None:
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,2,3"}
+    assert planned(machine(), environ, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
+
+
+def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> None:
+    assert planned(machine(), {}, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
+    taken = {3: "in use by another run"}
+    assert planned(machine(), {}, num_gpus=2, claimed=taken).plan.choice.gpus == (0, 1)
+    with pytest.raises(HardwareError):
+        planned(machine(), {}, gpus=[3], claimed=taken)
+
+
+def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None:
+    target = planned(NOTHING, {}, num_gpus=3, claimed={})
+    what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
+    assert what == "gputopo: CentralStorageStrategy on 3 logical CPU devices (No NVIDIA device)."
+    assert why == "gputopo: why: no GPU to plan for: 3 logical CPU devices."
+
+
+def test_gpus_that_are_not_there_are_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError) as error:
+        planned(NOTHING, {}, gpus=[0], claimed={})
+    assert "--num-gpus" in error.value.hint
+
+
+FITS = """
+import json, sys
+import gputopo.launch
+from gputopo.launch import user_strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+import numpy as np, keras, tensorflow as tf
+def build():
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+chosen = gputopo.launch.strategy(build, num_gpus=int(sys.argv[1]))
+keras.utils.set_random_seed(1)
+x = np.random.rand(16, 4).astype("float32")
+y = x.sum(1, keepdims=True)
+with chosen.scope():
+    model = build()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    weight = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+losses = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+@tf.function
+def step(ones):
+    chosen.run(lambda one: weight.assign_add(one), (ones,))
+step(chosen.experimental_distribute_values_from_function(lambda context: tf.constant(1.0)))
+print(json.dumps([type(chosen).__name__, chosen.num_replicas_in_sync, losses, float(weight.numpy())]))
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_keras_fits_and_a_loop_of_the_users_own_runs_in_its_scope(devices: int) -> None:
+    done = run_program("-c", FITS, str(devices))
+    assert done.returncode == 0, done.stderr
+    name, replicas, losses, weight = json.loads(done.stdout)
+    assert (replicas, weight) == (devices, float(devices))
+    assert "OneDevice" in name if devices == 1 else "CentralStorage" in name or "Mirrored" in name
+    assert losses[1] < losses[0]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gputopo: ")]
+    assert len(lines) == 2
+    assert "logical CPU device" in lines[0]
+
+
+LATE = """
+import sys, keras
+import gputopo.launch
+from gputopo.launch import user_strategy as door
+from gputopo.values.machine import Driver, Machine
+door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+for asked in ({"num_gpus": 2}, {"model": model, "num_gpus": 2}):
+    try:
+        gputopo.launch.strategy(**asked)
+    except door.UsageError as error:
+        print(error.what, "|", error.hint)
+print(type(gputopo.launch.strategy(model, num_gpus=1)).__name__)
+"""
+
+
+@pytest.mark.tensorflow
+def test_too_late_a_call_says_what_to_do_unless_the_devices_are_those_of_the_plan() -> None:
+    done = run_program("-c", LATE)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
+    assert second.startswith(
+        "TensorFlow has made its devices already | give the function that builds the model"
+    )
+    assert third == "OneDeviceStrategy"
+
+
+ALONE = """
+import sys, types
+from gputopo.launch import user_strategy as door
+from tests.launch.specs import machine
+door._machine = machine
+door._made = lambda target, model, built: print(*target.plan.choice.gpus, flush=True)
+door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("asked", "claimed"), [("claim", {2, 3}), ("leave", set())])
+def test_alone_it_claims_its_gpus_until_its_process_ends_unless_it_shall_not(
+    tmp_path: Path, asked: str, claimed: set[int]
+) -> None:
+    environment = {**os.environ, "GPUTOPO_HOME": str(tmp_path)}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, asked],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdin is not None
+        assert script.stdout is not None
+        assert script.stdout.readline() == "2 3\n"
+        others = claimed_by_others(machine(), tmp_path / "claims")
+        assert set(others) == claimed
+        assert all("gputopo.launch.strategy" in words for words in others.values())
+        script.stdin.close()
+        script.wait()
+        assert claimed_by_others(machine(), tmp_path / "claims") == {}

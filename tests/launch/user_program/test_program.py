@@ -1,0 +1,345 @@
+"""The user's own program. Each test has a launcher in its own process, as a shell would."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gputopo.launch.user_program.program import check_program
+from gputopo.values.errors import UsageError
+from tests.kit import commands
+
+LAUNCHER = (
+    "import os, sys; from gputopo.launch.user_program.program import run_program; "
+    "sys.exit(run_program(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}).exit_code)"
+)
+SAFETY_S = 60  # of tests that hang; nothing waits for it
+
+
+def finish(*program: str, typed: str = "") -> tuple[int, str, str]:
+    done = commands.run("-c", LAUNCHER, *program, given=typed)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77])
+def test_the_exit_code_of_the_program_is_passed_through(code: int) -> None:
+    assert finish("sh", "-c", f"exit {code}")[0] == code
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGPIPE])
+def test_a_program_ended_by_a_signal_gives_128_and_its_number(signum: int) -> None:
+    assert finish("sh", "-c", f"ulimit -c 0; kill -{signum} $$")[0] == 128 + signum
+
+
+def test_stdin_stdout_and_stderr_are_the_programs() -> None:
+    assert finish("sh", "-c", "cat; echo err >&2", typed="typed\n") == (0, "typed\n", "err\n")
+
+
+def test_the_program_gets_its_environment_and_arguments_as_they_are() -> None:
+    script = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], sys.argv[1:])"
+    out = finish(sys.executable, "-c", script, "--model", "a b", "", "--")[1]
+    assert out == "GPU-a ['--model', 'a b', '', '--']\n"
+
+
+REPORTS = """
+import signal, sys
+def note(signum, frame):
+    print(signal.Signals(signum).name, flush=True)
+    sys.exit(9)
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
+    signal.signal(signum, note)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT"])
+def test_a_signal_to_the_launcher_reaches_the_program(name: str) -> None:
+    with commands.started("-c", LAUNCHER, sys.executable, "-c", REPORTS) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        os.kill(launcher.pid, signal.Signals[name])
+        assert (printed.read(), launcher.wait(SAFETY_S)) == (f"{name}\n", 9)
+
+
+def test_the_program_starts_with_no_signal_blocked_or_ignored() -> None:
+    look = ["grep", "-E", "SigBlk|SigIgn", "/proc/self/status"]
+    plain = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    assert finish(*look)[1] == plain
+
+
+def test_a_program_does_not_outlive_a_launcher_that_is_killed() -> None:
+    with commands.started("-c", LAUNCHER, sys.executable, "-c", REPORTS) as (launcher, printed):
+        assert printed.readline() == "ready\n"
+        os.kill(launcher.pid, signal.SIGKILL)
+        assert printed.read() == "SIGTERM\n"  # and then the end: nobody holds the pipe any more
+
+
+STOPS_ITS_LAUNCHER_AND_ENDS = """
+import os, signal
+launcher, own = os.getppid(), os.getpid()
+os.kill(launcher, signal.SIGSTOP)
+os.kill(launcher, signal.SIGTERM)
+if os.fork() == 0:
+    while os.getppid() == own:
+        pass
+    os.kill(launcher, signal.SIGCONT)
+os._exit(7)
+"""
+
+
+def test_a_signal_that_comes_when_the_program_has_just_ended_is_none_of_its_business() -> None:
+    code, _, err = finish(sys.executable, "-c", STOPS_ITS_LAUNCHER_AND_ENDS)
+    assert (code, err) == (7, "")
+
+
+COUNTS = """
+import signal
+def note(signum, frame):
+    print("noted", flush=True)
+def end(signum, frame):
+    print("end", flush=True)
+    raise SystemExit
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGUSR2, end)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_ctrl_c_on_a_terminal_reaches_the_program_once() -> None:
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", LAUNCHER, sys.executable, "-c", COUNTS])
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        shown = _read_until(b"ready", screen)
+        os.write(terminal, b"\x03")
+        shown += _read_until(b"noted", screen)
+        # The launcher has its SIGINT by now too; were it passed on, it would come before this one.
+        os.kill(pid, signal.SIGUSR2)
+        shown += _read_until(b"end", screen)
+        os.waitpid(pid, 0)
+    assert shown.count(b"noted") == 1
+
+
+COUNTS_TO_THE_END = """
+import os, signal
+came = []
+def note(signum, frame):
+    came.append(signal.Signals(signum).name)
+    if len(came) == 1:
+        print("came", flush=True)
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, note)
+signal.signal(signal.SIGUSR2, lambda *_: (print(came, flush=True), os._exit(0)))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def in_a_group() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A launcher that leads a process group, as batch systems start it, and what its program prints."""
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", COUNTS_TO_THE_END]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        yield launcher, launcher.stdout
+        launcher.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "sends",
+    [
+        pytest.param([os.killpg], id="to the group"),
+        pytest.param([os.kill], id="to the launcher"),
+        pytest.param([os.kill, os.killpg], id="to both, as timeout does"),
+    ],
+)
+def test_a_signal_reaches_the_program_once_however_it_is_sent(
+    in_a_group: tuple[subprocess.Popen[str], IO[str]], sends: list[Callable[[int, int], None]], name: str
+) -> None:
+    launcher, printed = in_a_group
+    for send in sends:
+        send(launcher.pid, signal.Signals[name])
+    assert printed.readline() == "came\n"
+    os.kill(launcher.pid, signal.SIGUSR2)  # is passed on after the others: they were sent before
+    assert printed.readline() == f"['{name}']\n"
+
+
+def test_a_signal_to_the_group_reaches_a_program_that_has_left_it() -> None:
+    script = f"import os; os.setpgid(0, 0)\n{REPORTS}"
+    command = [sys.executable, "-c", LAUNCHER, sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        os.killpg(launcher.pid, signal.SIGTERM)
+        assert (launcher.stdout.read(), launcher.wait(SAFETY_S)) == ("SIGTERM\n", 9)
+
+
+REPORTING = LAUNCHER.replace("'GPU-a'}", "'GPU-a'}, report=print, count_oom_kills=iter((4, 5)).__next__")
+
+
+@pytest.mark.parametrize(
+    ("signum", "reported"),
+    [
+        (signal.SIGKILL, "sh was killed by SIGKILL: the kernel's count of out-of-memory kills rose during"),
+        (signal.SIGSEGV, "sh was killed by SIGSEGV\n"),
+        (signal.SIGPIPE, ""),  # the end of `| head`
+    ],
+)
+def test_the_signal_that_killed_the_program_is_reported(signum: int, reported: str) -> None:
+    done = commands.run("-c", REPORTING, "sh", "-c", f"ulimit -c 0; kill -{signum} $$")
+    assert (done.returncode, done.stdout.startswith(reported), bool(done.stdout)) == (
+        128 + signum,
+        True,
+        bool(reported),
+    )
+
+
+LEAVES = """
+import os, signal, subprocess, sys
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('set', flush=True); " \
+    "time.sleep(600)"
+parent = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}]); time.sleep(600)"
+for new_session, script in ((False, stubborn), (True, parent.format(stubborn))):
+    command = [sys.executable, "-c", script]
+    child = subprocess.Popen(command, start_new_session=new_session, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"set\\n"
+    print(child.pid)
+os.kill(child.pid, signal.SIGSTOP)
+"""
+
+
+def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm_are_ended_and_named() -> (
+    None
+):
+    impatient = LAUNCHER.replace(
+        "import run_program",
+        "import run_program, end_descendants; end_descendants.__kwdefaults__.update(term_s=0.2)",
+    )
+    done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
+                        sys.executable, "-c", LEAVES)  # fmt: skip
+    *pids, said = done.stdout.splitlines()
+    assert "left 3 processes behind" in said
+    assert len(pids) == 2
+    for pid in re.findall(r"(\d+) \(", said):
+        assert not Path(f"/proc/{pid}").exists()
+    assert {f"{pid} (" in said for pid in pids} == {True}
+
+
+STOPS = """
+import os, sys, threading
+from gputopo.launch.user_program.program import Stop, end_descendants, run_program
+end_descendants.__kwdefaults__.update(term_s=0.2)
+stop, ready = Stop(), sys.argv[1]
+def ask():
+    open(ready).read()  # the program and its child ignore SIGTERM from here on
+    assert stop.ask()
+threading.Thread(target=ask, daemon=True).start()
+program = ["sh", "-c", "trap '' TERM; sleep 600 >/dev/null 2>&1 & echo $!; : >$0; wait; wait", ready]
+ending = run_program(program, dict(os.environ), report=print, stop=stop)
+print(ending.status, ending.exit_code, ending.stopped, stop.ask())
+"""
+
+
+def test_a_program_that_another_thread_stops_is_killed_with_its_children(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    done = commands.run("-c", STOPS, str(ready))
+    pid, *said = done.stdout.splitlines()
+    assert said[-1] == "-9 3 3 False"
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def _read_until(word: bytes, screen: IO[bytes]) -> bytes:
+    shown = b""
+    while word not in shown:
+        shown += screen.read(1)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (["no-such-program-here"], "there is no program no-such-program-here"),
+        (["./nothing"], "there is no program"),
+    ],
+)
+def test_a_program_that_is_not_there_is_bad_usage(program: Sequence[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_program(program, os.environ)
+
+
+def test_a_script_that_may_not_be_run_is_advised_how_to_run_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    with pytest.raises(UsageError, match="is not executable") as error:
+        check_program([str(script)], os.environ)
+    assert "-- python" in error.value.hint
+
+
+def test_a_program_is_looked_for_in_the_path_it_will_have() -> None:
+    check_program(["sh"], {"PATH": "/bin:/usr/bin"})
+    with pytest.raises(UsageError):
+        check_program(["sh"], {"PATH": "/proc"})
+
+
+def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "no-shebang"
+    script.write_bytes(b"\x7fELFbroken")
+    script.chmod(0o755)
+    code, _, err = finish(str(script))
+    assert (code, err) == (126, f"cannot run {script}: Exec format error\n")
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_that_line_may_be_lost_and_the_exit_code_stays(tmp_path: Path, stderr: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    script = tmp_path / "nothing"
+    script.write_bytes(b"\0")
+    script.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    line = f"exec {sys.executable} -c '{LAUNCHER.replace(chr(39), chr(34))}' {script} {stderr}"
+    assert subprocess.run(["sh", "-c", line], env=environment, timeout=SAFETY_S).returncode == 126
+
+
+HOOKED = """
+import os, sys
+from gputopo.launch.user_program.program import run_program
+from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.child import Ours
+from tests.launch.supervise.test_alarm import OVER, SLOW
+ours = Ours()
+alarm = Alarm(sys.argv[1], print, ours)
+alarm.event(SLOW)
+alarm.event(OVER)
+ending = run_program(sys.argv[2:], dict(os.environ), report=print, ours=ours)
+alarm.close()
+print(ending)
+"""
+
+
+def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "told")
+    hook = tmp_path / "hook"
+    # The first fails, and leaves a process; the second comes when the end of the first is known.
+    again = tmp_path / "again"
+    first = f"{{ touch {again}; sleep 3 & exit 3; }}"
+    hook.write_text(f"cat > {tmp_path}/told; test -e {again} || {first}")
+    twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
+    done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)
+    said, ending = done.stdout.splitlines()
+    assert said == "--on-anomaly sh: ended with exit code 3; the run goes on"
+    assert "left=None" in ending

@@ -1,0 +1,237 @@
+"""The record of a program: samples of a scripted NVML and reported steps, whatever becomes of either."""
+
+import os
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.supervise.run_folder import EventLog
+from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps
+from gputopo.launch.user_program import recording as module
+from gputopo.launch.user_program.program import Ending
+from gputopo.launch.user_program.record import ProgramRecord, failure_of
+from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.steps import Joined, StepPipe
+from gputopo.probes import child
+from gputopo.probes.run_watch import RunWatch
+from gputopo.report.runs.program import program_lines
+from gputopo.runs.summary import summarise
+from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
+from tests.kit.faults import broken
+from tests.kit.nvml import FakeNvml, hang, installed
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.specs import ProcessSpec, Scenario, changed
+
+FOUR = SCENARIOS["four"]
+SAMPLES = 48  # those of other GPUs, and processes, are in every eighth
+
+
+def spec(*gpus: int) -> ProgramSpec:
+    devices = tuple(
+        Device(tower=place, device=f"/GPU:{place}", gpu=gpu, gpu_name="GeForce")
+        for place, gpu in enumerate(gpus)
+    )
+    return ProgramSpec(model="train", command=("train",), devices=devices, backend="gpu")
+
+
+def watched(fake: FakeNvml, *gpus: int, others: Sequence[int] = ()) -> tuple[Result, list[str]]:
+    """Record a program by samples of the double, without waiting; return the result and what was noticed."""
+    seen: list[Event] = []
+    record = ProgramRecord(None, seen.append, lambda line: None)
+    record.begin(spec(*gpus))
+    with installed(fake), RunWatch(gpus, others) as watch:
+        for _ in range(SAMPLES):
+            for event in watch.look():
+                record.add(event)
+    record.finish("train", Ending(0))
+    assert summarise(seen) == record.summary.result()
+    return record.summary.result(), [event.says for event in seen if isinstance(event, Noticed)]
+
+
+def of_the_run(scenario: Scenario, gpu: int) -> Scenario:
+    """Let this process use a GPU."""
+    return changed(scenario, {gpu: {"processes": (ProcessSpec(os.getpid(), "compute", 2**30),)}})
+
+
+@pytest.mark.parametrize(
+    ("used", "word", "said"),
+    [(0, AS_PLANNED, []), (3, OUTSIDE, ["The program runs on GPU 3; planned: GPUs 0-1."])],
+)
+def test_the_gpus_that_a_program_is_seen_on_are_compared_with_the_plan(
+    used: int, word: str, said: list[str]
+) -> None:
+    result, notices = watched(FakeNvml(of_the_run(FOUR, used)), 0, 1, others=(2, 3))
+    assert result.placed is not None
+    assert (result.placed.word, result.placed.gpus, notices) == (word, (used,), said)
+
+
+def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
+    box = broken(FOUR, "busy@0", "busy@1", "thermal_slowdown@1")
+    result, _ = watched(FakeNvml(box), 0, 1)
+    assert result.hardware is not None
+    faults = [one for one in result.hardware.faults if one.severity != "info" and one.gpu is not None]
+    assert {fault.gpu for fault in faults} == {1}
+    assert "throttle.sw_thermal_slowdown" in {fault.id for fault in faults}
+    assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
+
+
+def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "CALL_S", 1.0)
+    fake = FakeNvml(FOUR)
+    fake.spoil("nvmlDeviceGetPowerUsage", hang, gpu=1, after_calls=2)
+    result, (notice,) = watched(fake, 0, 1)
+    assert notice.startswith("The GPUs are no longer sampled: nvmlDeviceGetPowerUsage of GPU 1 ")
+    assert (result.status, notice in result.says) == ("complete", True)
+
+
+def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_its_own_past() -> None:
+    rng, joined = random.Random(5), Joined({0: (0, 1)})
+    record = ProgramRecord(None, lambda event: None, lambda line: None)
+    record.begin(spec(0, 1))
+    for number in range(1, 401):
+        for rank, busy_s in enumerate((0.08, 0.1)):
+            step = StepDone(
+                pid=rank,
+                step=number,
+                seconds=(0.2 if number < 200 else 0.25) * rng.gauss(1, 0.01),
+                examples=32,
+                device=rank,
+                busy_s=busy_s * rng.gauss(1, 0.01),
+            )
+            for event in joined.add(step, number / 5):
+                record.add(event)
+    record.finish("train", Ending(0))
+    result = record.summary.result()
+    (slow,) = result.anomalies
+    assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
+    said = list(program_lines(result))
+    assert any(line.startswith("! GPU 1 ") and "slower than its peers" in line for line in said)
+    assert any("The run became" in line and "slower" in line for line in said)
+
+
+class Stuck:
+    """A sampler whose driver never answers, until it is let go."""
+
+    every_s = 0.01
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def look(self) -> tuple[Sample, ...]:
+        self.let_go.wait()
+        return ()
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    sampler = Stuck()
+    yield sampler
+    sampler.let_go.set()
+
+
+def steps_recorded(
+    sampler: Stuck | None, events: list[Event], steps: int, folder: Path | None = None
+) -> Result:
+    record = ProgramRecord(None, events.append, lambda line: None)
+    record.begin(spec(0))
+    with closing(StepPipe(folder)) as pipe:
+        with recording(record, sampler, pipe, spec(0)) as state, pytest.MonkeyPatch.context() as patch:
+            patch.setenv(STEPS_FILE, str(pipe.name))
+            with Steps(examples=4) as loop:
+                for _ in range(steps):
+                    loop.done()
+        assert not state.stuck
+    record.finish("train", Ending(0))
+    return record.summary.result()
+
+
+def test_steps_are_all_there_at_the_end_also_beside_a_sampler_that_hangs(
+    stuck: Stuck, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    result = steps_recorded(stuck, events, 21, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert (result.steps, result.images, result.warmup_steps) == (20, 80, 1)
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(21))
+    assert not any("loss" in line for line in result.says)
+
+
+def test_the_pipe_is_in_the_runs_folder_or_where_that_cannot_hold_one_in_its_own(tmp_path: Path) -> None:
+    for folder, holds_one in ((tmp_path, True), (tmp_path / "absent", False)):
+        with closing(StepPipe(folder)) as pipe:
+            assert pipe.name.is_fifo()
+            assert (pipe.name.parent == folder) == holds_one
+        assert not pipe.name.exists()
+
+
+def test_a_record_that_cannot_be_ended_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_S", 0.05)
+    hangs, entered = threading.Event(), threading.Event()
+
+    def on_event(event: Event) -> None:  # a disk that hangs
+        if isinstance(event, Noticed):
+            entered.set()
+            hangs.wait()
+
+    class Notices:
+        every_s = 0.01
+
+        def look(self) -> tuple[Noticed, ...]:
+            return (Noticed(time_s=0.0, says="noticed"),)
+
+    record = ProgramRecord(None, on_event, lambda line: None)
+    with recording(record, Notices(), None, spec()) as state:
+        entered.wait()
+    assert state.stuck
+    hangs.set()
+
+
+def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    problems: list[str] = []
+    record = ProgramRecord(EventLog(full), lambda event: None, problems.append)
+    record.begin(spec(0))
+    record.add(Noticed(time_s=1.0, says="noticed"))
+    record.finish("train", Ending(0))
+    assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
+    assert record.summary.result().status == "complete"
+
+
+def test_the_file_holds_what_the_result_is_derived_from(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    record = ProgramRecord(EventLog(path), lambda event: None, lambda line: None)
+    record.begin(spec(0, 1))
+    record.finish("train", Ending(-9, out_of_memory=True, left="train left a process behind: 7 (sleep)"))
+    with path.open("rb") as lines:
+        result = summarise(read_events(lines, origin="events"))
+    assert result == record.summary.result()
+    assert "train left a process behind: 7 (sleep)" in result.says
+    assert result.spec == msgspec.json.decode(msgspec.json.encode(spec(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "code"),
+    [
+        (Ending(0, passed=frozenset({15})), None, None),  # it ended as it was asked to
+        (Ending(3), "error", 3),
+        (Ending(1, passed=frozenset({2})), "interrupted", 1),
+        (Ending(-15, passed=frozenset({15})), "terminated", 143),
+        (Ending(-11), "killed", 139),
+        (Ending(-11, passed=frozenset({10})), "killed", 139),
+        (Ending(-9, out_of_memory=True), "out_of_memory", 137),
+    ],
+)
+def test_why_a_program_ended_is_named(ending: Ending, kind: str | None, code: int | None) -> None:
+    failure = failure_of("/opt/bin/train", ending, time_s=0.0)
+    assert (None if failure is None else failure.kind) == kind
+    assert (None if failure is None else failure.exit_code) == code

@@ -1,0 +1,273 @@
+"""Steps of several processes as steps of one run."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.throughput import MAX_EXAMPLES, Report, StepDone, StepsEnded
+from gputopo.launch.user_program.steps import (
+    GONE_STEPS,
+    MAX_AHEAD,
+    MAX_REPORTS,
+    Batch,
+    InOrder,
+    Joined,
+    bounded,
+)
+from gputopo.values.run.events import Noticed, Sample, Step, WarmupDone
+
+
+def step(
+    pid: int,
+    number: int,
+    seconds: float = 0.5,
+    *,
+    examples: int = 10,
+    device: int | None = None,
+    busy_s: float | None = None,
+) -> StepDone:
+    return StepDone(pid=pid, step=number, seconds=seconds, examples=examples, device=device, busy_s=busy_s)
+
+
+def joined(reports: Iterable[Report], devices: int = 2) -> list[Step | WarmupDone | Noticed]:
+    made = Joined({0: range(devices)})
+    found: list[Step | WarmupDone | Noticed] = []
+    for time_s, report in enumerate(reports):
+        found += made.add(report, float(time_s))
+    return [*found, *made.finish(99.0)]
+
+
+def steps_of(events: Sequence[Step | WarmupDone | Noticed]) -> list[tuple[int, int, float]]:
+    return [(one.step, one.images, one.seconds) for one in events if isinstance(one, Step)]
+
+
+def test_the_first_step_is_the_warm_up() -> None:
+    events = joined([step(1, 1, 9.0), step(1, 2), step(1, 3)])
+    assert steps_of(events) == [(0, 10, 9.0), (1, 10, 0.5), (2, 10, 0.5)]
+    assert [(one.steps, one.seconds) for one in events if isinstance(one, WarmupDone)] == [(1, 9.0)]
+
+
+def test_the_same_steps_of_several_processes_are_one() -> None:
+    ranks = [step(pid, number, 9.0 if number == 1 else 0.5) for number in (1, 2, 3) for pid in (7, 8)]
+    assert steps_of(joined(ranks)) == [(0, 10, 9.0), (1, 20, 0.5), (2, 20, 0.5)]
+
+
+def test_devices_are_compared_by_what_each_was_busy_and_not_by_steps_that_end_together() -> None:
+    ranks = [step(pid, number, device=pid, busy_s=0.1 * (pid + 1)) for number in (1, 2) for pid in (0, 1)] + [
+        step(pid, 3, device=pid) for pid in (0, 1)
+    ]
+    *_, second, third = (one for one in joined(ranks) if isinstance(one, Step))
+    assert [(mark.tower, mark.compute_s) for mark in second.marks] == [(0, 0.1), (1, 0.2)]
+    assert third.marks == ()
+
+
+def test_devices_with_different_batches_are_not_compared() -> None:
+    ranks = [
+        step(pid, number, device=pid, busy_s=0.1, examples=8 + pid) for number in (1, 2) for pid in (0, 1)
+    ]
+    assert not any(one.marks for one in joined(ranks) if isinstance(one, Step))
+
+
+def test_a_device_that_the_run_has_not_gets_no_marks() -> None:
+    assert not any(
+        one.marks
+        for one in joined([step(1, n, device=5, busy_s=0.1) for n in (1, 2)])
+        if isinstance(one, Step)
+    )
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_speeds_of_processes_that_go_at_their_own_pace_add_up(times: int) -> None:
+    reports: list[Report] = [step(1, 1), step(2, 1)]
+    for number in range(2, 200):
+        reports += [step(1, times * number + part, 0.5 / times) for part in range(times)]
+        reports.append(step(2, number, 0.5))
+    counted = steps_of(joined(reports))[50:-20]  # while both are there, once it is known that one is ahead
+    assert fmean(images / seconds for _, images, seconds in counted) == pytest.approx(20 * times + 20)
+
+
+def test_a_process_that_ended_or_was_killed_holds_nobody_up() -> None:
+    both = [step(pid, number) for number in (1, 2) for pid in (1, 2)]
+    ended = joined([*both, StepsEnded(pid=2), step(1, 3), step(1, 4)])
+    assert [images for _, images, _ in steps_of(ended)] == [10, 20, 10, 10]
+    killed = joined([*both, *(step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))])
+    assert steps_of(killed)[-1][1] == 10
+    assert sum(images for _, images, _ in steps_of(killed)) == 10 + 20 + 10 * 2 * GONE_STEPS
+
+
+def test_steps_whose_reports_were_lost_are_counted_and_said() -> None:
+    (notice,) = (one for one in joined([step(1, n) for n in (1, 2, 5, 6)]) if isinstance(one, Noticed))
+    assert notice.says.startswith("2 steps were reported faster than they could be recorded")
+
+
+def test_a_process_that_comes_again_after_it_was_gone_has_lost_nothing() -> None:
+    alone = (step(1, number) for number in range(3, 3 + 2 * GONE_STEPS))
+    events = joined(
+        [
+            step(1, 1),
+            step(2, 1),
+            step(1, 2),
+            step(2, 2),
+            *alone,
+            step(2, 3),
+            step(2, 4),
+        ]
+    )
+    assert not any(isinstance(one, Noticed) for one in events)
+
+
+def test_a_burst_of_one_process_does_not_make_another_one_gone() -> None:
+    made = Joined({0: ()})
+    found: list[Step | WarmupDone | Noticed] = []
+    for number in range(1, 2 * GONE_STEPS):
+        found += made.add(step(1, number, 1e-4), 5.0 + number * 1e-4)
+        if number in (1, 2):
+            found += made.add(step(2, number, 1e-4), 5.0 + number * 1e-4)
+    assert [number for number, *_ in steps_of(found)] == [0, 1]
+
+
+RANKS = [
+    step(pid, number, 9.0 if number == 1 else 0.4 + 0.1 * pid, device=pid, busy_s=0.1 * (pid + 1))
+    for number in range(1, 6)
+    for pid in range(4)
+]
+
+
+def test_processes_of_two_hosts_read_as_those_of_one() -> None:
+    two = Joined({0: (0, 1), 1: (2, 3)}, ("n1", "n2"))
+    one: list[Step | WarmupDone | Noticed] = []
+    for time_s, report in enumerate(RANKS):
+        host, place = divmod(report.pid, 2)  # where processes have one number on both hosts
+        there = msgspec.structs.replace(report, pid=place, device=place)
+        one += two.add(there, float(time_s), host)
+    assert [*one, *two.finish(99.0)] == joined(RANKS, devices=4)
+
+
+def test_a_host_that_reports_no_step_is_named_where_another_one_does() -> None:
+    run = Joined({}, ("n1", "n2", "n3"))
+    assert not list(Joined({}, ("n1", "n2")).finish(0.0))
+    list(run.add(step(1, 1), 0.0, 1))
+    (notice,) = (one for one in run.finish(0.0) if isinstance(one, Noticed))
+    assert notice.says == "No step was reported on n1 and n3: images/sec is that of the other hosts."
+
+
+def test_a_report_of_several_steps_counts_as_they_do() -> None:
+    ranks = [step(pid, number, device=pid, busy_s=0.1) for number in range(1, 10) for pid in (0, 1)]
+    each = [*ranks[:2], *(one for one in ranks[2:] if one.pid == 0)]
+    of_the_other = [one for one in ranks[2:] if one.pid == 1]
+    both = joined([*each, *(report for _, report in bounded([(0.0, one) for one in of_the_other], 2))])
+    last = [one for one in both if isinstance(one, Step) and len(one.marks) == 2]
+    assert sum(images for _, images, _ in steps_of(both)) == 10 * (1 + 2 * 8)
+    assert len(last) == 2
+    assert [mark.compute_s for one in last for mark in one.marks] == pytest.approx([0.1] * 4)
+    assert [one.images / one.seconds for one in last] == pytest.approx([40.0] * 2)
+    assert not any(isinstance(one, Noticed) for one in both)
+
+
+def test_a_loop_that_begins_anew_has_a_warm_up_of_its_own() -> None:
+    loop: list[Report] = [step(1, 1), step(1, 2), StepsEnded(pid=1)]
+    assert [number for number, *_ in steps_of(joined([*loop, *loop]))] == [0, 1, 0, 2]
+
+
+@given(st.lists(st.integers(0, 3), max_size=300))
+def test_every_counted_example_is_in_a_step_whatever_the_order(order: list[int]) -> None:
+    numbers = dict.fromkeys(range(4), 0)
+    reports: list[Report] = [step(pid, 1) for pid in range(4)]
+    for pid in order:
+        numbers[pid] += 1
+        reports.append(step(pid, 1 + numbers[pid]))
+    counted = [one for one in steps_of(joined(reports)) if one[0] > 0]
+    assert sum(images for _, images, _ in counted) == 10 * len(order)
+    assert [number for number, *_ in counted] == list(range(1, len(counted) + 1))
+    assert MAX_AHEAD < GONE_STEPS
+
+
+def reported_step(pid: int, number: int, *, examples: int = 8, busy_s: float | None = None) -> StepDone:
+    return StepDone(pid=pid, step=number, seconds=0.5, examples=examples, busy_s=busy_s)
+
+
+def timed(*reports: Report) -> list[tuple[float, Report]]:
+    return [(float(number), report) for number, report in enumerate(reports)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=200), st.integers(5, 30))
+def test_whatever_is_reported_keeps_its_sums_and_the_order_of_each_process(
+    made: list[tuple[int, int]], limit: int
+) -> None:
+    """0 of 9 ends a loop."""
+    numbers = dict.fromkeys(range(3), 0)
+    reports: list[Report] = []
+    for pid, kind in made:
+        numbers[pid] = numbers[pid] + 1 if kind else 0
+        reports.append(reported_step(pid, numbers[pid], examples=kind) if kind else StepsEnded(pid=pid))
+    found = [report for _, report in bounded(timed(*reports), max(limit, len(reports) // 2))]
+    for pid in range(3):
+        its = [one for one in found if one.pid == pid]
+        assert _sums(its) == _sums([one for one in reports if one.pid == pid])
+        for before, after in pairwise(one for one in its if isinstance(one, StepDone)):
+            assert after.step == 1 or after.step - after.steps >= before.step
+
+
+def _sums(reports: list[Report]) -> list[tuple[int, int]]:
+    """Return steps and examples of each loop."""
+    loops = [(0, 0)]
+    for one in reports:
+        if isinstance(one, StepsEnded):
+            loops.append((0, 0))
+        else:
+            steps, examples = loops[-1]
+            loops[-1] = (steps + one.steps, examples + one.examples)
+    return loops
+
+
+def test_ten_thousand_steps_a_second_become_as_many_reports_as_may_be_sent() -> None:
+    batch = Batch()
+    for number in range(2, 10_002):
+        batch.add(number / 1e4, reported_step(1, number, busy_s=0.1))
+    ((reported,), none) = (batch.take(), batch.take())
+    assert (len(reported.reports), none) == (MAX_REPORTS, ())
+    time_s, last = reported.reports[-1]
+    assert isinstance(last, StepDone)
+    assert (time_s, last.step, last.steps, last.examples, last.seconds) == (1.0001, 10_001, 10, 80, 5.0)
+    assert last.busy_s is not None
+    assert abs(last.busy_s - 1.0) < 1e-9
+
+
+def test_reports_that_cannot_become_fewer_are_cut_off() -> None:
+    loops = [one for pid in range(5000) for one in (reported_step(pid, 1), StepsEnded(pid=pid))]
+    assert len(bounded(timed(*loops))) == 2 * MAX_REPORTS
+
+
+def test_no_sum_is_more_than_a_report_may_have() -> None:
+    (one,) = (
+        report
+        for _, report in bounded(timed(*(reported_step(1, n, examples=MAX_EXAMPLES) for n in (2, 3))), 1)
+    )
+    assert isinstance(one, StepDone)
+    assert one.examples == MAX_EXAMPLES
+
+
+def test_reports_and_samples_of_all_hosts_come_in_the_order_of_time_once_they_are_due() -> None:
+    order = InOrder()
+    for host, times in ((0, (5.0, 6.0, 7.0)), (1, (5.5, 6.5, 9.0))):
+        for time_s in times:
+            order.reported(host, time_s, reported_step(host, 2), now_s=10.0)
+    order.sampled(Sample(time_s=5.2, gpus=()))
+    assert [time_s for time_s, _ in order.due(6.0)] == [5.0, 5.2, 5.5, 6.0]
+    assert [time_s for time_s, _ in order.due(8.0)] == [6.5, 7.0]
+    order.reported(1, 8.5, reported_step(1, 3), now_s=10.0)  # by a clock that was set back meanwhile
+    assert [item for _, item in order.due(9.0)] == [(1, reported_step(1, 2)), (1, reported_step(1, 3))]
+
+
+def test_a_clock_of_rank_0_that_is_set_back_holds_nothing_up() -> None:
+    order = InOrder()
+    assert order.due(100.0) == []
+    order.reported(0, 101.0, reported_step(0, 2), now_s=103.0)
+    assert order.due(40.0) == [(101.0, (0, reported_step(0, 2)))]
+    order.reported(0, 41.0, reported_step(0, 3), now_s=44.0)
+    assert order.due(42.0) == [(41.0, (0, reported_step(0, 3)))]

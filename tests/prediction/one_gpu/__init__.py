@@ -1,1 +1,0 @@
-"""Mirrors gputopo/prediction/one_gpu."""

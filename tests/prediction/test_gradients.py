@@ -1,0 +1,175 @@
+"""What reductions send by prediction, against the copies between devices in the graphs of the core."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.prediction.gradients import TRAFFIC, Block, line_of, parts_of, stages_of
+from gputopo.prediction.step import Model
+from gputopo.topology.hops import Groups, halves
+from gputopo.values.run.all_reduce import NAMES, parse
+from gputopo.workload.spreading import MIN_CHUNK
+from tests.prediction.invented import models
+
+SIZES = (64, 40_000, 40 * MIN_CHUNK, 7, 3 * MIN_CHUNK, 1_000_000, 12 * MIN_CHUNK)
+HOST = -1
+
+
+def _graph(name: str, towers: int, groups: Groups = ()) -> tuple[dict[tuple[int, int], float], int]:
+    """Return the share of all bytes that each device sends to each other one, and the additions."""
+    import tensorflow as tf
+
+    from gputopo.launch.jobs.reduction_worker import options_of
+    from gputopo.launch.train.placement.methods import ALGORITHMS
+
+    devices = [f"/GPU:{tower}" for tower in range(towers)]
+    algorithm, options = options_of(parse(name), groups)
+    with tf.Graph().as_default() as graph:
+        gradients = []
+        for size in SIZES:
+            row = []
+            for device in devices:
+                with tf.device(device):
+                    row.append(tf.compat.v1.placeholder(tf.float32, (size,)))
+            gradients.append(row)
+        ALGORITHMS[algorithm](devices, **options)(gradients)
+    sent: Counter[tuple[int, int]] = Counter()
+    seen = set()
+    additions = 0
+    for op in graph.get_operations():
+        there = _tower(op.device)
+        additions += op.type in ("AddN", "AddV2")
+        for tensor in op.inputs:
+            here = _tower(tensor.device)
+            if here != there and tensor.dtype == tf.float32 and (tensor.name, there) not in seen:
+                seen.add((tensor.name, there))
+                sent[here, there] += tensor.shape.num_elements()
+    return {pair: numbers / sum(SIZES) for pair, numbers in sent.items()}, additions
+
+
+def _tower(device: str) -> int:
+    kind, number = device.rpartition("/device:")[2].lstrip("/").split(":")
+    return HOST if kind == "CPU" else int(number)
+
+
+def _sum_of(stages: Sequence[Sequence[tuple[int, int, float]]]) -> dict[tuple[int, int], float]:
+    sent: Counter[tuple[int, int]] = Counter()
+    for stage in stages:
+        for sender, receiver, share in stage:
+            sent[sender, receiver] += share  # type: ignore[assignment]
+    return dict(sent)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("towers", [3, 4])
+@pytest.mark.parametrize("name", ["copy", "psgpu", "psgpu#2", "psgpu#3"])
+def test_spread_reductions_add_on_each_tower_as_much_as_predicted(name: str, towers: int) -> None:
+    """Of two towers each sends the other its part of what that one adds, and the sums of its own."""
+    sent, additions = _graph(name, towers)
+    parts = parts_of(parse(name), SIZES, towers, cuts=True)
+    loads = [
+        (sum(sent[tower, other] for other in range(towers) if other != tower) - 1) / (towers - 2)
+        for tower in range(towers)
+    ]
+
+    assert max(loads) == pytest.approx(parts.largest, rel=1e-3)
+    assert additions == parts.pieces
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["pscpu", "pscpu#3"])
+def test_the_host_has_all_gradients_once_in_as_many_pieces_as_predicted(name: str) -> None:
+    sent, additions = _graph(name, 3)
+
+    assert sent == pytest.approx({pair: 1.0 for tower in range(3) for pair in ((tower, HOST), (HOST, tower))})
+    assert additions == parts_of(parse(name), SIZES, 3, cuts=True).pieces
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("groups", [((0, 1, 2, 3),), ((0, 1), (2, 3)), ((0, 2, 3), (1,), (4, 5))])
+def test_groups_send_each_byte_over_the_links_that_are_predicted(groups: Groups) -> None:
+    towers = sum(map(len, groups))
+    stages = stages_of("hierarchical", SIZES, groups)
+
+    assert _graph("hierarchical", towers, groups)[0] == pytest.approx(_sum_of([*stages.sums, *stages.back]))
+
+
+@pytest.mark.tensorflow
+def test_the_first_tower_or_two_leaders_have_all_where_tensorflow_distributes() -> None:
+    stages = stages_of("tf_hierarchical", SIZES, halves(4))
+    sent, _ = _graph("tf_hierarchical", 4)
+
+    assert sent == pytest.approx(_sum_of([*stages.sums, *stages.back]))
+    to_first, _ = _graph("one_device", 3)
+    assert to_first == pytest.approx({pair: 1.0 for tower in (1, 2) for pair in ((tower, 0), (0, tower))})
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(("name", "towers"), [("ring", 3), ("ring#2", 4)])
+def test_a_ring_sends_over_the_links_of_its_order_alone(name: str, towers: int) -> None:
+    """Each byte twice round, but for one link each time."""
+    sent, additions = _graph(name, towers)
+
+    assert set(sent) == {(tower, (tower + 1) % towers) for tower in range(towers)}
+    assert sum(sent.values()) == pytest.approx(2 * (towers - 1))
+    assert max(sent.values()) <= 1.05 * 2 * (towers - 1) / towers
+    assert additions == (towers - 1) * parts_of(parse(name), SIZES, towers, cuts=True).pieces
+
+
+def test_every_reduction_has_its_traffic() -> None:
+    assert set(TRAFFIC) == set(NAMES)
+
+
+@given(
+    st.lists(st.integers(1, 30 * MIN_CHUNK), min_size=1, max_size=20),
+    st.sampled_from([((0, 1), (2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2,), (3,)), ((0, 1, 2, 3),)]),
+)
+def test_every_gradient_leaves_and_every_sum_comes_back(sizes: list[int], groups: Groups) -> None:
+    """All but those of the tower where the total is made; what goes one way comes back the other."""
+    stages = stages_of("hierarchical", tuple(sizes), groups)
+    sums, back = _sum_of(stages.sums), _sum_of(stages.back)
+
+    assert sum(sums.values()) == pytest.approx(3)
+    assert back == pytest.approx({(b, a): share for (a, b), share in sums.items()})
+    assert set(sums) <= set(permutations(range(4), 2))
+
+
+@given(models(), st.floats(1e-3, 10.0), st.floats(0.0, 1.0), st.floats(0.0, 1e-6))
+def test_the_closed_form_ends_when_the_last_event_of_a_simulation_does(
+    model: Model, backward_s: float, overlap: float, seconds_per_byte: float
+) -> None:
+    """A gradient waits until it exists and until those before it are through."""
+    now = made = 0.0
+    for block in reversed(model.blocks):
+        made += block.share
+        ready = backward_s * (overlap * made + 1 - overlap)
+        now = max(now, ready) + seconds_per_byte * block.bytes
+    expected = max(now, backward_s)
+
+    assert line_of(model.blocks, backward_s, overlap).end(seconds_per_byte) == pytest.approx(expected)
+
+
+@given(models(), st.floats(0.0, 1e-6), st.floats(0.0, 1e-6))
+def test_a_slower_resource_never_ends_earlier(model: Model, one: float, other: float) -> None:
+    """The end rises with the seconds a byte."""
+    line = line_of(model.blocks, 1.0, 0.5)
+
+    assert line.end(min(one, other)) <= line.end(max(one, other))
+
+
+def test_gradients_of_the_last_layers_hide_behind_backward_of_the_first() -> None:
+    """A large dense layer at the end of a network costs nothing where backward goes on long enough."""
+    blocks = (Block(0, 0.9), Block(1000, 0.1))
+
+    assert line_of(blocks, 1.0, 1.0).end(0.0005) == 1.0
+    assert line_of(blocks, 1.0, 0.0).end(0.0005) == 1.5
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    """There is nothing to predict from."""
+    with pytest.raises(ValueError, match="without blocks"):
+        line_of((), 1.0, 1.0)

@@ -1,0 +1,332 @@
+"""The speed of one GPU by published figures and datasheets, judged on the published figures themselves."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.prediction.one_gpu_speeds import (
+    Figure,
+    Job,
+    Speed,
+    given_speeds,
+    network_factors,
+    one_gpu_figures,
+    past_speeds,
+    published_speed,
+    single_gpu_speeds,
+    why_unknown,
+)
+from gputopo.prediction.roofline import FULL_CLOCKS, Clocks
+from gputopo.reference.expectations import expected_gpu
+from gputopo.values.errors import UsageError
+from gputopo.values.gpu import ClockMhz, ClocksMhz, UtilizationPercent
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.events import Device
+from gputopo.values.run.result import DeviceResult, Result, Throughput
+from gputopo.workload.workloads import require
+
+FIGURES = one_gpu_figures()
+K80_VGG16 = Figure("Tesla K80", "vgg16", 64, "fp32", 20.0)
+INSIDE = 0.75  # of the measured figures, between low and high
+
+
+def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
+    gpu = expected_gpu(figure.gpu)
+    assert gpu is not None
+    speed = published_speed(gpu, Job(require(figure.model), figure.batch, figure.precision), clocks, known)
+    assert speed is not None
+    return speed
+
+
+def judged(leaves_out: Callable[[Figure, Figure], bool]) -> tuple[float, float]:
+    """Return the share of figures inside their range, by GPU, and the median error as a factor."""
+    inside: dict[str, list[bool]] = {}
+    errors = []
+    for one in FIGURES:
+        speed = predicted(one, [other for other in FIGURES if not leaves_out(one, other)])
+        inside.setdefault(one.gpu, []).append(speed.low <= one.images_per_sec <= speed.high)
+        errors.append(abs(math.log(one.images_per_sec / speed.images_per_sec)))
+    return sum(sum(one) / len(one) for one in inside.values()) / len(inside), math.exp(median(errors))
+
+
+def test_thirteen_models_of_gpus_have_published_figures() -> None:
+    assert len({one.gpu for one in FIGURES}) >= 13
+    assert {one.model for one in FIGURES} >= {"alexnet", "vgg16", "inception3", "resnet50", "resnet152"}
+    assert len(FIGURES) == len(set(FIGURES))
+
+
+def test_the_speed_of_a_gpu_that_was_never_measured_is_within_its_range() -> None:
+    inside, error = judged(lambda one, other: one.gpu == other.gpu)
+    assert inside >= INSIDE
+    assert error <= 1.15
+
+
+def test_the_speed_of_a_network_that_was_not_measured_on_this_gpu_is_within_its_range() -> None:
+    inside, error = judged(lambda one, other: one[:2] == other[:2])
+    assert inside >= INSIDE
+    assert error <= 1.15
+
+
+def test_the_speed_of_a_network_that_was_never_measured_is_within_its_range() -> None:
+    inside, error = judged(lambda one, other: one.model == other.model)
+    assert inside >= INSIDE
+    assert error <= 1.25
+
+
+def test_the_speed_of_a_network_and_a_gpu_that_were_never_measured_is_within_its_range() -> None:
+    inside, error = judged(lambda one, other: one.model == other.model or one.gpu == other.gpu)
+    assert inside >= INSIDE
+    assert error <= 1.30
+
+
+def test_a_published_job_is_predicted_as_it_was_measured() -> None:
+    for one in FIGURES:
+        speed = predicted(one, [one])
+        assert speed.images_per_sec == pytest.approx(one.images_per_sec)
+        assert speed.source == f"published: tf_cnn_benchmarks on {one.gpu}, batch {one.batch}"
+
+
+def test_a_larger_batch_takes_a_longer_step_and_more_images_per_sec() -> None:
+    known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
+    speeds = [predicted(known._replace(batch=batch), [known]) for batch in (1, 2, 8, 32, 64, 256)]
+    rates = [speed.images_per_sec for speed in speeds]
+    assert rates == sorted(rates)
+    assert speeds[0].source.endswith("batch 64, scaled to 1")
+    assert speeds[0].high / speeds[0].low > speeds[3].high / speeds[3].low > speeds[4].high / speeds[4].low
+
+
+def test_a_batch_published_at_half_the_size_predicts_the_whole_within_a_tenth() -> None:
+    pairs = [
+        (one, other)
+        for one in FIGURES
+        for other in FIGURES
+        if one[:2] == other[:2] and one.precision == other.precision and one.batch == 2 * other.batch
+    ]
+    assert len(pairs) >= 4
+    errors = [abs(predicted(one, [other]).images_per_sec / one.images_per_sec - 1) for one, other in pairs]
+    assert median(errors) <= 0.10
+
+
+def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> None:
+    known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
+    scaled = predicted(known._replace(model="vgg16"), [known, K80_VGG16])
+    assert scaled.source == (
+        "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50, within a factor of 1.25"
+    )
+    alone = predicted(known._replace(gpu="GeForce RTX 4090"), FIGURES)
+    assert alone.basis == "datasheet"
+    assert alone.source == "from the datasheet of GeForce RTX 4090, within a factor of 1.4"
+    nobody = predicted(known._replace(model="densenet40_k12"), [known])
+    assert nobody.source == (
+        "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50, without published "
+        "figures of densenet40_k12, within a factor of 1.5"
+    )
+
+
+def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
+    gpu = expected_gpu("GeForce GTX 1080 Ti")
+    assert gpu is not None
+    resnet = require("resnet50")
+    for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
+        own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
+        speed = published_speed(gpu, Job(own, 64, "fp32"), FULL_CLOCKS)
+        assert speed is not None
+        assert (speed.source == "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, batch 64") == is_same
+
+
+def test_lower_clocks_make_a_gpu_slower_by_no_more_than_their_share() -> None:
+    known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
+    full = predicted(known, FIGURES)
+    throttled = predicted(known, FIGURES, Clocks(core=0.5))
+    assert 0.5 * full.images_per_sec < throttled.images_per_sec < 0.9 * full.images_per_sec
+    assert throttled.low == pytest.approx(0.5 * full.low)
+    assert throttled.high < full.high
+    assert throttled.source.endswith("core clock at 50%, memory clock at 100% of what is expected")
+
+
+def test_a_network_that_uses_the_gpu_better_has_a_higher_factor() -> None:
+    factors = network_factors(FIGURES)
+    assert factors["resnet50"] > factors["vgg16"] > factors["inception4"]
+    assert all(0.7 < factor < 1.5 for factor in factors.values())
+
+
+GTX_1080 = "GeForce GTX 1080"
+
+
+def machine(*gpus: Gpu) -> Machine:
+    return Machine(
+        source="invented",
+        gpus=tuple(msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(gpus)),
+    )
+
+
+def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any) -> dict[int, Speed | None]:
+    return single_gpu_speeds(box, require(model), batch, "fp32", **known)
+
+
+def speed(gpu: Gpu, **known: Any) -> Speed:
+    found = speeds(machine(gpu), **known)[0]
+    assert found is not None
+    return found
+
+
+def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
+    spec = {"task": "train", "model": "resnet50", "precision": {"compute": "fp32"}, "data": {"source": "gpu"}}
+    rows = [
+        DeviceResult(
+            device=Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name), batch_size=64
+        )
+        for tower in range(devices)
+    ]
+    result = Result(
+        status="complete",
+        exit_code=0,
+        spec=spec,
+        backend="gpu",
+        throughput=Throughput(mean=140.0, uncertainty=0.1, jitter=0.1, median=140.0, total=139.0),
+        devices=tuple(rows),
+    )
+    return msgspec.structs.replace(result, **changed)
+
+
+def test_a_given_speed_counts_before_any_other_and_is_exact() -> None:
+    found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
+    assert found[:4] == (150.0, 150.0, 150.0, "given")
+
+
+def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
+    assert given_speeds([10.0], [0, 2, 5]) == {0: 10.0, 2: 10.0, 5: 10.0}
+    assert given_speeds([1.0, 2.0, 3.0], [0, 2, 5]) == {0: 1.0, 2: 2.0, 5: 3.0}
+    assert given_speeds([], [0, 1]) == {}
+
+
+@pytest.mark.parametrize("values", [[0.0], [-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])
+def test_a_speed_of_zero_or_numbers_for_other_gpus_are_refused(values: list[float]) -> None:
+    with pytest.raises(UsageError, match=r"above 0 images/sec|2 numbers for 3 GPUs"):
+        given_speeds(values, [0, 1, 2])
+
+
+def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
+    found = speed(Gpu(index=0, name=f"NVIDIA {GTX_1080}"), history=past_speeds([run()]))
+    assert found.images_per_sec == 140.0
+    assert [found.low, found.high] == pytest.approx([135.8, 144.2])
+    assert found.basis == "history"
+    assert found.source == "measured here: a run on one GeForce GTX 1080, batch 64"
+
+
+def test_a_run_with_another_batch_is_scaled_with_a_wider_range() -> None:
+    found = speed(Gpu(index=0, name=GTX_1080), batch=16, history=past_speeds([run()]))
+    assert 120.0 < found.images_per_sec < 140.0
+    assert found.source == "measured here: runs on one GeForce GTX 1080, batch 64, scaled to 16"
+    assert found.high / found.low > 1.2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run("GeForce GTX 1070"),
+        run(devices=2),
+        run(status="failed"),
+        run(backend="cpu"),
+        run(throughput=None),
+        run(spec={}),
+        run(spec={**run().spec, "model": "vgg16"}),
+        run(spec={**run().spec, "precision": {"compute": "fp16"}}),
+        run(spec={**run().spec, "task": "forward"}),
+        run(spec={**run().spec, "data": {"folder": "/data"}}),
+    ],
+)
+def test_runs_of_other_jobs_and_gpus_do_not_count(other: Result) -> None:
+    assert speed(Gpu(index=0, name=GTX_1080), history=past_speeds([other])).basis == "datasheet"
+
+
+def test_time_marks_of_runs_on_several_gpus_count_where_none_ran_alone_with_a_wider_range() -> None:
+    marks = Figure(GTX_1080, "resnet50", 64, "fp32", 130.0, by_marks=True)
+    found = speed(Gpu(index=0, name=GTX_1080), history=[marks])
+    assert found.images_per_sec == pytest.approx(130.0)
+    assert found.high / found.images_per_sec == pytest.approx(1.1)
+    assert found.source == "measured here: time marks of runs on several GeForce GTX 1080, batch 64"
+    alone = marks._replace(batch=32, images_per_sec=120.0, by_marks=False)
+    assert speed(Gpu(index=0, name=GTX_1080), history=[marks, alone]).source == (
+        "measured here: runs on one GeForce GTX 1080, batch 32, scaled to 64"
+    )
+
+
+def test_the_median_of_the_latest_three_runs_counts_with_all_of_them_in_the_range() -> None:
+    history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 75.0, 148.0, 90.0, 90.0)]
+    found = speed(Gpu(index=0, name=GTX_1080), history=history)
+    assert found.images_per_sec == 148.0
+    assert [found.low, found.high] == pytest.approx([75.0, 148.0 * 1.03])
+    assert found.source == "measured here: 3 runs on one GeForce GTX 1080, batch 64"
+
+
+def test_a_run_on_a_gpu_itself_counts_before_those_on_others_of_its_model() -> None:
+    throttled = Figure(GTX_1080, "resnet50", 64, "fp32", 90.0, gpu_index=1)
+    sound = Figure(GTX_1080, "resnet50", 64, "fp32", 140.0, gpu_index=0)
+    box = machine(*[Gpu(index=0, name=GTX_1080)] * 3)
+    for history in ([sound, throttled], [throttled, sound]):
+        first, second, without = (one and one.images_per_sec for one in speeds(box, history=history).values())
+        assert (first, second) == (140.0, 90.0)
+        assert 90.0 <= (without or 0.0) <= 140.0
+
+
+def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
+    found = speeds(read_bundled("dgx1-p100"))
+    for one in found.values():
+        assert one is not None
+        assert one.low < 219 < one.high
+        assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
+        assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
+
+
+def test_unequal_gpus_have_unequal_speeds() -> None:
+    found = speeds(machine(*(Gpu(index=0, name=name) for name in ("GeForce GTX 1070", GTX_1080))))
+    slow, fast = found[0], found[1]
+    assert slow is not None
+    assert fast is not None
+    assert 1.1 < fast.images_per_sec / slow.images_per_sec < 1.4
+
+
+def clocked(now: int, *, used: int = 100, **core: int) -> Gpu:
+    graphics = ClockMhz(now=now, max=1911, **core)
+    return Gpu(
+        index=0,
+        name=GTX_1080,
+        pstate="P2",
+        clocks_mhz=ClocksMhz(graphics=graphics, sm=graphics, memory=ClockMhz(now=4513, max=5005)),
+        utilization_percent=UtilizationPercent(gpu=used),
+    )
+
+
+def test_a_gpu_that_is_throttled_under_load_is_slower_than_its_peers() -> None:
+    found = speeds(machine(clocked(1800), clocked(900), clocked(900, used=0)))
+    full, throttled, idle = (one.images_per_sec for one in found.values() if one)
+    assert full == idle == speed(Gpu(index=0, name=GTX_1080)).images_per_sec
+    assert 0.5 * full < throttled < 0.8 * full
+    assert found[1] is not None
+    assert "core clock at 52%" in found[1].source
+
+
+def test_a_gpu_with_lowered_application_clocks_is_slower() -> None:
+    lowered = clocked(300, used=0, application=800, default_application=1600)
+    assert speed(lowered).images_per_sec < 0.8 * speed(clocked(300, used=0)).images_per_sec
+
+
+def test_a_gpu_of_an_unknown_model_has_no_speed_and_the_missing_fact_is_named() -> None:
+    unknown, nameless, by_id = Gpu(index=0, name="RTX 9090"), Gpu(index=1), Gpu(index=2, pci_device_id="ffff")
+    assert speeds(machine(unknown, nameless, by_id)) == {0: None, 1: None, 2: None}
+    assert why_unknown(unknown) == "no reference data for RTX 9090"
+    assert why_unknown(nameless) == "the model of GPU 1 is unknown"
+    assert why_unknown(by_id) == "no reference data for PCI id ffff"
+    assert speeds(machine(unknown, Gpu(index=1, name=GTX_1080)))[1] is not None
+
+
+def test_an_unknown_gpu_has_the_speed_of_its_earlier_run_with_this_batch_alone() -> None:
+    history = [Figure("RTX 9090", "resnet50", 64, "fp32", 900.0)]
+    assert speed(Gpu(index=0, name="RTX 9090"), history=history).images_per_sec == 900.0
+    assert speeds(machine(Gpu(index=0, name="RTX 9090")), batch=32, history=history) == {0: None}

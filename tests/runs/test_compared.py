@@ -1,0 +1,402 @@
+"""A run compared with the prediction of its plan, and with the rate of its input."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures.recording import read_bundled
+from gputopo.planner import Request, plan
+from gputopo.prediction.step import Placing
+from gputopo.runs.compared import (
+    ENOUGH,
+    NOISE,
+    against,
+    input_verdict,
+    judge_rates,
+    judge_waiting,
+    with_prediction,
+)
+from gputopo.runs.summary import summarise
+from gputopo.values.run.plan import Candidate, Plan, Prediction
+from gputopo.values.run.result import AgainstPrediction, Result
+from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from tests.runs.boxes import BATCH, ON_CPU, run
+
+MACHINE = read_bundled("7gforce")
+PAIR = (0, 1)
+COMPUTE_S = 0.5
+GPU = Placing("parameter_server", "gpu:0")
+
+
+def planned(placing: Placing = ON_CPU, model: str = "vgg16", gpus: tuple[int, ...] = PAIR) -> Plan:
+    """The plan of runs by `boxes.run`, with their speed of one GPU."""
+    return plan(
+        MACHINE,
+        Request(
+            model=model,
+            gpus=gpus,
+            batch_size=BATCH,
+            variable_update=placing.variable_update,
+            ps=placing.ps_device or "auto",
+            all_reduce=placing.all_reduce,
+            single_gpu_images_per_sec=(BATCH / COMPUTE_S,),
+        ),
+    )
+
+
+def ran(model: str = "vgg16", compute_s: float = COMPUTE_S, **numbers: Any) -> Result:
+    return run(MACHINE, model, compute_s=compute_s, **numbers)
+
+
+def compared(result: Result, plan: Plan) -> AgainstPrediction:
+    found = against(result, plan)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("placing", [ON_CPU, GPU, Placing("replicated", None, "nccl")])
+def test_a_run_as_predicted_is_within_the_range_in_each_part(placing: Placing) -> None:
+    chosen = planned(placing)
+    found = compared(ran(placing=placing), chosen)
+    assert (found.verdict, found.resource) == ("within", None)
+    assert found.measured == pytest.approx(chosen.choice.images_per_sec, rel=0.001)
+    assert found.images_per_sec_low < found.measured < found.images_per_sec_high
+    assert set(found.parts) == {"compute", "weights", "rest"}
+    assert found.parts["rest"].measured == pytest.approx(found.parts["rest"].predicted, rel=0.01, abs=0.1)
+
+
+def test_slow_links_are_named_where_weights_or_gradients_take_longer_and_compute_does_not() -> None:
+    chosen = planned(GPU)
+    found = compared(ran(placing=GPU, links=0.5), chosen)
+    assert found.verdict == "slower"
+    assert found.resource in chosen.choice.links.values()
+    assert f"{found.resource} slower than believed" in found.says
+    assert "compute takes no longer than predicted" in found.says
+    assert "gputopo bandwidth --save" in found.says
+
+
+def test_copies_of_weights_that_take_longer_are_those_of_their_link() -> None:
+    chosen, usual = planned(), ran()
+    late = tuple(
+        msgspec.structs.replace(row, weights_ms=(row.weights_ms or 0) + 900.0) for row in usual.devices
+    )
+    assert usual.throughput is not None
+    step_s = 2 * BATCH / usual.throughput.median + 0.9
+    speed = msgspec.structs.replace(usual.throughput, median=2 * BATCH / step_s)
+    found = compared(msgspec.structs.replace(usual, devices=late, throughput=speed), chosen)
+    assert (found.verdict, found.resource) == ("slower", chosen.choice.links["weights"])
+    assert "weights take" in found.says
+
+
+def test_variables_that_cost_more_are_named_where_they_are_most_of_the_rest() -> None:
+    dgx = read_bundled("dgx1-p100")
+    placing = Placing("replicated", None, "copy")
+    asked = Request(
+        model="resnet152", gpus=tuple(range(8)), batch_size=BATCH, variable_update="replicated",
+        all_reduce="copy", single_gpu_images_per_sec=(BATCH / 0.1,),
+    )  # fmt: skip
+    slow = run(dgx, "resnet152", gpus=tuple(range(8)), placing=placing, variables=1.8)
+    found = compared(slow, plan(dgx, asked))
+    assert (found.verdict, found.resource) == ("slower", "cost of variables")
+
+
+@pytest.mark.parametrize(("compute_s", "verdict"), [(1.0, "slower"), (0.3, "faster")])
+def test_all_gpus_are_named_where_each_computes_longer_or_shorter(compute_s: float, verdict: str) -> None:
+    placing = Placing("replicated", None, "nccl")
+    found = compared(ran("resnet50", compute_s, placing=placing), planned(placing, "resnet50"))
+    assert (found.verdict, found.resource) == (verdict, "all 2 GPUs")
+    assert f"all 2 GPUs {verdict} than believed: compute takes" in found.says
+    assert ("gputopo inspect" in found.says) == (verdict == "slower")
+
+
+def invented(computes: tuple[float, ...], **changed: Any) -> tuple[Result, Plan]:
+    """The result of a run from its events, planned at 100 ms of compute and 10 of weights."""
+    marks = [(0.01, seconds) for seconds in computes]
+    devices = gpu_devices(len(computes))
+    events = stream(devices, [step(number, marks) for number in range(1, 40)])
+    result = summarise(events)
+    spec = {**result.spec, "devices": [msgspec.to_builtins(one) for one in devices]}
+    spec["precision"] = {"compute": "fp32"}
+    speed = 8 * len(computes) / 0.11
+    choice = Candidate(
+        gpus=tuple(range(len(computes))),
+        images_per_sec=speed,
+        images_per_sec_low=0.9 * speed,
+        images_per_sec_high=1.1 * speed,
+        step_ms=110.0,
+        compute_ms=100.0,
+        exposed_ms={"weights": 10.0, "gradients": 0.0, "variables": 0.0},
+        links={"weights": "GPU 0 to the host"},
+    )
+    prediction = Prediction(
+        program="gputopo", batch_size=8, single_gpu_images_per_sec={}, single_gpu_source="given"
+    )
+    made = Plan(choice=choice, candidates=(choice,), prediction=prediction)
+    return msgspec.structs.replace(result, **{"spec": spec, **changed}), made
+
+
+def test_the_gpu_that_computes_longer_than_the_others_is_named() -> None:
+    found = compared(*invented((0.1, 0.1, 0.16)))
+    assert (found.verdict, found.resource) == ("slower", "GPU 2 (NVIDIA GeForce GTX 1070)")
+    assert found.parts["compute"].measured == pytest.approx(160.0)
+    assert found.says.startswith(
+        "GPU 2 (NVIDIA GeForce GTX 1070) slower than believed: compute takes 160.0 ms of a step, "
+        "predicted 100.0"
+    )
+
+
+def test_the_network_of_a_host_is_named_where_it_takes_most_of_the_step() -> None:
+    result, plan = invented((0.1, 0.1))
+    choice = msgspec.structs.replace(
+        plan.choice,
+        variable_update="replicated",
+        all_reduce="hierarchical",
+        exposed_ms={"weights": 0.0, "gradients": 1.0, "variables": 2.0, "network": 5.0},
+        links={"gradients": "link of n1 GPU 0, sending", "network": "network of n2"},
+        images_per_sec_low=300.0,
+        images_per_sec_high=400.0,
+    )
+    found = compared(result, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.verdict == "slower"
+    assert found.parts["rest"].predicted == pytest.approx(8.0)
+    slow = msgspec.structs.replace(result.devices[0], compute_ms=100.0, weights_ms=0.0)
+    later = msgspec.structs.replace(result, devices=(slow, slow))
+    found = compared(later, msgspec.structs.replace(plan, choice=choice, candidates=(choice,)))
+    assert found.resource == "network of n2"
+    assert "gputopo bandwidth --network --save measures it" in found.says
+
+
+def test_one_gpu_is_compared_too() -> None:
+    found = compared(*invented((0.16,)))
+    assert found.resource == "GPU 0 (NVIDIA GeForce GTX 1070)"
+    assert compared(*invented((0.1,))).verdict == "within"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"rehearsal_of": "7gforce"}, "predicted for 7gforce, measured on CPU devices (a rehearsal)"),
+        ({"spec": {}}, "it is not known what ran"),
+    ],
+)
+def test_other_runs_stand_beside_the_prediction_without_a_verdict(
+    changed: dict[str, Any], words: str
+) -> None:
+    found = compared(*invented((0.3, 0.3), **changed))
+    assert (found.verdict, found.says, found.resource) == ("not compared", f"not compared: {words}", None)
+    assert found.measured < found.images_per_sec_low
+
+
+def test_a_smaller_batch_than_planned_is_not_compared() -> None:
+    result, made = invented((0.1, 0.1))
+    fewer = tuple(msgspec.structs.replace(row, batch_size=4) for row in result.devices)
+    assert compared(msgspec.structs.replace(result, devices=fewer), made).verdict == "not compared"
+    unequal = msgspec.structs.replace(made.choice, batch_sizes=(4, 4))
+    planned_so = msgspec.structs.replace(made, choice=unequal)
+    assert compared(msgspec.structs.replace(result, devices=fewer), planned_so).verdict == "within"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"task": "forward"}, "only training"),
+        ({"data": {"folder": "/data"}}, "time of the input"),
+        ({"precision": {"compute": "fp32", "xla": True}}, "XLA"),
+        ({"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]}, "a drill"),
+        ({"exchange": {"staged": True}}, "staged"),
+    ],
+)
+def test_what_the_prediction_does_not_know_is_named(changed: dict[str, Any], words: str) -> None:
+    result, made = invented((0.1, 0.1))
+    changed_run = msgspec.structs.replace(result, spec={**result.spec, **changed})
+    assert words in compared(changed_run, made).says
+
+
+def test_without_marks_only_the_speeds_are_compared() -> None:
+    result, made = invented((0.3, 0.3))
+    bare = tuple(msgspec.structs.replace(row, compute_ms=None) for row in result.devices)
+    found = compared(msgspec.structs.replace(result, devices=bare), made)
+    assert (found.verdict, found.resource, found.parts) == ("slower", None, {})
+    assert "no time marks" in found.says
+
+
+def test_where_nothing_was_predicted_or_measured_there_is_nothing_to_compare() -> None:
+    result, made = invented((0.1, 0.1))
+    assert with_prediction(result, made).prediction is not None
+    assert with_prediction(msgspec.structs.replace(result, throughput=None), made).prediction is None
+    unpredicted = msgspec.structs.replace(made, choice=Candidate(gpus=(0, 1)), prediction=None)
+    assert with_prediction(result, unpredicted).prediction is None
+
+
+def test_noise_within_the_range_is_no_finding() -> None:
+    noisy = InventedRun(2, noise=Noise(common=0.02, own=0.01))
+    result, made = invented((0.1, 0.1))
+    spec = result.spec
+    noisy_run = summarise(stream(gpu_devices(2), noisy.steps(60)))
+    assert compared(msgspec.structs.replace(noisy_run, spec=spec), made).verdict == "within"
+
+
+RATES = st.floats(1e-3, 1e9)
+PLAIN = summarise(stream(cpu_devices(2), InventedRun(2, noise=Noise(own=0.01)).steps(20)))
+PYTHON = {"source": "python", "feed": "queue", "folder": None}
+
+
+def rated(task: str, rate: float, data: dict[str, Any] | None = None, **changes: Any) -> Result:
+    assert PLAIN.throughput is not None
+    spec = {
+        "task": task,
+        "model": "alexnet",
+        "batch_size": 8,
+        "backend": "cpu",
+        "devices": [{"tower": 0, "device": "/CPU:0"}, {"tower": 1, "device": "/CPU:1"}],
+        "data": data or {"source": "gpu", "folder": None},
+    }
+    throughput = msgspec.structs.replace(PLAIN.throughput, mean=rate)
+    result = msgspec.structs.replace(PLAIN, spec={**spec, **changes.pop("spec", {})}, throughput=throughput)
+    return msgspec.structs.replace(result, **changes)
+
+
+def test_an_input_that_is_slower_than_training_alone_is_the_bottleneck() -> None:
+    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", rated("train", 100.0))])
+    assert found is not None
+    assert (found.verdict, found.other) == ("input", "/runs/1")
+    assert found.headroom == pytest.approx(0.5)
+    assert "bottleneck" in found.says
+
+
+def test_how_the_other_training_computed_is_reported() -> None:
+    other = rated("train", 100.0, spec={"precision": {"compute": "bf16"}, "variable_update": "replicated"})
+    found = input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)])
+    assert found is not None
+    assert "100.0 of training alone (own towers, replicated, bf16)" in found.says
+
+
+def test_training_at_the_rate_of_its_input_waits_for_it_and_is_not_called_fast_enough() -> None:
+    # A disk of 50 images/sec before devices that could do 100.
+    earlier = [("/runs/2", rated("input", 50.0, PYTHON)), ("/runs/1", rated("train", 100.0))]
+    found = input_verdict(rated("train", 50.0, PYTHON, input_waited_share=0.5), earlier)
+    assert found is not None
+    assert (found.verdict, found.other) == ("input", "/runs/2")
+    assert "50.0 % of the steps' time" in found.says
+
+
+def test_a_slow_model_is_not_blamed_on_its_input() -> None:
+    # Beside an input of the same 50 images/sec, devices that can do no more.
+    found = input_verdict(
+        rated("train", 50.0, PYTHON, input_waited_share=0.01),
+        [("/runs/1", rated("input", 51.0, PYTHON))],
+    )
+    assert found is not None
+    assert found.verdict == "close"
+
+
+def test_training_is_judged_by_the_input_of_the_same_data_or_by_its_waiting_alone() -> None:
+    other = {**PYTHON, "feed": "dataset"}
+    earlier = [("/runs/2", rated("input", 10.0, other)), ("/runs/1", rated("input", 900.0, PYTHON))]
+    trained = rated("train", 100.0, PYTHON, input_waited_share=0.0)
+    found = input_verdict(trained, earlier)
+    assert found is not None
+    assert (found.verdict, found.other) == ("enough", "/runs/1")
+    alone = input_verdict(trained, [])
+    assert alone is not None
+    assert (alone.verdict, alone.headroom, alone.other) == ("enough", None, None)
+
+
+def test_few_steps_without_waiting_report_nothing_and_with_waiting_they_do() -> None:
+    # Some batches were ready before the first counted step.
+    assert input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.0, steps=9), []) is None
+    found = input_verdict(rated("train", 100.0, PYTHON, input_waited_share=0.3, steps=2), [])
+    assert found is not None
+    assert found.verdict == "input"
+
+
+def test_a_run_that_did_not_report_its_waiting_is_not_judged() -> None:
+    assert input_verdict(rated("train", 100.0, PYTHON), [("/runs/1", rated("input", 900.0, PYTHON))]) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        rated("input", 100.0, PYTHON),
+        rated("train", 100.0, PYTHON),
+        rated("train", 100.0, status="failed"),
+        rated("train", 100.0, throughput=None),
+        rated("train", 100.0, spec={"model": "vgg16"}),
+        rated("train", 100.0, spec={"batch_size": 4}),
+        rated("train", 100.0, spec={"devices": [{"tower": 0, "device": "/CPU:0"}]}),
+        rated("train", 100.0, spec={"devices": [{"gpu": 0}, {"gpu": 3}]}),
+        rated("train", 100.0, spec={"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.5}]}),
+        rated("train", 0.0),
+    ],
+)
+def test_other_work_or_a_failed_run_judges_nothing(other: Result) -> None:
+    assert input_verdict(rated("input", 50.0, PYTHON), [("/runs/1", other)]) is None
+
+
+def test_training_on_data_that_cost_nothing_and_other_tasks_are_not_judged() -> None:
+    earlier = [("/runs/1", rated("input", 50.0))]
+    assert input_verdict(rated("train", 100.0, input_waited_share=0.9), earlier) is None
+    assert input_verdict(rated("forward", 100.0, PYTHON, input_waited_share=0.9), earlier) is None
+    assert (
+        input_verdict(rated("input", 50.0, PYTHON, status="failed"), [("/runs/1", rated("train", 100.0))])
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("headroom", "judged"),
+    [(0.1, "input"), (0.94, "input"), (0.96, "close"), (1.0, "close"), (1.19, "close"), (1.21, "enough")],
+)
+def test_the_verdict_follows_from_the_two_rates(headroom: float, judged: str) -> None:
+    assert judge_rates(1000 * headroom, 1000).verdict == judged
+
+
+def test_the_words_hold_both_rates_and_what_is_lost() -> None:
+    found = judge_rates(3058, 8560)  # alexnet, real against synthetic, of a published table
+    assert found.verdict == "input"
+    assert "3058.0 images/sec against 8560.0" in found.says
+    assert "64 % less" in found.says
+
+
+@given(RATES, RATES)
+def test_the_headroom_decides_alone(input_rate: float, training_rate: float) -> None:
+    found = judge_rates(input_rate, training_rate)
+    headroom = input_rate / training_rate
+    assert found.headroom == pytest.approx(headroom)
+    assert (found.verdict == "input") == (headroom < 1 - NOISE)
+    assert (found.verdict == "enough") == (headroom >= ENOUGH)
+
+
+@given(RATES, RATES, st.floats(1.0, 100.0))
+def test_a_faster_input_is_never_judged_worse(input_rate: float, training_rate: float, by: float) -> None:
+    order = ("input", "close", "enough")
+    slow, fast = judge_rates(input_rate, training_rate), judge_rates(input_rate * by, training_rate)
+    assert order.index(slow.verdict) <= order.index(fast.verdict)
+
+
+@pytest.mark.parametrize(
+    ("share", "alone", "judged"),
+    [
+        (0.5, None, "input"),
+        (0.5, 101.0, "input"),  # training runs as fast as its input lets it
+        (0.05, 1000.0, "input"),
+        (0.04, None, "enough"),
+        (0.0, 119.0, "close"),
+        (0.0, 121.0, "enough"),
+    ],
+)
+def test_training_is_judged_by_its_waiting_and_not_by_its_own_rate(
+    share: float, alone: float | None, judged: str
+) -> None:
+    found = judge_waiting(share, 100.0, alone)
+    assert found.verdict == judged
+    assert f"{100 * share:.1f} % of the steps' time" in found.says
+    assert found.headroom == (None if alone is None else alone / 100)
+
+
+def test_an_input_that_is_fast_only_when_it_is_alone_is_reported_to_share_the_cores() -> None:
+    assert "alone it reached 300.0 images/sec, during training 100.0" in judge_waiting(0.4, 100.0, 300.0).says
+    assert "share the cores" not in judge_waiting(0.4, 100.0, 110.0).says

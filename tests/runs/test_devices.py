@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.runs.devices import label_of, name_of, place_name, short_name_of, with_names
+from gputopo.values.run.events import Device
+from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
+
+
+def test_a_device_of_a_single_host_is_called_as_ever() -> None:
+    gpu, cpu = gpu_devices(2, "GTX 1070")[1], cpu_devices(2)[1]
+    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == ("/GPU:1", "GPU 1", "GPU 1 (GTX 1070)")
+    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("/CPU:1", "tower 1", "tower 1 (/CPU:1)")
+
+
+def test_a_device_of_several_hosts_is_called_by_its_host_and_its_number_there() -> None:
+    gpu, cpu = on_hosts(gpu_devices(2, "GTX 1070"), cpu_devices(1))[1:]
+    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == (*["n1 GPU 1"] * 2, "n1 GPU 1 (GTX 1070)")
+    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("n2 CPU 0",) * 3
+
+
+def test_a_gpu_has_the_number_of_its_machine_not_that_of_tensorflow() -> None:
+    device = Device(tower=5, device="/job:worker/task:2/device:GPU:1", rank=2, host="n3", gpu=6)
+    assert short_name_of(device) == "n3 GPU 6"
+    assert place_name("/job:worker/replica:0/task:2/device:CPU:0", [device]) == "n3 CPU 0"
+
+
+@given(st.integers(0, 3), st.sampled_from(["GPU", "CPU"]), st.integers(0, 99))
+def test_a_place_of_the_run_has_its_hosts_name_and_another_stays_as_it_is(
+    rank: int, kind: str, number: int
+) -> None:
+    place = f"/job:worker/task:{rank}/device:{kind}:{number}"
+    hosts = on_hosts(cpu_devices(1), cpu_devices(1))
+    expected = f"n{rank + 1} {kind} {number}" if rank < 2 else place
+    assert place_name(place, hosts) == expected
+    assert place_name(place, cpu_devices(2)) == place
+    assert place_name(f"/{kind}:{number}", hosts) == f"/{kind}:{number}"
+
+
+def test_the_devices_in_an_error_of_tensorflow_have_their_names() -> None:
+    hosts = on_hosts(gpu_devices(2), gpu_devices(2))
+    text = "OOM on /job:worker/replica:0/task:1/device:GPU:1 by allocator GPU_1_bfc"
+    assert with_names(text, hosts) == "OOM on n2 GPU 1 by allocator GPU_1_bfc"
+    assert with_names(text, gpu_devices(2)) == text
+
+
+@pytest.mark.parametrize("place", ["", "/GPU", "worker", "/job:worker/task:x/device:GPU:0"])
+def test_what_is_no_place_stays_as_it_is(place: str) -> None:
+    assert place_name(place, on_hosts(gpu_devices(1), gpu_devices(1))) == place

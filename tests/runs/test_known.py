@@ -1,0 +1,214 @@
+"""What is known before a run, and where its expected speed is from."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.runs.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
+from gputopo.values.gpu import MemoryMib
+from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.run.job import job_of
+from gputopo.values.run.plan import Candidate, Plan, Prediction
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import Known
+from gputopo.workload.workloads import require
+from tests.invented_runs import gpu_devices, on_hosts
+from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
+
+MACHINE = read_bundled("7gforce")
+PLAN = Plan(
+    choice=Candidate(
+        gpus=(0, 1),
+        variable_update="parameter_server",
+        images_per_sec=200.0,
+        images_per_sec_low=180.0,
+        images_per_sec_high=220.0,
+    ),
+    prediction=Prediction(
+        program="gputopo", batch_size=BATCH, single_gpu_images_per_sec={}, single_gpu_source=""
+    ),
+)
+UNPREDICTED = Plan(choice=Candidate(gpus=(0, 1), variable_update="parameter_server"))
+
+
+def known(
+    *past: Result, plan: Plan = PLAN, gpus: tuple[int, ...] = (0, 1), model: str = "vgg16", **spec: Any
+) -> Known:
+    own = run(MACHINE, model, gpus=gpus)
+    devices = [row.device for row in own.devices]
+    stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
+    runs = [Past(one, "earlier") for one in past]
+    return known_before(job_of(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, runs, require(model))
+
+
+def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
+    past = [run(MACHINE, "vgg16", slower=slower) for slower in (1.0, 1.02, 0.99)]
+    expected = known(*past).expected
+    assert expected is not None
+    assert expected.source == "the median of 3 earlier runs of this job on this machine"
+    assert past[0].throughput is not None
+    assert expected.images_per_sec == past[0].throughput.median
+    assert expected.low == pytest.approx(0.97 * expected.images_per_sec)
+    assert expected.high == pytest.approx(1.03 * expected.images_per_sec)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(MACHINE, "alexnet"),
+        run(MACHINE, "vgg16", gpus=(0, 2)),
+        run(MACHINE, "vgg16", status="failed"),
+        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "batch_size": 32}),
+        run(MACHINE, "vgg16", spec={**spec_of(MACHINE, "vgg16", (0, 1), ON_CPU), "drills": [{"kind": "x"}]}),
+    ],
+    ids=["another model", "other GPUs", "failed", "another batch", "a drill"],
+)
+def test_a_run_of_another_job_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
+    expected = known(other).expected
+    assert expected is not None
+    assert (expected.source, expected.low) == ("predicted by the plan", 180.0)
+
+
+def test_without_history_earlier_runs_do_not_count() -> None:
+    expected = known(run(MACHINE, "vgg16"), asked={"no_history": True}).expected
+    assert expected is not None
+    assert expected.source == "predicted by the plan"
+
+
+def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> None:
+    row = known(plan=UNPREDICTED, model="alexnet", batch_size=512)
+    assert row.expected is None
+    alike = {"variable_update": "replicated", "all_reduce": "nccl"}
+    devices = [one.device for one in run(MACHINE, "alexnet").devices]
+    spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
+    found = known_before(job_of(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected
+    assert found is not None
+    assert found.source == "published for the same GPUs (rossumai)"
+    assert found.low < found.images_per_sec < found.high
+
+
+def test_where_nothing_is_known_it_is_reported_and_why() -> None:
+    found = known(plan=UNPREDICTED, data={"folder": "/data", "source": "gpu"})
+    assert found.expected is None
+    assert found.unexpected == (
+        "there is no earlier run of this job on this machine, the time of the input is not predicted, "
+        "and no figure of it was published"
+    )
+
+
+def test_gpus_below_one_switch_share_its_link_and_memory_is_known() -> None:
+    found = known(gpus=(0, 1, 5))
+    assert found.sharing == {0: (1,), 1: (0,)}
+    assert set(found.memory_mib) <= {str(gpu.index) for gpu in MACHINE.gpus}
+    assert found.speeds == {}  # all of one model
+
+
+def test_of_several_hosts_each_machine_tells_of_its_own_gpus() -> None:
+    plain = read_bundled("7gforce")
+    full = msgspec.structs.replace(MACHINE, gpus=tuple(
+        msgspec.structs.replace(gpu, memory_mib=MemoryMib(total=8192 + gpu.index)) for gpu in MACHINE.gpus[:2]
+    ))  # fmt: skip
+    devices = on_hosts(gpu_devices(1), gpu_devices(2))
+    found = known_of_machines(devices, [None, full])
+    assert found.memory_mib == {"1:0": 8192, "1:1": 8193}
+    assert found.sharing == {1: (2,), 2: (1,)}
+    assert known_of_machines(on_hosts(gpu_devices(1), gpu_devices(1)), [plain, plain]).sharing == {}
+
+
+def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
+    own = run_on_hosts()
+    devices = [row.device for row in own.devices]
+    runs = [Past(one, "earlier") for one in past]
+    spec = {**own.spec, **changed}
+    return known_of_hosts(job_of(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, runs)
+
+
+def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
+    """A run of a GPU of n1 and one of n2."""
+    devices = on_hosts(gpu_devices(1), [msgspec.structs.replace(gpu_devices(1)[0], gpu=gpu)])
+    whole = run(MACHINE, "vgg16")
+    servers = [{"host": "n1", "address": "10.0.0.1:40000"}, {"host": "n2", "address": address}]
+    spec = {**whole.spec, "servers": servers, "devices": msgspec.to_builtins(devices)}
+    rows = [msgspec.structs.replace(row, device=one) for row, one in zip(whole.devices, devices, strict=True)]
+    return msgspec.structs.replace(whole, spec={**spec, **changed}, devices=tuple(rows))
+
+
+def test_runs_over_the_same_devices_of_the_same_hosts_count_before_the_plan() -> None:
+    past = run_on_hosts(address="10.0.0.2:51007")  # ports are others each time
+    expected = of_hosts(past).expected
+    assert expected is not None
+    assert past.throughput is not None
+    assert expected.source == "an earlier run of this job on these hosts"
+    assert expected.images_per_sec == past.throughput.median
+    assert of_hosts(past, backend="cpu").expected is None, "that was on GPUs"
+    on_cpu = run_on_hosts(backend="cpu")
+    found = of_hosts(on_cpu, backend="cpu")
+    assert found.expected is not None
+    assert found == Known(expected=found.expected)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run_on_hosts(address="10.0.0.3:40001"),
+        run_on_hosts(gpu=1),
+        run_on_hosts(batch_size=32),
+        run(MACHINE, "vgg16"),
+    ],
+    ids=["another network", "another GPU", "another batch", "one host"],
+)
+def test_a_run_over_other_devices_does_not_count_and_the_plan_is_the_source(other: Result) -> None:
+    expected = of_hosts(other).expected
+    assert expected is not None
+    assert expected.source == "predicted by the plan"
+    assert of_hosts(other, plan=UNPREDICTED).unexpected == (
+        "there is no earlier run of this job on these devices of these hosts, and the plan predicts no speed"
+    )
+
+
+def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
+    def with_port(rate: float, max_rate: float | None = None) -> Machine:
+        port = NicPort(
+            index=1, rdma_device="mlx5_0", state="ACTIVE", rate_gbit_per_s=rate, max_rate_gbit_per_s=max_rate
+        )
+        nic = Nic(index=0, name="mlx5_0", pci_address="0000:05:00.0", ports=(port,))
+        return msgspec.structs.replace(MACHINE, nics=(nic,))
+
+    devices = on_hosts(*[gpu_devices(1)] * 4)
+    like = [with_port(100), with_port(100)]
+    assert known_of_machines(devices, [*like, with_port(100), None]).networks == {}
+    slower = known_of_machines(devices, [*like, with_port(25), None]).networks
+    assert slower == {2: "its fastest port has 25 Gbit/s, those of the others 100"}
+    degraded = known_of_machines(
+        devices, [with_port(100), with_port(100), with_port(100, 200), None]
+    ).networks
+    assert list(degraded) == [2]
+    assert "mlx5_0" in degraded[2]
+    assert "200" in degraded[2]
+
+
+def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> None:
+    names = {1: "NVIDIA GeForce GTX 1080 Ti"}
+    gpus = [msgspec.structs.replace(gpu, name=names.get(gpu.index, gpu.name)) for gpu in MACHINE.gpus]
+    machine = msgspec.structs.replace(MACHINE, gpus=tuple(gpus))
+    alone = run(machine, "alexnet", gpus=(0,))
+    own = run(machine, "alexnet")
+    devices = [row.device for row in own.devices]
+    found = known_before(
+        own.job, devices, (BATCH, BATCH), machine, PLAN, [Past(alone, "one")], require("alexnet")
+    ).speeds
+    assert found[0].source.startswith("measured here: a run on one ")
+    assert "published" in found[1].source or "datasheet" in found[1].source
+    assert found[1].images_per_sec > found[1].low
+
+
+def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
+    both, one = run(MACHINE, "vgg16"), run(MACHINE, "vgg16", gpus=(3,))
+    both = msgspec.structs.replace(both, batch_size=BATCH)
+    assert one.throughput is not None
+    assert alone_of_run(both, one) == {3: one.throughput.mean}
+    assert alone_of_run(both, both) == {}  # of two GPUs
+    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NHWC"})) == {}
+    assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}

@@ -1,0 +1,205 @@
+"""Which earlier runs count, and what they say of the box."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.captures.recording import read_bundled
+from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction.step import Placing
+from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
+from gputopo.values.run.events import Anomaly
+from gputopo.values.run.plan import Learned
+from gputopo.values.run.result import Result
+from gputopo.workload.workloads import require
+from tests.runs.boxes import BATCH, ON_CPU, run
+
+MACHINE = read_bundled("dgx1-p100")
+NCCL = Placing("replicated", None, "nccl")
+
+
+def of(results: Iterable[Result], figures: Sequence[Figure] = ()) -> Learned | None:
+    past = [one for result in results if (one := past_run(result)) is not None]
+    return learned(MACHINE, past, figures, require)
+
+
+def some(**numbers: Any) -> list[Result]:
+    """Runs of a model of many bytes and one of many variables."""
+    return [run(MACHINE, model, **numbers) for model in ("vgg16", "resnet152")]
+
+
+@pytest.mark.parametrize(("machine", "faster"), [("7gforce", False), ("dgx1-p100", True)])
+def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str, faster: bool) -> None:
+    box = read_bundled(machine)
+    past = [past_run(run(box, name, links=1.4)) for name in ("vgg16", "resnet152")]
+    found = learned(box, filter(None, past), (), require)
+    assert found is not None
+    assert (found.links > 1.2) == faster
+    assert found.links <= 1.01 or faster
+
+
+@pytest.mark.parametrize("machine", ["7gforce", "dgx1-p100"])
+@pytest.mark.parametrize(
+    "placing",
+    [
+        ON_CPU,
+        NCCL,
+        Placing("replicated", None, "hierarchical"),
+        Placing("parameter_server", "gpu:1"),
+        Placing("parameter_server", "gpu:spread"),
+    ],
+)
+@pytest.mark.parametrize("model", ["alexnet", "inception3", "resnet50"])
+def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
+    machine: str, placing: Placing, model: str
+) -> None:
+    """Of a box whose links are a fifth slower, and whose variables cost a third more."""
+    box = read_bundled(machine)
+    numbers: dict[str, Any] = {"links": 0.8, "variables": 1.33}
+    past = [past_run(run(box, name, placing=placing, **numbers)) for name in ("vgg16", "resnet152")]
+    found = learned(box, filter(None, past), (), require)
+    assert found is not None
+    assert (found.runs, found.jobs, found.odd) == (2, 2, 0)
+
+    measured = past_run(run(box, model, placing=placing, **numbers))
+    before = past_run(run(box, model, placing=placing))
+    after = past_run(run(box, model, placing=placing, links=found.links, variables=found.variables))
+    assert measured is not None
+    assert before is not None
+    assert after is not None
+    assert abs(after.step_s / measured.step_s - 1) < max(
+        0.004, 0.4 * abs(before.step_s / measured.step_s - 1)
+    )
+
+
+def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
+    """The marks here are wrong by a fifth."""
+    name = MACHINE.gpus[0].name or ""
+    figures = [Figure(name, model, BATCH, "fp32", BATCH / 0.1) for model in ("vgg16", "resnet152")]
+    runs = [
+        msgspec.structs.replace(
+            one, devices=tuple(msgspec.structs.replace(row, compute_ms=80.0) for row in one.devices)
+        )
+        for one in some(links=0.9, variables=1.2)
+    ]
+    found = of(runs, figures)
+    assert found is not None
+    assert found.links == pytest.approx(0.9, rel=0.05)
+    other_batch = [one._replace(batch=2 * BATCH) for one in figures]
+    assert of(runs, other_batch) == of(runs) != found
+
+
+def test_runs_of_one_job_count_once_by_their_median() -> None:
+    """So one of three that was disturbed changes nothing."""
+    usual = some(links=0.9)
+    disturbed = run(MACHINE, "vgg16", links=0.9, slower=1.4)
+    found = of([disturbed, *usual, usual[0]])
+    assert found is not None
+    assert found.runs == 4
+    assert msgspec.structs.replace(found, runs=2) == of(usual)
+
+
+def anomaly() -> Anomaly:
+    return Anomaly(
+        time_s=0.0,
+        tower=0,
+        part="compute",
+        percent_under=9.0,
+        percent_under_low=7.0,
+        confidence=0.99,
+        says="",
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"status": "failed"},
+        {"status": "interrupted"},
+        {"backend": "cpu"},
+        {"rehearsal_of": "az-2x-m60"},
+        {"throughput": None},
+        {"anomalies": (anomaly(),)},
+        {"steady_steps": None},
+        {"steady_steps": 40},
+        {"devices": ()},
+        {"spec": {}},
+    ],
+)
+def test_runs_that_were_disturbed_or_not_on_these_gpus_do_not_count(changed: dict[str, Any]) -> None:
+    assert past_run(run(MACHINE, "vgg16")) is not None
+    assert past_run(run(MACHINE, "vgg16", **changed)) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"task": "forward"},
+        {"method": "kuza55"},
+        {"strategy": "mirrored"},
+        {"variable_update": "independent"},
+        {"precision": {"compute": "fp32", "xla": True}},
+        {"data": {"folder": "/data"}},
+        {"data": {"source": "cpu"}},
+        {"exchange": {"staged": True}},
+        {"exchange": {"transfer": "fp16"}},
+        {"drills": [{"fault": "slow-gpu", "device": 0, "factor": 0.9}]},
+        {"devices": [{"tower": 0, "device": "/GPU:0", "gpu": 0}]},
+        {"devices": [{"tower": 0, "device": "/CPU:0", "gpu": None}] * 2},
+        {"variable_update": "unheard of"},
+        {"all_reduce": "Unheard of!"},
+        {"model": None},
+    ],
+)
+def test_runs_that_the_constants_do_not_describe_do_not_count(changed: dict[str, Any]) -> None:
+    usual = run(MACHINE, "vgg16")
+    assert past_run(msgspec.structs.replace(usual, spec={**usual.spec, **changed})) is None
+
+
+def test_a_noisy_run_does_not_count_and_a_short_one_does() -> None:
+    """With too few steps whether they are steady is not known."""
+    usual = run(MACHINE, "vgg16")
+    assert usual.throughput is not None
+    noisy = msgspec.structs.replace(usual.throughput, uncertainty=0.03 * usual.throughput.mean)
+    assert past_run(run(MACHINE, "vgg16", throughput=noisy)) is None
+    assert past_run(run(MACHINE, "vgg16", steady_steps=None, steps=8, warmup_steps=5)) is not None
+
+
+def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_left_out() -> None:
+    assert learned(MACHINE, filter(None, map(past_run, some())), (), lambda _: None) is None
+    fewer = msgspec.structs.replace(MACHINE, gpus=MACHINE.gpus[2:], links=())
+    assert learned(fewer, filter(None, map(past_run, some())), (), require) is None
+    bare = [
+        msgspec.structs.replace(
+            one, devices=tuple(msgspec.structs.replace(row, weights_ms=None) for row in one.devices)
+        )
+        for one in some()
+    ]
+    assert of(bare) is None
+    assert of([]) is None
+
+
+@pytest.mark.parametrize("placing", [ON_CPU, NCCL, Placing("parameter_server", "gpu:1")])
+def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -> None:
+    past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
+    [found] = figures_by_marks(MACHINE, past)
+    assert found[:4] == (MACHINE.gpus[0].name, "resnet50", BATCH, "fp32")
+    assert found.images_per_sec == pytest.approx(BATCH / 0.1)
+    assert found.by_marks
+    assert figures_by_marks(MACHINE, []) == ()
+
+
+def test_marks_of_gpus_of_one_model_with_different_batches_are_no_speed_of_that_model() -> None:
+    past = past_run(run(MACHINE, "resnet50", placing=NCCL))
+    assert past is not None
+    halved = (past.job.batches[0] // 2, *past.job.batches[1:])
+    assert figures_by_marks(MACHINE, [past._replace(job=past.job._replace(batches=halved))]) == ()
+
+
+def test_only_the_latest_jobs_are_looked_at() -> None:
+    gpus = [(a, b) for a in range(8) for b in range(a)]
+    found = of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus)
+    assert found is not None
+    assert len(gpus) > MAX_JOBS == found.jobs == found.runs

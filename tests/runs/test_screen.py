@@ -1,0 +1,255 @@
+"""What the short runs of a screen show."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, outliers, stages
+from gputopo.values.run.plan import Timed
+from gputopo.values.run.several_runs import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.verdict import Causes, Verdict
+
+
+def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:
+    assert [(stage.kinds[0], stage.number) for stage in stages(False)] == [
+        ("alone", 1),
+        ("alone", 2),
+        ("alone", 3),
+        ("independent", 1),
+    ]
+
+
+def test_a_quick_one_runs_all_at_once_first_and_further_rounds_as_a_whole_only() -> None:
+    first, *others = stages(True)
+    assert first.kinds == ("independent",)
+    assert [(stage.kinds[0], stage.whole) for stage in others] == [
+        ("alone", False),
+        ("together", False),
+        ("alone", True),
+        ("alone", True),
+    ]
+
+
+def test_rounds_alternate_and_slow_devices_come_first() -> None:
+    assert alone_order([0, 1, 2, 3], 1, {}) == [0, 1, 2, 3]
+    assert alone_order([0, 1, 2, 3], 2, {}) == [3, 2, 1, 0]
+    assert alone_order([0, 1, 2, 3], 1, {2: "slow", 1: "cannot tell"}) == [2, 0, 1, 3]
+
+
+WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_gen": 3.0, "pcie_width": 16.0}
+
+
+def row(word: str = "even", **reading: Any) -> ScreenDevice:
+    return ScreenDevice(number=1, word=word, says="", reading=Reading(**{**WELL, **reading}))
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (row(), ()),
+        (row(graphics_mhz=1880.0, temperature_c=76.0, power_w=140.0), ()),
+        (row(graphics_mhz=1700.0), ("core clock 1,700 MHz, was 1,900 MHz",)),
+        (row(temperature_c=83.0), ("13 \N{DEGREE SIGN}C warmer",)),
+        (row(power_w=100.0), ("power 100 W, was 150 W",)),
+        (row(pcie_width=1.0), ("link gen3 x1, was gen3 x16",)),
+        (row(pcie_width=None), ()),
+        (row("slow"), ("slow, was even",)),
+    ],
+)
+def test_a_reading_that_moved_by_more_than_runs_differ_is_named(
+    now: ScreenDevice, words: tuple[str, ...]
+) -> None:
+    assert changes(row(), now, None) == words
+
+
+def test_a_speed_counts_beyond_the_noise_in_both_directions() -> None:
+    assert changes(row(), row(), Under(percent=7.0, low=5.04, high=9.0)) == ("7.0 % slower (at least 5.0 %)",)
+    assert changes(row(), row(), Under(percent=-7.0, low=-9.0, high=-5.04)) == (
+        "7.0 % faster (at least 5.0 %)",
+    )
+    assert changes(row(), row(), Under(percent=2.0, low=-1.0, high=5.0)) == ()
+    assert changes(row(), row(), Under(percent=2.0)) == ()
+
+
+WELL_ALONE = {
+    "graphics_mhz": 1900.0,
+    "memory_mhz": 4000.0,
+    "throttled_power": 0.0,
+    "throttled_thermal": 0.0,
+    "throttled_hardware": 0.0,
+    "link_gb_per_s": 12.0,
+    "other_processes": 0.0,
+    "host_cpu": 0.0,
+    "host_swap": 0.0,
+    "weights_share": 0.0,
+}
+
+
+def found(lost: float, *, rounds: int = 3, peer: dict[str, Any] | None = None, **own: Any) -> Causes:
+    """GPU 1 lacks a share `lost` of the speed of GPU 0, and reads `own` where that is different."""
+    readings = {
+        gpu: dict.fromkeys(range(1, rounds + 1), Reading(**{**WELL_ALONE, **different}))
+        for gpu, different in ((0, peer or {}), (1, own))
+    }
+    speeds = {
+        gpu: {number: Timed(speed, 0.001) for number in range(1, rounds + 1)}
+        for gpu, speed in ((0, 100.0), (1, 100.0 * (1 - lost)))
+    }
+    return causes_of(1, 0, readings, speeds, 100 * lost)
+
+
+@pytest.mark.parametrize(
+    ("own", "cause"),
+    [
+        ({"graphics_mhz": 1805.0}, "core-clock"),
+        ({"graphics_mhz": 1805.0, "throttled_thermal": 1.0}, "thermal"),
+        ({"graphics_mhz": 1805.0, "throttled_power": 1.0}, "power-cap"),
+        ({"graphics_mhz": 1805.0, "throttled_hardware": 1.0}, "hardware-slowdown"),
+        ({"memory_mhz": 3800.0}, "memory-clock"),
+        ({"other_processes": 1.0}, "other-process"),
+        ({"host_cpu": 0.06}, "host-busy"),
+        ({"host_swap": 1.0}, "host-swapping"),
+        ({"link_gb_per_s": 3.0, "weights_share": 0.07}, "pcie-link"),
+    ],
+)
+def test_each_cause_is_found_by_what_the_gpu_read(own: dict[str, Any], cause: str) -> None:
+    (one,) = found(0.05, **own).found
+    assert one.id == cause
+    assert one.percent_low == 0.0
+    assert one.percent_high == pytest.approx(5.0, rel=0.3)
+
+
+def test_the_rest_of_a_gap_is_unexplained_and_shares_add_up() -> None:
+    causes = found(0.15, graphics_mhz=1805.0)
+    (clock,) = causes.found
+    assert clock.percent == pytest.approx(15 * math.log(1900 / 1805) / -math.log(0.85))
+    assert clock.percent + causes.unexplained_percent == pytest.approx(15)
+    assert causes.says.startswith("Partly: core clock 1,805 MHz, 5.0 % below its peers")
+
+
+def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
+    assert found(0.05, host_cpu=0.3, peer={"host_cpu": 0.3}).found == ()
+
+
+def test_a_slow_link_that_nothing_waits_for_explains_nothing() -> None:
+    assert found(0.05, link_gb_per_s=1.0).found == ()
+
+
+def test_what_was_not_read_is_not_excluded() -> None:
+    causes = found(0.05, memory_mhz=None, link_gb_per_s=None)
+    assert set(causes.not_checked) == {"memory-clock", "pcie-link"}
+
+
+def test_one_round_is_enough() -> None:
+    assert [one.id for one in found(0.05, rounds=1, graphics_mhz=1805.0).found] == ["core-clock"]
+
+
+NAMES = dict.fromkeys(range(6), "GeForce GTX 1070")
+# Rounds of one GPU differ by a few parts in a thousand, not alike on all GPUs.
+WOBBLE = (1.0, 1.002, 0.999)
+
+
+def runs(
+    speeds: dict[int, float], clocks: dict[int, float] | None = None, rounds: int = 3
+) -> tuple[ScreenRun, ...]:
+    return tuple(
+        ScreenRun(
+            kind="alone",
+            round=number + 1,
+            mode="parameter_server cpu",
+            folder=f"screen/alone-{gpu}-{number + 1}",
+            devices=(
+                InRun(
+                    number=gpu, images_per_sec=speed, reading=Reading(graphics_mhz=(clocks or {}).get(gpu))
+                ),
+            ),
+            images_per_sec=speed * WOBBLE[(number + gpu) % 3],
+            noise=0.001,
+        )
+        for number in range(rounds)
+        for gpu, speed in speeds.items()
+    )
+
+
+def screen_of(found: tuple[ScreenRun, ...]) -> Screen:
+    return Screen(
+        model="alexnet",
+        batch_size=512,
+        backend="gpu",
+        says=(),
+        devices=(),
+        runs=found,
+        seconds=1.0,
+        quick=False,
+        complete=True,
+    )
+
+
+def by_number(rows: tuple[ScreenDevice, ...]) -> dict[int, ScreenDevice]:
+    return {row.number: row for row in rows}
+
+
+def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
+    speeds = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}
+    clocks = {0: 1885.0, 1: 1790.0, 2: 1873.0, 3: 1790.0, 4: 1885.0, 5: 1880.0}
+    rows = by_number(device_rows(NAMES, runs(speeds, clocks)))
+    assert {number for number, row in rows.items() if row.word == "slow"} == {1, 3}
+    assert rows[2].word == "even"
+    assert rows[1].percent_of_best == pytest.approx(84.65, abs=0.2)
+    causes = rows[3].causes
+    assert causes is not None
+    assert [one.id for one in causes.found] == ["core-clock"]
+    assert "Possible cause: core clock 1,790 MHz" in rows[3].says
+    assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)
+    assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
+    assert "unexplained" in rows[1].says
+    assert [row.number for row in outliers(tuple(rows.values()))] == [1, 3]
+
+
+def test_a_gpu_ahead_of_its_peer_is_even() -> None:
+    rows = by_number(device_rows({0: "A", 1: "A"}, runs({0: 110.0, 1: 100.0})))
+    assert (rows[0].word, rows[1].word) == ("even", "slow")
+    assert rows[0].says == "GPU 0 is not slower than GPU 1"
+
+
+def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> None:
+    alone = runs({0: 100.0, 1: 80.0}, rounds=1)
+    rows = by_number(device_rows({0: "A", 1: "A"}, alone))
+    assert [row.word for row in rows.values()] == ["cannot tell"] * 2
+    words = {0: Verdict(word="even", says=""), 1: Verdict(word="slow", says="")}
+    devices = tuple(InRun(number=gpu, verdict=verdict) for gpu, verdict in words.items())
+    at_once = ScreenRun(kind="independent", round=1, mode="independent", folder="x", devices=devices)
+    rows = by_number(device_rows({0: "A", 1: "A"}, (*alone, at_once)))
+    assert [row.word for row in rows.values()] == ["even", "slow"]
+
+
+def test_gpus_of_other_models_are_no_peers() -> None:
+    rows = device_rows({0: "A", 1: "B"}, runs({0: 100.0, 1: 50.0}))
+    assert [row.word for row in rows] == ["cannot tell"] * 2
+    assert rows[1].says == "GPU 1 cannot be compared: no other GPU of its kind was run"
+
+
+def test_rounds_that_differ_much_leave_it_open() -> None:
+    noisy = tuple(
+        msgspec.structs.replace(run, images_per_sec=(run.images_per_sec or 0) * (1 + 0.1 * (place % 4 == 1)))
+        for place, run in enumerate(runs({0: 100.0, 1: 96.0}))
+    )
+    assert by_number(device_rows({0: "A", 1: "A"}, noisy))[1].word == "cannot tell"
+
+
+def test_a_gpu_that_became_slower_than_in_the_last_screen_is_named() -> None:
+    last = screen_of(runs({0: 100.0, 1: 100.0}))
+    rows = by_number(device_rows({0: "A", 1: "A"}, runs({0: 99.0, 1: 93.0}), last))
+    assert [row.slower for row in rows.values()] == [False, True]
+    assert "7.0 % slower than in the last screen" in rows[1].says
+
+
+def test_a_gpu_that_could_not_be_run_has_its_reason() -> None:
+    failed = msgspec.structs.replace(
+        runs({1: 1.0})[0], images_per_sec=None, noise=None, failure="out of memory"
+    )
+    rows = by_number(device_rows({0: "A", 1: "A"}, (*runs({0: 100.0}), failed)))
+    assert rows[1].says == "GPU 1 could not be run alone: out of memory"
+    assert rows[1].alone is None

@@ -1,0 +1,213 @@
+"""Throughput, steadiness and sums of counted steps."""
+
+import random
+from statistics import fmean, median, pstdev
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.runs.speed import (
+    KEPT_STEPS,
+    MAX_STEPS,
+    MIN_STEPS,
+    CountedSteps,
+    RunningThroughput,
+    steady,
+    steady_from,
+)
+from gputopo.values.run.events import Step, WarmupDone
+from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, step, stream
+
+
+def test_the_five_figures_of_four_steps() -> None:
+    running = RunningThroughput()
+    running.add(WarmupDone(time_s=100.0, steps=2, seconds=1.0))
+    # 16 images in 1, 2, 2 and 4 s; speeds 16, 8, 8, 4. Between the steps 1 s passes in all.
+    for number, seconds, time_s in [(1, 1.0, 101.0), (2, 2.0, 103.0), (3, 2.0, 106.0), (4, 4.0, 110.0)]:
+        running.add(step(number, [(0, 1), (0, 1)], seconds=seconds, time_s=time_s))
+    reported = running.throughput()
+    assert reported is not None
+    assert reported.mean == pytest.approx(16 / 2.25)
+    # Speeds' mean 9, squared deviations 49 + 1 + 1 + 25 = 76; sqrt(76 / 4) / sqrt(4).
+    assert reported.uncertainty == pytest.approx((76 / 4) ** 0.5 / 2)
+    # Median 8; deviations 8, 0, 0, 4: their median is 2.
+    assert reported.median == 8
+    assert reported.jitter == pytest.approx(1.4826 * 2)
+    assert reported.total == pytest.approx(64 / 10)
+    assert running.now == pytest.approx(4)
+
+
+def test_running_figures_are_those_of_all_speeds_at_once() -> None:
+    rng = random.Random(5)
+    seconds = [rng.uniform(0.1, 3.0) for _ in range(200)]
+    running = RunningThroughput()
+    for number, took in enumerate(seconds, 1):
+        running.add(step(number, [(0, 1)], seconds=took))
+    speeds = [8 / took for took in seconds]
+    assert running.mean == pytest.approx(8 / fmean(seconds))
+    assert running.uncertainty == pytest.approx(pstdev(speeds) / 200**0.5)
+    middle = median(speeds)
+    assert running.jitter() == pytest.approx(1.4826 * median(abs(speed - middle) for speed in speeds))
+
+
+def test_before_the_first_counted_step_there_is_no_figure() -> None:
+    running = RunningThroughput()
+    running.add(step(0, [(0, 1)]))
+    assert (running.steps, running.mean, running.total, running.throughput()) == (0, None, None, None)
+
+
+def test_the_warm_up_counts_neither_as_images_nor_as_time() -> None:
+    running = RunningThroughput()
+    for event in stream(cpu_devices(2), [step(1, [(0.1, 0.4)] * 2), step(2, [(0.1, 0.4)] * 2)]):
+        running.add(event)
+    assert (running.steps, running.images) == (2, 32)
+    assert running.total == pytest.approx(32)
+    # Nine seconds until the first step is done, one of warm-up.
+    assert running.window == pytest.approx((BEGAN_S + 10, BEGAN_S + 11))
+
+
+def test_without_a_warm_up_the_time_begins_with_the_first_step() -> None:
+    running = RunningThroughput()
+    running.add(step(1, [(0, 2)], time_s=50.0))
+    assert running.total == pytest.approx(8 / 2)
+
+
+def test_a_clock_that_was_set_back_does_not_make_the_run_faster_than_its_steps() -> None:
+    running = RunningThroughput()
+    running.add(WarmupDone(time_s=1000.0, steps=1, seconds=1.0))
+    running.add(step(1, [(0, 2)], time_s=1002.0))
+    running.add(step(2, [(0, 2)], time_s=500.0))
+    assert running.total == pytest.approx(16 / 4)
+
+
+def test_steps_without_a_duration_give_no_speed_and_no_error() -> None:
+    running = RunningThroughput()
+    running.add(step(1, [(0, 0)], seconds=0.0))
+    assert running.throughput() is None
+    for event in InventedRun(1).steps(3, first=2):
+        running.add(event)
+    assert running.throughput() is not None
+
+
+LEVELS = st.floats(0.001, 10.0)
+SEEDS = st.integers(0, 10_000)
+
+
+def noisy(level: float, count: int, seed: int, share: float = 0.02) -> list[float]:
+    rng = random.Random(seed)
+    return [level * (1 + rng.gauss(0, share)) for _ in range(count)]
+
+
+@given(level=LEVELS, count=st.integers(MIN_STEPS, 300))
+def test_steps_that_never_change_are_steady_from_the_first(level: float, count: int) -> None:
+    assert steady_from([level] * count) == 0
+
+
+@given(level=LEVELS, before=st.integers(3, 80), factor=st.sampled_from([0.5, 1.3, 2.0, 10.0]))
+def test_a_step_in_the_level_ends_the_warm_up_where_it_is(level: float, before: int, factor: float) -> None:
+    assert steady_from([factor * level] * before + [level] * (before + MIN_STEPS)) == before
+
+
+@given(level=LEVELS, seed=SEEDS, before=st.integers(5, 40))
+def test_noise_does_not_hide_a_step_and_moves_it_by_few(level: float, seed: int, before: int) -> None:
+    times = noisy(2 * level, before, seed) + noisy(level, 100, seed + 1)
+    found = steady_from(times)
+    assert found is not None
+    assert before <= found <= before + 25
+
+
+@given(level=LEVELS, length=st.integers(10, 60), height=st.sampled_from([0.5, 1.0, 3.0]))
+def test_after_a_ramp_no_step_is_left_that_is_well_above_the_level(
+    level: float, length: int, height: float
+) -> None:
+    ramp = [level * (1 + height * (1 - number / length)) for number in range(length)]
+    found = steady_from(ramp + [level] * 100)
+    assert found is not None
+    assert found <= length
+    assert max([*ramp, level][found:]) <= 1.2 * level
+
+
+@given(level=LEVELS, length=st.integers(20, 200), growth=st.sampled_from([0.05, 0.1, 1.0]))
+def test_a_ramp_that_does_not_end_is_never_steady(level: float, length: int, growth: float) -> None:
+    assert steady_from([level * (1 + growth * number) for number in range(length)]) is None
+
+
+@given(
+    level=LEVELS,
+    seed=SEEDS,
+    every=st.integers(8, 100),
+    factor=st.floats(2.0, 50.0),
+    shift=st.integers(0, 99),
+)
+def test_regular_slow_steps_are_no_warm_up(
+    level: float, seed: int, every: int, factor: float, shift: int
+) -> None:
+    times = noisy(level, 300, seed)
+    slow = [factor * time if (number + shift) % every == 0 else time for number, time in enumerate(times)]
+    found = steady_from(slow)
+    assert found is not None
+    assert found <= 30
+
+
+def test_steps_that_alternate_between_two_levels_are_steady() -> None:
+    found = steady_from([1.0, 2.0] * 30)
+    assert found is not None
+    assert found <= 2
+
+
+@given(seed=SEEDS, share=st.floats(0.0, 0.2))
+def test_noise_alone_is_steady_soon(seed: int, share: float) -> None:
+    found = steady_from(noisy(0.1, 200, seed, share))
+    assert found is not None
+    assert found <= 60
+
+
+@given(times=st.lists(st.floats(0.0, 1e6), max_size=100))
+def test_any_trace_gives_a_prefix_that_leaves_enough_or_none(times: list[float]) -> None:
+    found = steady_from(times)
+    reported = steady(times)
+    assert reported.steps == found
+    assert reported.says
+    if found is not None:
+        assert 0 <= found <= len(times) - MIN_STEPS + 2
+        assert reported.seconds == pytest.approx(sum(times[:found]))
+
+
+def test_too_few_steps_are_reported_as_not_looked_at() -> None:
+    assert steady([1.0] * (MIN_STEPS - 1)).says.startswith("not determined")
+
+
+def test_a_run_that_still_changes_is_reported() -> None:
+    assert steady([1.0 + number for number in range(50)]).says.startswith("not found")
+
+
+def test_a_very_long_run_is_looked_at_only_at_its_beginning() -> None:
+    assert steady_from([2.0] * 10 + [1.0] * 100_000) == 10
+    assert steady_from([2.0] * MAX_STEPS + [1.0] * 100) == 0
+
+
+def counted(steps: list[Step]) -> CountedSteps:
+    found = CountedSteps()
+    for one in steps:
+        found.add(one)
+    return found
+
+
+def test_sums_are_of_all_counted_steps_and_marks_of_evenly_spread_ones() -> None:
+    steps = list(InventedRun(2, noise=Noise(own=0.01)).steps(KEPT_STEPS * 3))
+    found = counted(steps)
+    assert (found.number, found.first, found.last) == (len(steps), steps[0], steps[-1])
+    assert found.images == sum(step.images for step in steps)
+    assert found.seconds == pytest.approx(sum(step.seconds for step in steps), rel=1e-12)
+    assert found.kept == steps[::4]
+    assert found.fields()["steps"] == len(steps)
+
+
+def test_the_warm_up_is_not_counted_but_its_lost_loss_is_seen() -> None:
+    first, *rest = InventedRun(2).steps(3)
+    lost = msgspec.structs.replace(first, step=0, loss=None)
+    found = counted([lost, *rest])
+    assert (found.number, found.in_warmup, found.lost_loss) == (2, 1, lost)
+    assert found.first == rest[0]

@@ -1,0 +1,345 @@
+"""Why a device, or a whole run, is slow; and temperatures by real thermal logs, where these are there."""
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.runs.verdict.causes import COOLING, STEADY, WARMING, heat
+from gputopo.runs.verdict.judge import Judgement, judge
+from gputopo.runs.verdict.paces import Paces
+from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step
+from gputopo.values.run.verdict import Causes, Known
+from tests.invented_runs import cpu_devices, gpu_devices
+from tests.runs.verdict import drills
+from tests.runs.verdict.cards import POWER_BRAKE, POWER_CAP, THERMAL, Readings, always, events, judged, since
+from tests.runs.verdict.drills import Trainer
+
+LOGS = Path(__file__).parents[4] / "shared" / "thermal"
+LINE = re.compile(r"^(\d+)\timages/sec: ([\d.]+) .* (\d{9,})$", re.MULTILINE)
+Heats = list[tuple[float, list[int]]]
+
+
+def test_a_temperature_that_rises_or_falls_by_five_degrees_is_no_steady_one() -> None:
+    cooled = None
+    for last, word in ((64.0, STEADY), (66.0, WARMING), (54.0, COOLING)):
+        cooled = heat([60.0] * 4 + [62.0] * 4 + [last] * 4)
+        assert cooled is not None
+        assert cooled.word == word
+    assert cooled is not None
+    assert cooled.says("GPU 1") == "GPU 1 became 6 °C cooler (60 to 54 °C)"
+    assert heat([60.0] * 5 + [float("nan")] * 9) is None
+
+
+def rows() -> list[dict[str, str]]:
+    if not (LOGS / "index.csv").is_file():
+        pytest.skip(f"the thermal logs are not there: {LOGS}")
+    with (LOGS / "index.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def readings(row: dict[str, str]) -> Heats:
+    text = (LOGS / row["thermal_file"]).read_text()
+    lines = (line.replace(" ", "").strip(",").split(",") for line in text.splitlines())
+    return [(float(time), [int(one) for one in heats]) for time, _, *heats in lines]
+
+
+def steps(row: dict[str, str]) -> list[Step]:
+    """Ten steps an interval of the log, each as fast as the interval: it has cumulative means only."""
+    printed = LINE.findall((LOGS / row["throughput_file"]).read_text())
+    found, before, images = [], 0, 64 * int(row["n_gpus"])
+    seconds_before = 0.0
+    for number, rate, time in printed:
+        total = int(number) * images / float(rate)
+        count = int(number) - before
+        for step in range(before + 1, int(number) + 1):
+            seconds = (total - seconds_before) / count
+            found.append(
+                Step(time_s=float(time), step=step, seconds=seconds, images=images, loss=None, marks=())
+            )
+        before, seconds_before = int(number), total
+    return found
+
+
+def judged_log(row: dict[str, str]) -> Judgement:
+    count, taken = int(row["n_gpus"]), readings(row)
+    paces = Paces(gpu_devices(count))
+    for step in steps(row):
+        for time, heats in taken:
+            if time <= step.time_s:
+                gpus = tuple(GpuSample(gpu=gpu, temperature_c=heats[gpu]) for gpu in range(count))
+                last = Sample(time_s=step.time_s, gpus=gpus)
+        paces.add(last)
+        paces.add(step)
+    return judge(paces)
+
+
+def test_no_gpu_is_accused_by_its_temperature_and_no_steady_run_is_slow() -> None:
+    for row in rows():
+        found = judged_log(row)
+        assert found.slow == (), row["thermal_file"]
+        if row["pattern"].startswith("steady"):
+            assert found.run is None, row["thermal_file"]
+
+
+def test_warming_and_cooling_in_real_logs_are_described_as_such() -> None:
+    for row in rows():
+        begin, end = float(row["steady_start_unix"]), float(row["steady_end_unix"])
+        taken = readings(row)
+        used = range(int(row["n_gpus"]))
+        words = {
+            found.word
+            for gpu in used
+            if (found := heat([heats[gpu] for time, heats in taken if begin <= time <= end])) is not None
+        }
+        assert ("still warming" in row["pattern"]) == (WARMING in words or COOLING in words), row["id"]
+    # Before its first step the machine cools down from the run before it.
+    first = rows()[0]
+    idle = [heats[0] for time, heats in readings(first) if time < float(first["steady_start_unix"]) - 4]
+    before = heat(idle)
+    assert before is not None
+    assert before.word in (COOLING, STEADY)
+    assert before.last_c < before.first_c
+
+
+SEEDS = (1, 2, 3)
+
+
+def causes(trainer: Trainer, steps: int, cards: dict[int, Readings], **more: object) -> Causes:
+    (slow,) = judged(trainer, steps, cards, **more).slow
+    assert slow.causes is not None
+    assert slow.causes.says in slow.says
+    assert slow.percent_under is not None
+    shared = sum(cause.percent for cause in slow.causes.found) + slow.causes.unexplained_percent
+    assert shared == pytest.approx(slow.percent_under)
+    for cause in slow.causes.found:
+        assert (
+            0 <= cause.percent_low <= cause.percent <= cause.percent_high + 1e-9 <= slow.percent_under + 2e-9
+        )
+    return slow.causes
+
+
+def ids(found: Causes) -> list[str]:
+    return [cause.id for cause in found.found]
+
+
+@pytest.mark.parametrize(
+    ("mask", "cause"),
+    [(POWER_CAP, "power-cap"), (THERMAL, "thermal"), (POWER_BRAKE, "hardware-slowdown"), (0, "core-clock")],
+)
+def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: int, cause: str) -> None:
+    trainer = Trainer(slow={1: drills.since(200, 10)})
+    found = causes(trainer, 400, {1: since(200, graphics_mhz=1620, throttle_mask=mask)})
+    assert ids(found) == [cause]
+    assert found.found[0].how == "fitted"
+    assert found.found[0].percent_low > 8
+    assert found.says.startswith("Cause: core clock 1,620 MHz, 10.0 % below its peers")
+
+
+def test_a_power_cap_all_the_time_is_bounded_by_its_clock_and_only_possible() -> None:
+    trainer = Trainer(slow={1: drills.always(10)})
+    found = causes(trainer, 200, {1: always(graphics_mhz=1620, throttle_mask=POWER_CAP)})
+    assert ids(found) == ["power-cap"]
+    assert (found.found[0].how, found.found[0].percent_low) == ("bounded", 0.0)
+    assert found.says.startswith("Possible cause: ")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_clock_whose_loss_costs_half_is_fitted_and_not_taken_one_to_one(seed: int) -> None:
+    trainer = Trainer(slow={1: drills.since(200, 10)}, seed=seed)
+    found = causes(trainer, 400, {1: since(200, graphics_mhz=1440)})
+    assert ids(found) == ["core-clock"]
+    assert found.found[0].percent == pytest.approx(10, abs=1.5)
+    assert found.unexplained_percent < 1.5
+
+
+def test_a_link_that_fell_explains_the_wait_for_weights() -> None:
+    trainer = Trainer(waits_s={2: lambda step: 0.15 if step > 100 else 0.0})
+    found = causes(trainer, 200, {2: since(101, pcie_width=1)})
+    assert ids(found) == ["pcie-link"]
+    assert found.covered_share > 0.8
+    assert "a PCIe link of 1.0 GB/s, its peers' 15.8 GB/s" in found.says
+
+
+def test_two_gpus_behind_one_uplink_wait_longer_while_both_copy() -> None:
+    # GPUs 1 and 2 copy at half of the rate for as long as both do: from step 100 on, before in turn.
+    trainer = Trainer(waits_s=dict.fromkeys((1, 2), lambda step: 0.04 if step > 100 else 0.0))
+    known = Known(sharing={1: (2,), 2: (1,)})
+    for slow in judged(trainer, 200, known=known).slow:
+        assert slow.part == "weights"
+        assert slow.causes is not None
+        assert ids(slow.causes) == ["pcie-shared"]
+        assert "a link to the host that other GPUs copied over at the same time" in slow.says
+    assert [slow.tower for slow in judged(trainer, 200, known=known).slow] == [1, 2]
+
+
+def test_a_memory_that_is_full_is_a_possible_cause_where_that_of_the_peers_is_not() -> None:
+    known = Known(memory_mib={str(gpu): 8192 for gpu in range(4)})
+    trainer = Trainer(slow={1: drills.always(12)})
+    cards = {gpu: always(memory_used_mib=8150 if gpu == 1 else 7000) for gpu in range(4)}
+    found = causes(trainer, 200, cards, known=known)
+    assert ids(found) == ["memory-full"]
+    assert found.says.startswith("Possible cause: GPU memory more than 98 % full, its peers' not")
+    everywhere = {gpu: always(memory_used_mib=8150) for gpu in range(4)}
+    assert ids(causes(trainer, 200, everywhere, known=known)) == []
+
+
+def test_cores_that_other_programs_took_are_a_cause_for_a_cpu_device() -> None:
+    trainer = Trainer(devices=cpu_devices(2), slow={1: drills.always(40)})
+    host = HostLoad(time_s=0.0, seconds=1.0, cores=2, other_cpu_share=0.12)
+    found = causes(trainer, 200, {}, host=lambda step: host)
+    assert ids(found) == ["cores-taken"]
+    assert found.says.startswith("Partly: cores that other programs took, up to 24 % of one device's")
+    # ln(1 / 0.76) of ln(1 / 0.6): 54 %.
+    assert found.covered_share == pytest.approx(0.54, abs=0.03)
+
+
+def test_a_host_that_is_busy_now_and_then_is_the_cause_where_the_pace_follows_it() -> None:
+    def host(step: int) -> HostLoad:
+        busy = 0.6 if step % 100 >= 85 else 0.0
+        return HostLoad(time_s=0.0, seconds=1.0, other_cpu_share=busy, run_cpu_share=0.4)
+
+    trainer = Trainer(slow={1: lambda step: 1.6 if step % 100 >= 85 else 1.0})
+    found = causes(trainer, 1000, {}, host=host)
+    assert ids(found) == ["host-busy"]
+
+
+def test_without_a_fact_that_differs_the_gap_is_not_explained() -> None:
+    found = causes(Trainer(slow={1: drills.always(10)}), 200, {})
+    assert ids(found) == []
+    assert found.unexplained_percent == pytest.approx(10, abs=1)
+    assert found.says.startswith("Cause: not explained")
+
+
+def test_a_lower_clock_all_the_time_explains_as_much_as_it_fell_at_most() -> None:
+    found = causes(Trainer(slow={1: drills.always(20)}), 200, {1: always(graphics_mhz=1710)})
+    assert ids(found) == ["core-clock"]
+    assert found.found[0].percent == pytest.approx(20 * 0.0513 / 0.2231, abs=0.3)
+    assert found.says.startswith(
+        "Partly: core clock 1,710 MHz, 5.0 % below its peers, which explains at most "
+    )
+    assert "15 % unexplained" in found.says
+
+
+def test_two_faults_at_once_each_have_their_share() -> None:
+    def there(step: int) -> bool:
+        return step % 40 < 30
+
+    def factor(step: int) -> float:
+        return (1 / 0.9 if step >= 200 else 1.0) * (1.25 if there(step) else 1.0)
+
+    def card(step: int) -> dict[str, int]:
+        return {"graphics_mhz": 1620 if step >= 200 else 1800, "other_processes": int(there(step))}
+
+    found = causes(Trainer(slow={1: factor}), 600, {1: card})
+    process, clock = found.found
+    assert (process.id, clock.id) == ("other-process", "core-clock")
+    # Of a factor of 1.25 / 0.9 the process has 68 % of the logarithm; of all steps the median gap is 24 %.
+    assert process.percent == pytest.approx(24 * 0.68, abs=1.5)
+    assert clock.percent == pytest.approx(24 * 0.32, abs=1.5)
+
+
+def test_two_faults_that_began_together_are_both_possible() -> None:
+    trainer = Trainer(slow={1: drills.since(200, 20)})
+    found = causes(trainer, 400, {1: since(200, graphics_mhz=1620, other_processes=1)})
+    assert sorted(ids(found)) == ["core-clock", "other-process"]
+    assert found.says.startswith("Possible cause: ")
+
+
+def test_a_clock_that_changes_without_the_pace_is_not_the_cause() -> None:
+    cards: dict[int, Readings] = {1: lambda step: {"graphics_mhz": 1620 if step % 100 >= 50 else 1800}}
+    assert ids(causes(Trainer(slow={1: drills.always(10)}), 400, cards)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_device_that_is_even_has_no_cause_whatever_was_sampled(seed: int) -> None:
+    cards = {1: always(graphics_mhz=1500, throttle_mask=POWER_CAP, other_processes=1)}
+    judgement = judged(Trainer(seed=seed), 200, cards)
+    assert [verdict.causes for verdict in judgement.devices] == [None] * 4
+
+
+def test_what_was_not_sampled_is_not_checked_and_not_excluded() -> None:
+    found = causes(
+        Trainer(slow={1: drills.always(10)}),
+        200,
+        {},
+        without=("throttle_mask", "other_processes", "memory_used_mib"),
+    )
+    assert {
+        "power-cap",
+        "thermal",
+        "hardware-slowdown",
+        "other-process",
+        "host-busy",
+    } <= found.not_checked.keys()
+    assert found.not_checked["other-process"] == "other_processes"
+    assert set(found.checked) == {"core-clock", "memory-clock"}
+    assert "not checked: thermal" in found.says
+
+
+def test_the_published_table_of_six_cards_is_explained_as_far_as_their_memory_clock_goes() -> None:
+    # AlexNet on six GTX 1070, images/sec relative to GPU 0; the memory clock of 1, 2 and 3 is 95 % of it.
+    percents = {1: 84.65, 2: 98.83, 3: 94.54}
+    trainer = Trainer(
+        devices=gpu_devices(6), slow={gpu: drills.always(100 - percent) for gpu, percent in percents.items()}
+    )
+    judgement = judged(trainer, 300, {gpu: always(memory_mhz=3800) for gpu in percents})
+    assert [verdict.word for verdict in judgement.devices] == ["even", "slow", "even", "slow", "even", "even"]
+    first, third = (verdict.causes for verdict in judgement.slow)
+    assert first is not None
+    assert third is not None
+    assert third.covered_share > 0.8
+    assert third.says.startswith("Possible cause: memory clock 3,800 MHz, 5.0 % below its peers")
+    assert first.covered_share < 0.4
+    assert first.unexplained_percent == pytest.approx(10.4, abs=1)
+    assert first.says.startswith("Partly: memory clock")
+
+
+@dataclass
+class Grown:
+    """Seconds more of each step from 200 on; `waited`: in them, all towers waited for the input."""
+
+    seconds: float
+    waited: bool
+
+    def causes(self) -> Causes:
+        trainer = Trainer()
+        paces = Paces(trainer.devices)
+        for event in trainer.events(400):
+            if isinstance(event, Step):
+                more = self.seconds if event.step >= 200 else 0.0
+                waited_s = 0.001 + (more if self.waited else 0.0)
+                event = msgspec.structs.replace(event, seconds=event.seconds + more, waited_s=waited_s)
+            paces.add(event)
+        run = judge(paces).run
+        assert run is not None
+        assert run.causes is not None
+        assert run.causes.says in run.says
+        return run.causes
+
+
+@pytest.mark.parametrize(("waited", "cause"), [(True, "input-starved"), (False, "reduction-slow")])
+def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(waited: bool, cause: str) -> None:
+    found = Grown(0.04, waited).causes()
+    assert found.found[0].id == cause
+    assert found.found[0].how == "measured"
+    assert found.covered_share > 0.8
+    assert found.says.startswith("Cause: ")
+
+
+def test_a_gpu_that_is_lost_is_named_beside_its_missing_marks_and_not_called_slow() -> None:
+    trainer = Trainer(gone={2: 50})
+    paces = Paces(trainer.devices)
+    for event in events(trainer, 100):
+        if isinstance(event, Sample) and paces.steps >= 50:
+            event = msgspec.structs.replace(
+                event, gpus=tuple(GpuSample(gpu=2, lost=True) if one.gpu == 2 else one for one in event.gpus)
+            )
+        paces.add(event)
+    verdict = judge(paces).devices[2]
+    assert verdict.word == "cannot tell"
+    assert verdict.why == "no time marks after step 50; NVML reported that the GPU is lost"
+    assert verdict.causes is None
