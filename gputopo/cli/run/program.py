@@ -23,12 +23,11 @@ from gputopo.launch.supervise.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
-from gputopo.launch.user_program.record import ProgramRecord
-from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.recording import ProgramRecord, recording
 from gputopo.launch.user_program.stall import StallWatch
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
-from gputopo.report.runs.news import news
+from gputopo.report.runs.state import news
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
@@ -184,7 +183,7 @@ def _finished(
     options: OutputOptions,
 ) -> int:
     """`failure`: of a run of several hosts, be it on another one."""
-    from gputopo.report.runs.program import program_lines
+    from gputopo.report.runs.report import program_lines
 
     record.finish(name, ending, failure)
     if failure is not None and failure.kind != "hung":  # that is shown as it is recorded
