@@ -270,12 +270,6 @@ TRAINER_RULES: tuple[Rule, ...] = (
         "leave --drill out",
         to(drills=()),
     ),
-    Rule(
-        lambda spec: _other(spec) and spec.lifecycle.training_accuracy,
-        "--print-training-accuracy cannot be combined with a --method or --strategy: our own towers count it",
-        "leave --print-training-accuracy out",
-        to("lifecycle", training_accuracy=False),
-    ),
     _nccl_on_cpu("mirrored"),
     _nccl_on_cpu(MULTI_WORKER),
     Rule(
@@ -347,7 +341,6 @@ def _of_options(asked: StrategyName, spec: RunSpec) -> list[tuple[bool, str, str
             f"leave --variable-update out (it is {update})",
         ),
         (spec.task != "train", f"cannot be combined with the task {spec.task}", leave),
-        (spec.lifecycle.training_accuracy, "cannot be combined with --training-accuracy", leave),
         (bool(spec.drills), "cannot be combined with --drill", leave),
     ]
 
@@ -419,14 +412,13 @@ TASK_RULES: tuple[Rule, ...] = (
             and (
                 spec.lifecycle.checkpoints is not None
                 or _keeps(spec.lifecycle)
-                or spec.lifecycle.training_accuracy
                 or bool(spec.lifecycle.trace_steps)
                 or spec.lifecycle.tensorboard is not None
             )
         ),
         "--input-only has no model: there is nothing to save, restore, export, trace or evaluate",
-        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace, "
-        "--tensorboard and --print-training-accuracy out, or use --task train",
+        "leave --checkpoints, --checkpoint-steps, --keep-checkpoints, --resume, --export, --trace and "
+        "--tensorboard out, or use --task train",
         to(
             "lifecycle",
             checkpoints=None,
@@ -435,7 +427,6 @@ TASK_RULES: tuple[Rule, ...] = (
             resume=False,
             resume_or_start=False,
             export=None,
-            training_accuracy=False,
             trace_steps=(),
             tensorboard=None,
         ),
@@ -524,12 +515,6 @@ TASK_RULES: tuple[Rule, ...] = (
         "--forward-only uses initial weights, so --checkpoints has no effect",
         "leave --checkpoints out, or evaluate a checkpoint with --eval",
         to("lifecycle", checkpoints=None),
-    ),
-    Rule(
-        lambda spec: spec.task == "eval" and spec.lifecycle.training_accuracy,
-        "--eval shows the accuracy anyway: --print-training-accuracy is for training",
-        "leave --print-training-accuracy out",
-        to("lifecycle", training_accuracy=False),
     ),
 )
 

@@ -39,7 +39,7 @@ def train_fastest(
     `update`: the variable update that they need, or auto.
     """
     from gputopo.report.document import document_text, of_sections
-    from gputopo.report.runs.screen import autotune_blocks, autotune_note
+    from gputopo.report.plan_parts import autotune_blocks, autotune_note
 
     _refuse(target, spec, options)
     require_runnable(target, spec, options)
@@ -206,7 +206,7 @@ def _spec_of(
 
 def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
-    from gputopo.report.runs.screen import autotune_note
+    from gputopo.report.plan_parts import autotune_note
 
     plan = winner.plan
     alike = winner.candidate.gpus == before.choice.gpus

@@ -83,7 +83,7 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
 
 
 def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", hang, gpu=1, after_calls=2)
     result, (notice,) = watched(fake, 0, 1)

@@ -60,7 +60,6 @@ LIVES = st.builds(
     resume_or_start=st.booleans(),
     export=st.sampled_from([None, "/out"]),
     trace_steps=st.sampled_from([(), (3,), (3, 1000)]),
-    training_accuracy=st.booleans(),
 )
 RUNTIMES = st.builds(
     Runtime,
