@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import WindowRunner
+from gputopo.copies.copies import Request, Setting, WindowRunner, gpu_place
 from gputopo.copies.expected import with_expectations
-from gputopo.copies.jobs import LOCAL_CACHES, Request, Setting, gpu_place
+from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
-from gputopo.probes.cuda.calling import NO_LOG, CallLog, NoCudaError
+from gputopo.probes.cuda.door import NO_LOG, CallLog, NoCudaError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler, ramp_up
 from gputopo.probes.session.host_memory import (

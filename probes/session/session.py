@@ -18,17 +18,18 @@ from gputopo.copies.budget import (
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, CopyTime, Job, Window, WindowRunner
-from gputopo.copies.jobs import (
+from gputopo.copies.copies import (
+    Copy,
+    CopyTime,
+    Job,
     Setting,
+    Window,
+    WindowRunner,
     describe,
     gpu_place,
-    jobs,
-    next_jobs,
-    not_possible,
     path_of,
-    without,
 )
+from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job, WindowRunner
-from gputopo.copies.jobs import Request, Setting, describe, gpu_place, jobs, path_of
+from gputopo.copies.copies import Copy, Job, Request, Setting, WindowRunner, describe, gpu_place, path_of
+from gputopo.copies.jobs import jobs
 from gputopo.probes.child import CallSlot, Channel, Child, Limits, Stop, state_of
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
