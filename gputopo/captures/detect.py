@@ -6,12 +6,12 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from gputopo.captures import budget, intake, ledger, merge, packed, recording
 from gputopo.captures.bandwidth import runs, single_device
+from gputopo.captures.ledger import Format
 from gputopo.captures.pci import sysfs
 from gputopo.captures.topo import matrix as topo_matrix
 from gputopo.values.errors import InputError
@@ -24,25 +24,12 @@ _BUG_REPORT_HINT = "run nvidia-bug-report.sh as root and give its whole log, or 
 ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
 
 
-class Format(Protocol):
-    """What a module of this package provides for one format."""
-
-    READS: str  # what it reads, in words, for the list in an error
-    FACTS: str  # the facts in it, for the page of the formats
-
-    def recognise(self, text: str) -> bool:
-        """Return, by a cheap test, whether the text is, or tries to be, of this format."""
-
-    def parse(self, text: str, *, origin: str) -> Machine:
-        """Read the text. Raises InputError that names `origin`."""
-
-
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
-    from gputopo.captures.bandwidth import nccl_tests_json, nvbandwidth_json, programs
+    from gputopo.captures import nvlink_status, tensorflow_log
+    from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth_json, programs
     from gputopo.captures.linux import host, kernel_log, proc_nvidia
-    from gputopo.captures.network import iperf3_json, perftest_json, rdma_ports
+    from gputopo.captures.network import rdma_ports
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
     from gputopo.captures.smi import dmon as smi_dmon
@@ -52,30 +39,28 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures.topo import p2p as topo_p2p
 
     return (
-        recording,
-        nvbandwidth_json,
-        nccl_tests_json,
-        iperf3_json,
-        perftest_json,
-        smi_xml,
-        nccl_xml,
-        hwloc_xml,
-        programs,
-        topo_matrix,
-        smi_text,
-        smi_table,
-        smi_dmon,
-        topo_p2p,
-        nvlink_status,
-        rdma_ports,
-        lspci,
-        lspci_verbose,
-        tensorflow_log,
-        markdown_table,
-        smi_csv,
-        host,
-        proc_nvidia,
-        kernel_log,
+        recording.FORMAT,
+        nvbandwidth_json.FORMAT,
+        nccl_tests_json.FORMAT,
+        network.FORMAT,
+        smi_xml.FORMAT,
+        nccl_xml.FORMAT,
+        hwloc_xml.FORMAT,
+        programs.FORMAT,
+        topo_matrix.FORMAT,
+        smi_text.FORMAT,
+        smi_table.FORMAT,
+        smi_dmon.FORMAT,
+        topo_p2p.FORMAT,
+        nvlink_status.FORMAT,
+        rdma_ports.FORMAT,
+        lspci.FORMAT,
+        lspci_verbose.FORMAT,
+        tensorflow_log.FORMAT,
+        smi_csv.FORMAT,
+        host.FORMAT,
+        proc_nvidia.FORMAT,
+        kernel_log.FORMAT,
     )
 
 
@@ -169,7 +154,7 @@ def _captures(text: str, origin: str) -> list[Machine]:
     from gputopo.captures.smi import csv_table
 
     if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table)]
+        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
     taken = kernel_log.take(text)  # before cleaning, which takes off the dates
     if taken.stamped.strip() and _is_readable(intake.clean(taken.stamped, origin=origin)):
         taken = kernel_log.take(text, stamps=False)
@@ -190,12 +175,12 @@ def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
     """Read what bandwidth programs printed on several hosts. Raises the error where it is anything else."""
     from gputopo.captures.bandwidth import programs
 
-    if not all(_format_of(text) is programs for text in error.texts.values()):
+    if not all(_format_of(text) is programs.FORMAT for text in error.texts.values()):
         raise error
     machines = [programs.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
     machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
     lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
-    return ledger.completed(machine, "\n".join(map("".join, lines)), programs)
+    return ledger.completed(machine, "\n".join(map("".join, lines)), programs.FORMAT)
 
 
 def _is_readable(text: str) -> bool:
@@ -206,7 +191,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
     """Read each capture in a text. The lines of bandwidth programs are taken out first."""
     from gputopo.captures.bandwidth import programs
 
-    if _format_of(text) is not programs:
+    if _format_of(text) is not programs.FORMAT:
         if machines := _sections(text, origin):
             return machines
         from gputopo.captures import unreadable  # only an error needs it
@@ -215,12 +200,12 @@ def _machines(text: str, origin: str) -> list[Machine]:
     try:
         machine, rest = programs.take(text, origin=origin)
     except InputError:
-        if machines := _sections(text, origin, but=programs):  # it only mentions a bandwidth program
+        if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
             return machines
         raise
-    others = _sections(rest, origin, but=programs)
+    others = _sections(rest, origin, but=programs.FORMAT)
     if not others:
-        return [ledger.completed(programs.with_unread(machine, rest), text, programs)]
+        return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
     counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
     return [*others, replace(machine, lines=(counts,))]
@@ -249,7 +234,7 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 def _split(text: str) -> list[str]:
     if text.lstrip().startswith("{"):
         return [text]
-    return intake.sections(text, [one for one in formats() if isinstance(one, intake.Stackable)])
+    return intake.sections(text, [one.begins for one in formats() if one.begins is not None])
 
 
 def _format_of(text: str, *, but: Format | None = None) -> Format | None:
@@ -261,7 +246,7 @@ def _format_of(text: str, *, but: Format | None = None) -> Format | None:
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
     if recording.recognise(text):
-        return recording  # without loading the others
+        return recording.FORMAT  # without loading the others
     return next((kind for kind in formats() if kind.recognise(text)), None)
 
 
@@ -365,5 +350,5 @@ def readable() -> list[tuple[str, str]]:
     """Return each format, and what holds several, with the facts that are read."""
     from gputopo.captures.linux import bug_report
 
-    kinds = [(kind.READS, kind.FACTS) for kind in formats()]
+    kinds = [(kind.reads, kind.facts) for kind in formats()]
     return [*kinds, (bug_report.READS, bug_report.FACTS), (sysfs.READS, sysfs.FACTS)]

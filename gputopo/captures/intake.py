@@ -10,7 +10,6 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
 
 from gputopo.values.errors import InputError
 
@@ -74,15 +73,7 @@ class SeveralHostsError(InputError):
         self.texts = texts
 
 
-@runtime_checkable
-class Stackable(Protocol):
-    """A format that can stand below another one in one text."""
-
-    def begins(self, lines: Sequence[str]) -> bool:
-        """Whether the first of these lines, none of them blank, begins an output of this format."""
-
-
-_Stackable = TypeVar("_Stackable", bound=Stackable)
+Begins = Callable[[Sequence[str]], bool]  # whether the first of these lines, none blank, begins an output
 
 
 def decoded(data: bytes) -> str | None:
@@ -208,7 +199,7 @@ def _of_host(text: str, host: str) -> str:
     return "\n".join(line[len(one[0]) :] if one and one[0].rstrip() == host else "" for one, line in found)
 
 
-def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
+def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     """Return a text for each XML document and each format in it, all other lines blanked.
 
     Prose between two captures belongs to the one above it. A text with one capture is returned as it is.
@@ -226,16 +217,16 @@ def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
     return [*documents, *by_format] if documents or len(by_format) > 1 else [text]
 
 
-def _owners(lines: Sequence[str], formats: Sequence[_Stackable]) -> list[_Stackable | None]:
+def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | None]:
     """Return for each line the format whose output it is in, or below."""
 
     @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
-    def begun(ahead: tuple[str, ...]) -> _Stackable | None:
-        return next((one for one in formats if one.begins(ahead)), None)
+    def begun(ahead: tuple[str, ...]) -> Begins | None:
+        return next((one for one in formats if one(ahead)), None)
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
-    owners: list[_Stackable | None] = [None] * len(lines)
-    owner: _Stackable | None = None
+    owners: list[Begins | None] = [None] * len(lines)
+    owner: Begins | None = None
     for place, number in enumerate(filled):
         owner = begun(tuple(lines[one] for one in filled[place : place + 1 + _LINES_AHEAD])) or owner
         owners[number] = owner

@@ -45,7 +45,6 @@ _TRUST = (
     "nvidia-smi -q",
     "nvidia-smi",
     "",
-    "markdown table",
     "tensorflow log",
     "bandwidthTest",
     "nvbandwidth",

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu, item
 from gputopo.values.machine import Gpu, Machine, NvLink, Unread
 
 SOURCE = "nvidia-smi nvlink"
-READS = "`nvidia-smi nvlink -s` text"
-FACTS = "state and speed of NVLinks"
 
 _HINT = "copy the whole output of `nvidia-smi nvlink -s` again"
 _GPU = re.compile(r"^\W{0,40}GPU (\d{1,3}): (.{1,120}?) \(UUID: ([^)\s]{1,60})\)", re.MULTILINE)
@@ -122,3 +120,12 @@ def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) ->
     """Return the links of a GPU that are all down, as many as a GPU of its model here has; else none."""
     same_model = [other.links for other in reported if other.name == gpu.name]
     return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
+
+
+FORMAT = Format(
+    "`nvidia-smi nvlink -s` text",
+    "state and speed of NVLinks",
+    recognise,
+    parse,
+    begins=begins,
+)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.captures import budget, places
+from gputopo.captures.ledger import Format
 from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
@@ -19,8 +20,6 @@ from gputopo.values.machine import Gpu, Machine
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-READS = "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)"
-FACTS = "everything"
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
@@ -146,3 +145,11 @@ def _folder() -> "Traversable":
     from importlib import resources  # slow to load, and most captures are files
 
     return resources.files("gputopo.reference.data") / "machines"
+
+
+FORMAT = Format(
+    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)",
+    "everything",
+    recognise,
+    parse,
+)

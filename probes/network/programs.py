@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from gputopo.captures.network import iperf3_json, perftest
+from gputopo.captures.bandwidth import network
 from gputopo.copies.network.schedule import Timing
 from gputopo.copies.network.tools import Program, Rdma, whole_seconds
 from gputopo.probes.network.tcp import connected
@@ -223,7 +223,7 @@ def _values(program: Program, text: str, code: int, timing: Timing) -> tuple[flo
         raise ProgramError(_reason(program, text, code))
     if program == "iperf3":
         warm = math.ceil(timing.warm_s / timing.window_s - 1e-6)
-        return iperf3_json.arrived(text, origin=program)[warm:] or (value,)
+        return network.arrived(text, origin=program)[warm:] or (value,)
     return (value,)
 
 
@@ -231,8 +231,8 @@ def _read(program: Program, text: str) -> Bandwidth | None:
     """Return what is in the output of a program, None where that is nothing of it."""
     try:
         if program == "iperf3":
-            return iperf3_json.parse(text, origin=program).bandwidth
-        return perftest.read(text, origin=program).machine.bandwidth
+            return network.parse(text, origin=program).bandwidth
+        return network.read_perftest(text, origin=program).machine.bandwidth
     except InputError:
         return None
 

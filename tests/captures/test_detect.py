@@ -155,7 +155,7 @@ def test_a_text_that_is_no_capture_is_named_as_what_it_is(tmp_path: Path, text: 
 def test_the_formats_that_are_read_are_listed_on_the_page_that_the_error_names(tmp_path: Path) -> None:
     assert "gputopo explain formats" in refused(put(tmp_path, "the quick brown fox")).hint
     page = pages.read("formats")
-    assert all(kind.READS in page for kind in detect.formats())
+    assert all(kind.reads in page for kind in detect.formats())
 
 
 def test_reading_a_capture_loads_neither_a_driver_nor_a_framework() -> None:

@@ -213,4 +213,4 @@ def test_line_numbers_stay_those_of_the_text() -> None:
 
 def test_one_capture_is_one_part_with_all_that_stands_around_it() -> None:
     text = f"before\n{MATRIX}after\n"
-    assert intake.sections(text, [topo_matrix, smi_text]) == [text]
+    assert intake.sections(text, [topo_matrix.begins, smi_text.begins]) == [text]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import runs, single_device
-from gputopo.captures.bandwidth.matrix_rows import Read, positive, understood_of
+from gputopo.captures.bandwidth.matrix_rows import Program, Read, positive, understood_of
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 
@@ -305,3 +305,6 @@ def _machine(
     bandwidth, headings = runs.with_runs(bandwidth, text, [line for line, _ in samples])
     machine = Machine(source=SOURCE, gpus=tuple(gpus[i] for i in sorted(gpus)), bandwidth=bandwidth)
     return machine, headings
+
+
+PROGRAM = Program(recognise, read)

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gputopo.values.machine import Machine
 
@@ -85,6 +86,13 @@ class Read:
 
     machine: Machine
     understood: frozenset[int]
+
+
+class Program(NamedTuple):
+    """A bandwidth program's text: whether one has a line of it, and its reader (text, *, origin)."""
+
+    recognise: Callable[[str], bool]
+    read: Callable[..., Read]
 
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:

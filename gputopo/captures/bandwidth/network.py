@@ -1,9 +1,8 @@
 """Bandwidth between hosts: the JSON of iperf3 and the text of linux-rdma's perftest (`ib_write_bw`, ...).
 
-Neither names the hosts as gputopo does: their ends are the client and the server. Addresses and host names are
-dropped, since they identify somebody's machine. Of perftest the average counts, since the peak is that of the
-best few messages. What versions before 2021 print as MB/sec is MiB/sec: both divide by 2^20
-(perftest_parameters.c, print_report_bw).
+The ends are the client and the server; addresses and host names are dropped, since they identify somebody's
+machine. Of perftest the average counts, since the peak is that of the best few messages. Its MB/sec, before
+2021, are MiB/sec: both divide by 2^20 (perftest_parameters.c, print_report_bw).
 """
 
 import re
@@ -12,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.matrix_rows import MAX_GB_PER_S, MAX_US, Read, positive, understood_of
+from gputopo.captures.bandwidth.matrix_rows import (
+    MAX_GB_PER_S,
+    MAX_US,
+    Program,
+    Read,
+    positive,
+    understood_of,
+)
+from gputopo.captures.ledger import Format
 from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, Kind, NotMeasured, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -62,8 +69,6 @@ def _ends(*, to_client: bool) -> tuple[str, str]:
 
 # iperf3 -J, and the events of --json-stream
 
-READS = "`iperf3 -J` JSON"
-FACTS = "measured bandwidth between hosts"
 
 _HINT = "run `iperf3 -J` again and copy all that it prints"
 _START = re.compile(r'\{\s*(?:"start"\s*:\s*\{|"event"\s*:\s*"(?:start|interval|end|error)")')
@@ -78,7 +83,8 @@ def recognise(text: str) -> bool:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
-    return runs.of_documents([_of_iperf3(one, origin) for one in _documents(text, origin)], IPERF3, origin)
+    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
+    return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 
 def arrived(text: str, *, origin: str) -> tuple[float, ...]:
@@ -161,8 +167,8 @@ def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
 def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
     """Return the rate of all streams at the receiver, GB/s.
 
-    Old versions have one of UDP, `sum`: what was sent, and the share of it that was lost. TCP resends until all
-    has arrived, so that its rate is the sender's; of UDP without a receiver's report nothing is known.
+    Old versions have one of UDP, `sum`: what was sent, and the share of it that was lost. TCP resends until
+    all has arrived, so that its rate is the sender's; of UDP without a receiver's report nothing is known.
     """
     received, sent, whole = (
         _gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent", "sum")
@@ -325,18 +331,14 @@ class Perftest:
         )
 
 
-class PerftestText:
-    """The reader of perftest's text among those of `programs`."""
+def is_perftest(text: str) -> bool:
+    """Return whether the text has a line that only the programs of perftest print."""
+    return _MARKS.search(text) is not None
 
-    @staticmethod
-    def recognise(text: str) -> bool:
-        """Return whether the text has a line that only these programs print."""
-        return _MARKS.search(text) is not None
 
-    @staticmethod
-    def read(text: str, *, origin: str) -> Read:
-        """Read the tests of a text, with the numbers of the lines that were understood."""
-        return runs.read(text, _scan, PERFTEST, origin=origin)
+def read_perftest(text: str, *, origin: str) -> Read:
+    """Read the tests of perftest in a text, with the numbers of the lines that were understood."""
+    return runs.read(text, _scan, PERFTEST, origin=origin)
 
 
 def _scan(text: str, above: Perftest | None) -> Perftest:
@@ -346,3 +348,12 @@ def _scan(text: str, above: Perftest | None) -> Perftest:
         found.verb, found.bidirectional, found.column = above.verb, above.bidirectional, above.column
     found.understood = understood_of(text, found.add)
     return found
+
+
+PROGRAM = Program(is_perftest, read_perftest)
+FORMAT = Format(
+    "`iperf3 -J` JSON",
+    "measured bandwidth between hosts",
+    recognise,
+    parse,
+)

@@ -13,12 +13,10 @@ import msgspec
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
+from gputopo.captures.ledger import Format
 from gputopo.captures.places import Device
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
-
-READS = "`nvbandwidth -j` JSON"
-FACTS = "measured copies and latencies"
 
 _HINT = "run `nvbandwidth -j` again and copy all that it prints"
 _START = re.compile(r'\{\s*"nvbandwidth"\s*:')
@@ -39,20 +37,9 @@ def recognise(text: str) -> bool:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of nvbandwidth in the text. Raises InputError where one is cut off or odd."""
-    machines: list[Machine] = []
-    end = 0
-    while start := _START.search(text, end):
-        try:
-            document, end = json.JSONDecoder().raw_decode(text, start.start())
-        except RecursionError as error:
-            raise InputError(f"{origin} is JSON that is nested too deep", _HINT) from error
-        except ValueError as error:
-            raise InputError(f"{origin} is not complete JSON: {error}", _HINT) from error
-        machines.append(_machine(document["nvbandwidth"], origin=origin))
-    if not machines:
-        raise InputError(f"{origin} holds no JSON of nvbandwidth", _HINT)
-    names = [f"run {number}" for number in range(1, len(machines) + 1)]
-    return machines[0] if len(machines) == 1 else runs.joined(names, machines, SOURCE, origin=origin)
+    documents = runs.documents(text, _START, origin=origin, hint=_HINT)
+    machines = [_machine(one["nvbandwidth"], origin=origin) for one in documents]
+    return runs.of_documents(machines, SOURCE, origin=origin, hint=_HINT)
 
 
 def _machine(document: Any, *, origin: str) -> Machine:
@@ -138,3 +125,11 @@ def _unfinished(cases: Any) -> str | None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+
+
+FORMAT = Format(
+    "`nvbandwidth -j` JSON",
+    "measured copies and latencies",
+    recognise,
+    parse,
+)

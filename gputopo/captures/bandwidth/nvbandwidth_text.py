@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.bandwidth import nvbandwidth_tests as tests
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.matrix_rows import Read, devices, row, understood_of
+from gputopo.captures.bandwidth.matrix_rows import Program, Read, devices, row, understood_of
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
 from gputopo.captures.places import Device
 
@@ -219,3 +219,6 @@ def _split(name: str) -> tuple[str, Part | None]:
         if re.search(f"{ending}$", name):
             return re.sub(f"{ending}$", "", name), _SAID_PARTS[part]
     return name, None
+
+
+PROGRAM = Program(recognise, read)

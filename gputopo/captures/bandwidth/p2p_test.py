@@ -7,7 +7,16 @@ import re
 from dataclasses import replace
 
 from gputopo.captures.bandwidth import p2p_tables, runs
-from gputopo.captures.bandwidth.matrix_rows import MAX_US, Read, devices, is_empty, plain, positive, row
+from gputopo.captures.bandwidth.matrix_rows import (
+    MAX_US,
+    Program,
+    Read,
+    devices,
+    is_empty,
+    plain,
+    positive,
+    row,
+)
 from gputopo.captures.bandwidth.p2p_tables import Found, Table, Version
 from gputopo.captures.places import Device
 from gputopo.values.bandwidth import Kind
@@ -198,3 +207,6 @@ def _add_device(found: Found, line: str, number: int) -> bool:
         found.conflict = f"device {match[1]} twice with different values (line {number})"
     found.listed.append((number, ("device", match[1])))
     return True
+
+
+PROGRAM = Program(recognise, read)

@@ -4,26 +4,19 @@ Each program's parser takes its own lines. `rest` is what none of them understoo
 """
 
 import re
-from types import ModuleType
 
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.matrix_rows import plain, without_cut_number
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.bandwidth.matrix_rows import Program, plain, without_cut_number
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
-
-READS = (
-    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...), "
-    "perftest (`ib_write_bw`, ...) or `iperf3` text"
-)
-FACTS = "measured copies, latencies, peer access, collective operations, bandwidth between hosts"
 
 # Each line by which a program is recognised has one of these words.
 _WORDS = re.compile(
     r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
-    r"|(?:bit|Byte)s?/sec|iperf|Couldn't connect|Completion with error|CM event|socket connection"
+    r"|Couldn't connect|Completion with error|CM event"
     r"|Port number \d"
     r"|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
     r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
@@ -75,17 +68,26 @@ def with_unread(machine: Machine, rest: str) -> Machine:
     return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
 
 
-def _programs(text: str) -> list[ModuleType]:
+def _programs(text: str) -> list[Program]:
     """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
     if _WORDS.search(text) is None:
         return []
-    from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, nvbandwidth_text, p2p_test
-    from gputopo.captures.network import iperf3_text, perftest
+    from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, network, nvbandwidth_text, p2p_test
 
-    known = (p2p_test, bandwidth_test, nvbandwidth_text, nccl_tests, perftest, iperf3_text)
+    readers = (p2p_test, bandwidth_test, nvbandwidth_text, nccl_tests, network)
+    known = [reader.PROGRAM for reader in readers]
     return [program for program in known if program.recognise(text)]
 
 
 def _has_results(machine: Machine) -> bool:
     found = machine.bandwidth
     return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))
+
+
+FORMAT = Format(
+    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...) "
+    "or perftest (`ib_write_bw`, ...) text",
+    "measured copies, latencies, peer access, collective operations, bandwidth between hosts",
+    recognise,
+    parse,
+)

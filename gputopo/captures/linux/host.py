@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_ranges
 from gputopo.values.machine import Host, Machine, NumaNode, Unread
-
-READS = "`lscpu` and `numactl -H` text"
-FACTS = "CPU model, sockets, NUMA nodes with CPUs, memory and distances"
 
 _LSCPU = "lscpu"
 _NUMACTL = "numactl"
@@ -174,3 +171,12 @@ class _Reading:
     def _count(self, name: str) -> int | None:
         text = self.facts.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 6 and int(text) else None
+
+
+FORMAT = Format(
+    "`lscpu` and `numactl -H` text",
+    "CPU model, sockets, NUMA nodes with CPUs, memory and distances",
+    recognise,
+    parse,
+    begins=begins,
+)

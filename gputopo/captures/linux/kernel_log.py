@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
@@ -21,8 +21,6 @@ from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 
 SOURCE = "kernel log"
-READS = "kernel log lines (dmesg, journalctl -k)"
-FACTS = "Xid, SXid, AER, NVLink and driver errors with their times"
 
 _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
@@ -386,3 +384,11 @@ def _severity(text: str) -> str:
     if lower.startswith("correct"):
         return "corrected"
     return "nonfatal" if "non-fatal" in lower or "fatal" not in lower else "fatal"
+
+
+FORMAT = Format(
+    "kernel log lines (dmesg, journalctl -k)",
+    "Xid, SXid, AER, NVLink and driver errors with their times",
+    recognise,
+    parse,
+)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
@@ -20,8 +20,6 @@ from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Driver, Gpu, Machine, Unread
 
 SOURCE = "/proc/driver/nvidia"
-READS = "files of `/proc/driver/nvidia`"
-FACTS = "version of the kernel module, GPUs that are bound to it"
 
 _HINT = "use head -50 /proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information > FILE"
 _LONGEST = 300
@@ -91,3 +89,12 @@ def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
         if value is not None and "?" not in value and value != "Unknown":
             facts[fact] = value
     return Gpu(index=index, pci_address=where, **facts)
+
+
+FORMAT = Format(
+    "files of `/proc/driver/nvidia`",
+    "version of the kernel module, GPUs that are bound to it",
+    recognise,
+    parse,
+    begins=begins,
+)

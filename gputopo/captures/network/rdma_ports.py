@@ -14,13 +14,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.captures.ledger import Claims
+from gputopo.captures.ledger import Claims, Format
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_nic, item
 from gputopo.values.machine import Machine, Nic, NicPort
-
-READS = "`ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` and `ibdev2netdev` text"
-FACTS = "RDMA ports: state, rate, lanes, firmware"
 
 _HINT = "copy the output of one host again"
 _NAME = r"([A-Za-z][\w.-]{0,63})"
@@ -253,3 +250,13 @@ def _port(place: int, name: str, number: int, facts: dict[str, str]) -> NicPort:
         rate_gbit_per_s=rate if is_up else None,
         lanes=lanes if is_up and layer == "InfiniBand" else None,
     )
+
+
+FORMAT = Format(
+    "`ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` and `ibdev2netdev` text",
+    "RDMA ports: state, rate, lanes, firmware",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

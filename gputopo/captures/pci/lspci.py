@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import Found
 from gputopo.values.errors import InputError
@@ -20,8 +20,6 @@ from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Machine, PciNode, Unread
 
 SOURCE = "lspci -tv"
-READS = "`lspci -tv` text"
-FACTS = "PCI tree"
 
 _HINT = "copy the whole output of `lspci -tv` again, with its blanks"
 _ROOT = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)
@@ -160,3 +158,12 @@ class _Reading:
         machine = pci_tree.machine(SOURCE, self.nodes, self.found)
         missing = {at_gpu(EVERY, "name"): pci_names.NAME_IN_TREE} if machine.gpus else {}
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
+
+
+FORMAT = Format(
+    "`lspci -tv` text",
+    "PCI tree",
+    recognise,
+    parse,
+    begins=begins,
+)

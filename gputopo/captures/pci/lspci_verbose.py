@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.captures.ledger import Claims, by_line
+from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
@@ -21,8 +21,6 @@ from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 
 SOURCE = "lspci -vvv"
-READS = "`lspci -vvv` text"
-FACTS = "PCI tree, link speed and width, ACS"
 
 _HINT = "copy the whole output of `sudo lspci -vvv` again"
 _HEAD = re.compile(
@@ -214,3 +212,13 @@ def _kind(class_code: str | None, vendor: str | None) -> Literal["gpu", "nic", "
 
 def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:
     return (None, None) if match is None else (pci_tree.speed(match[2]), pci_tree.width(match[3]))
+
+
+FORMAT = Format(
+    "`lspci -vvv` text",
+    "PCI tree, link speed and width, ACS",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims
+from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
@@ -29,8 +29,6 @@ from gputopo.values.machine import Gap, Machine, Sample, Unread
 from gputopo.values.samples import facts_of, of_sample, without_settings
 
 SOURCE = "nvidia-smi --query-gpu"
-READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
-FACTS = "the queried facts; with `-l` a series of samples"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
@@ -501,3 +499,13 @@ class _Table:
 
     def _note(self, line: int, text: str) -> None:
         self.not_understood.append(unread(SOURCE, line, text))
+
+
+FORMAT = Format(
+    "`nvidia-smi --query-gpu=... --format=csv` with its first line",
+    "the queried facts; with `-l` a series of samples",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.smi import csv_table
 from gputopo.captures.smi.machine import unread
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi dmon"
-READS = "`nvidia-smi dmon` text"
-FACTS = "load, clocks, power, temperature, ECC errors: a series of samples"
 
 _HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
 _LONGEST = 400
@@ -104,3 +102,12 @@ def _row(columns: Sequence[str], line: str) -> dict[str, str]:
     if date and time and (day := _DATE.fullmatch(date)):
         row["timestamp"] = f"{day[1]}/{day[2]}/{day[3]} {time}.000"
     return row if row["index"].isdigit() else {}
+
+
+FORMAT = Format(
+    "`nvidia-smi dmon` text",
+    "load, clocks, power, temperature, ECC errors: a series of samples",
+    recognise,
+    parse,
+    begins=begins,
+)

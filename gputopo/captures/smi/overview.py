@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import is_noise
+from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import identity_of, machine, refuse_others, unread
@@ -24,8 +24,6 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi"
-READS = "the table of `nvidia-smi`"
-FACTS = "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes"
 
 _HINT = "copy the whole output of `nvidia-smi` again"
 _LONGEST = 400  # far wider than the table of any driver
@@ -257,3 +255,12 @@ def _program(shown: str) -> str | None:
         return None
     name = values.read("program", shown.removeprefix(_CUT)).value
     return name if isinstance(name, str) else None
+
+
+FORMAT = Format(
+    "the table of `nvidia-smi`",
+    "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes",
+    recognise,
+    parse,
+    begins=begins,
+)

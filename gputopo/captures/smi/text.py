@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, is_noise
+from gputopo.captures.ledger import Claims, Format, is_noise
 from gputopo.captures.smi import unanswered, values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.holes import Hole, Place, first_hole
@@ -25,8 +25,6 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Unread
 
 SOURCE = "nvidia-smi -q"
-READS = "`nvidia-smi -q` text"
-FACTS = "GPUs with clocks, power, temperature, throttle reasons, ECC, processes"
 
 _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
@@ -384,3 +382,13 @@ class _Reading:
         if line.pair is None or path in known.sections:
             self.stack = [(0, name) for name in path.split("/")]
         return path
+
+
+FORMAT = Format(
+    "`nvidia-smi -q` text",
+    "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gputopo.captures import budget
-from gputopo.captures.ledger import Claims
+from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.topo import table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
@@ -23,8 +23,6 @@ from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_nic, within
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
 
 SOURCE = "nvidia-smi topo"
-READS = "`nvidia-smi topo -m` (or `-mp`) text"
-FACTS = "hops, NVLinks, CPU and NUMA affinity, NICs"
 
 _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
@@ -317,3 +315,13 @@ def _completed(machine: Machine, pcie: Machine) -> Machine:
     if all(link.hop is not None for link in links):
         missing.pop(at_link(EVERY, fact="hop"), None)
     return msgspec.structs.replace(machine, links=links, missing=missing)
+
+
+FORMAT = Format(
+    "`nvidia-smi topo -m` (or `-mp`) text",
+    "hops, NVLinks, CPU and NUMA affinity, NICs",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from gputopo.captures.ledger import Claims, by_line
+from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_link
 from gputopo.values.machine import Contradiction, Gpu, Link, Machine, Unread
 
 SOURCE = "nvidia-smi topo -p2p"
-READS = "`nvidia-smi topo -p2p` text"
-FACTS = "peer access and why it is refused"
 
 _HINT = "copy the whole output of `nvidia-smi topo -p2p r` again, header and all rows"
 # The legend's words, as NVML's names of nvmlGpuP2PStatus_t.
@@ -188,3 +186,13 @@ def _links(
                 missing[fact] = f"from GPU{a} to GPU{b} it is {there}, in the other direction {back}"
         links.append(Link(a=a, b=b, p2p_read=known["p2p_read"], p2p_write=known["p2p_write"]))
     return tuple(links), tuple(contradictions)
+
+
+FORMAT = Format(
+    "`nvidia-smi topo -p2p` text",
+    "peer access and why it is refused",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)
