@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import budget, intake, ledger, merge, packed, recording
+from gputopo.captures import intake, ledger, merge, recording
 from gputopo.captures.bandwidth import runs, single_device
 from gputopo.captures.ledger import Format
 from gputopo.captures.pci import sysfs
@@ -32,7 +32,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures.network import rdma_ports
     from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
     from gputopo.captures.smi import csv_table as smi_csv
-    from gputopo.captures.smi import dmon as smi_dmon
+    from gputopo.captures.smi import csv_table as smi_dmon
     from gputopo.captures.smi import overview as smi_table
     from gputopo.captures.smi import text as smi_text
     from gputopo.captures.smi import xml as smi_xml
@@ -50,7 +50,7 @@ def formats() -> tuple[Format, ...]:
         topo_matrix.FORMAT,
         smi_text.FORMAT,
         smi_table.FORMAT,
-        smi_dmon.FORMAT,
+        smi_dmon.DMON_FORMAT,
         topo_p2p.FORMAT,
         nvlink_status.FORMAT,
         rdma_ports.FORMAT,
@@ -78,7 +78,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         raise InputError("standard input can be read only once", "give - once")
     machines = []
     for source in sources:
-        with budget.limited_time(_STDIN if source == "-" else source):
+        with intake.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
     machine = _checked(merge.merge(runs.by_files(sources, single_device.renumbered(sources, machines))))
     if machine.gpus or not machine.kernel_events:
@@ -127,7 +127,7 @@ def _of_bug_report(text: str, origin: str) -> list[Machine]:
             continue
         try:
             found = _captures(part.text, origin)
-        except budget.TooMuchError:
+        except intake.TooMuchError:
             raise
         except InputError as error:
             words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
@@ -256,13 +256,13 @@ def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -
 
 
 def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
-    if sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
-        data = packed.unpacked_text(data, origin=origin, max_bytes=budget.MAX_TEXT_BYTES)
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
+    if sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
+        data = intake.unpacked_text(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
         with sysfs.unpacked(data, origin=origin) as root:
             return read_tree(root)
     machine = _read_text(_decoded(data, origin), origin)
-    budget.require_gpus(machine.gpus, origin)
+    intake.require_gpus(machine.gpus, origin)
     return machine
 
 
@@ -283,7 +283,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(budget.MAX_FILE_BYTES + 1)
+    return sys.stdin.buffer.read(intake.MAX_FILE_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
@@ -296,7 +296,7 @@ def _content(path: Path) -> bytes:
         if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
             return _named_pipe(path)
         with open(path, "rb") as file:
-            return file.read(budget.MAX_FILE_BYTES + 1)
+            return file.read(intake.MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
@@ -311,13 +311,13 @@ def _named_pipe(path: Path) -> bytes:
     import select  # only a named pipe needs it
 
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not select.select([file], [], [], budget.MAX_WAIT_S)[0]:
+        if not select.select([file], [], [], intake.MAX_WAIT_S)[0]:
             raise InputError(
-                f"{path} is a pipe into which nothing was written for {budget.MAX_WAIT_S:g} s",
+                f"{path} is a pipe into which nothing was written for {intake.MAX_WAIT_S:g} s",
                 "start the program that writes into it first",
             )
         os.set_blocking(file.fileno(), True)
-        return file.read(budget.MAX_FILE_BYTES + 1)
+        return file.read(intake.MAX_FILE_BYTES + 1)
 
 
 def _nearest(source: str) -> str:
@@ -334,15 +334,15 @@ def _nearest(source: str) -> str:
 
 def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > budget.MAX_FILE_BYTES:
-        size = budget.MAX_FILE_BYTES >> 20
+    if len(data) > intake.MAX_FILE_BYTES:
+        size = intake.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
         from gputopo.captures import unreadable  # only an error needs it
 
         raise InputError(f"{origin} is a binary file, no text", unreadable.USE)
-    budget.require_text_size(text, origin)
+    intake.require_text_size(text, origin)
     return text
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import budget, detect, recording
+from gputopo.captures import detect, intake, recording
 from gputopo.findings import Inspection, find
 from gputopo.report.markdown import markdown
 from gputopo.values import schema
@@ -57,7 +57,7 @@ class Outcome:
     read: int = 0
     refused: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
-    given_up: int = 0  # at the limit of gputopo.captures.budget
+    given_up: int = 0  # at the limit of gputopo.captures.intake
     slow: int = 0  # over LIMIT_S
     slowest_s: float = 0.0
     slowest: str = ""
@@ -223,7 +223,7 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     started = time.process_time()
     machine: Machine | None = None
     try:
-        with budget.limited_time("damaged"):
+        with intake.limited_time("damaged"):
             machine = detect.read_bytes(data, origin="damaged")
         outcome.read += 1
     except GputopoError as error:
@@ -281,7 +281,7 @@ def main() -> int:
     outcome = run(options.cases, options.seed, amplify=options.amplify)
     print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
-    print(f"given up at {budget.MAX_READING_S:g} s: {outcome.given_up}")
+    print(f"given up at {intake.MAX_READING_S:g} s: {outcome.given_up}")
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {outcome.slow}")
     print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
     for why, name in outcome.wrong.items():

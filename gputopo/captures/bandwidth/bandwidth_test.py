@@ -11,7 +11,7 @@ of one that was pasted is whole where each heading has its numbers.
 import re
 from dataclasses import dataclass, field
 
-from gputopo.captures import places
+from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs, single_device
 from gputopo.captures.bandwidth.matrix_rows import Program, Read, positive, understood_of
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
@@ -234,7 +234,7 @@ class _Reader:
             reason = f"it prints only the sum over its devices, one after another: {value:g} GB/s"
             run.not_measured.append(NotMeasured(what=what, reason=reason))
             return True
-        zero = places.gpu(0)
+        zero = matching.gpu_place(0)
         source, destination = {"h2d": ("host", zero), "d2h": (zero, "host")}.get(kind, (zero, zero))
         sample = Sample(
             kind=kind,
@@ -293,7 +293,7 @@ def _machine(
         for number, name in named.items():
             if number not in gpus or gpus[number].name is None:
                 gpus[number] = Gpu(index=number, name=name)
-        one = places.renumbered(Bandwidth(source=SOURCE, samples=tuple(run.samples)), {0: index})
+        one = matching.renumbered_bandwidth(Bandwidth(source=SOURCE, samples=tuple(run.samples)), {0: index})
         samples += zip(run.lines, one.samples, strict=True)
     bandwidth = Bandwidth(
         source=SOURCE,

@@ -14,7 +14,7 @@ from gputopo.captures.bandwidth import nvbandwidth_tests as tests
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
 from gputopo.captures.ledger import Format
-from gputopo.captures.places import Device
+from gputopo.captures.matching import Device
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 

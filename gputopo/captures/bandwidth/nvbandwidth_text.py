@@ -11,7 +11,7 @@ from gputopo.captures.bandwidth import nvbandwidth_tests as tests
 from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.matrix_rows import Program, Read, devices, row, understood_of
 from gputopo.captures.bandwidth.nvbandwidth_tests import Matrix, Part, Report
-from gputopo.captures.places import Device
+from gputopo.captures.matching import Device
 
 SOURCE = tests.SOURCE
 

@@ -11,11 +11,11 @@ matrix; up to CUDA 7 its bytes were counted once. Of latencies the GPU's are tak
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gputopo.captures import places
+from gputopo.captures import matching
 from gputopo.captures.bandwidth import peer_links
 from gputopo.captures.bandwidth.matrix_rows import Read
 from gputopo.captures.bandwidth.runs import Mark
-from gputopo.captures.places import Device
+from gputopo.captures.matching import Device
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -126,7 +126,7 @@ def machine(found: Found) -> Machine:
     seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
     seen |= {index for pair in found.access for index in pair}
     listed = {index: found.devices.get(index, Device()) for index in sorted(seen | set(found.devices))}
-    gpus, index_of = places.gpus_in_pci_order(listed)
+    gpus, index_of = matching.gpus_in_pci_order(listed)
     access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
     notes: list[str] = []
     samples = [s for table in found.tables for s in _samples(table, index_of, access, notes)]
@@ -189,8 +189,8 @@ def _sample(
     staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
     return Sample(
         kind=own if a == b else staged,
-        source=places.gpu(a),
-        destination=places.gpu(b),
+        source=matching.gpu_place(a),
+        destination=matching.gpu_place(b),
         method="driver",
         path=path if kind in ("bidirectional", "latency") else None,
         group=table.label if a == b else None,

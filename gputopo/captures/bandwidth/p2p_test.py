@@ -18,7 +18,7 @@ from gputopo.captures.bandwidth.matrix_rows import (
     row,
 )
 from gputopo.captures.bandwidth.p2p_tables import Found, Table, Version
-from gputopo.captures.places import Device
+from gputopo.captures.matching import Device
 from gputopo.values.bandwidth import Kind
 
 _FAILED = re.compile(r"^(?:Cuda failure|CUDA error at) \S*p2pBandwidthLatencyTest\S* .*$")

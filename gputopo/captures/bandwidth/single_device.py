@@ -7,11 +7,12 @@ from pathlib import PurePath
 
 import msgspec
 
-from gputopo.captures import places
+from gputopo.captures import matching
+from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 
-SOURCE = "bandwidthTest"
+SOURCE = SINGLE_DEVICE
 
 _IN_NAME = re.compile(
     r"(?:gpu|device|dev|cuda|bandwidth_?test)[ _.-]?(\d{1,3})(?!\d)", re.IGNORECASE | re.ASCII
@@ -99,7 +100,7 @@ def _numbers_in(names: Sequence[str]) -> list[int | None]:
 
 
 def _as(machine: Machine, index: int, how: str) -> Machine:
-    bandwidth = places.renumbered(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
+    bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
     note = f"{SOURCE} calls its only device 0; it is taken as GPU {index} by {how}"
     return msgspec.structs.replace(
         machine,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gputopo.captures import budget
+from gputopo.captures import intake
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.topo import table
 from gputopo.captures.topo.affinity import Affinities, read_affinities
@@ -131,7 +131,7 @@ def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
 
 def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
     """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
-    budget.require_gpus(gpus, origin)
+    intake.require_gpus(gpus, origin)
     at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
     for row in gpus.values():
         if row.more_cells or len(row.cells) <= max(at.values()):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures import budget, intake
+from gputopo.captures import intake
 from gputopo.captures.training import names, table, tensorpack, tf_cnn
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
@@ -61,7 +61,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Rea
         for file, named in _files(path):
             looked_at += 1
             if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
-                raise budget.TooMuchError(
+                raise intake.TooMuchError(
                     f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
                     "name folders in it",
                 )
@@ -147,7 +147,7 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if table.recognise(text):
         return table.parse(text, origin=origin)
     facts = names.facts_of(origin)
-    with budget.limited_time(origin):
+    with intake.limited_time(origin):
         if tensorpack.recognise(text):
             found = tensorpack.parse(text, origin=origin)
         elif tf_cnn.recognise(text) or facts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.budget import TooMuchError
+from gputopo.captures.intake import TooMuchError
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import detect
-from gputopo.captures.smi.holes import Hole, Place, first_hole
+from gputopo.captures.smi.text import Hole, SectionLine, first_hole
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
 SECTIONS = ["product name", "pci", "clocks", "temperature", "processes"]
 
 
-def places(sections: list[str]) -> list[Place]:
-    return [Place(section) for section in sections]
+def places(sections: list[str]) -> list[SectionLine]:
+    return [SectionLine(section) for section in sections]
 
 
 @pytest.mark.parametrize(
