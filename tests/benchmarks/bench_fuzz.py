@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import detect, intake, recording
+from gputopo.captures import intake, reading, recording
 from gputopo.findings import Inspection, find
 from gputopo.report.markdown import markdown
 from gputopo.values import schema
@@ -224,7 +224,7 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     machine: Machine | None = None
     try:
         with intake.limited_time("damaged"):
-            machine = detect.read_bytes(data, origin="damaged")
+            machine = reading.read_bytes(data, origin="damaged")
         outcome.read += 1
     except GputopoError as error:
         outcome.refused += 1
@@ -263,7 +263,7 @@ def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, ampli
     outcome = Outcome()
     # The first parse of a format loads its modules; that is start-up and not the text.
     for text in samples.ALL.values():
-        detect.read_text(text, origin="sample")
+        reading.read_text(text, origin="sample")
     make = amplified if amplify else cases
     for name, data in itertools.islice(make(sources or texts(), seed), count):
         try_one(name, data, outcome)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect, intake
+from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
 
 XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
@@ -28,7 +28,7 @@ def many(kind: str) -> str:
 @pytest.mark.parametrize("kind", ["recording", "nvidia-smi -q -x", "nvidia-smi topo -m"])
 def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
     with pytest.raises(InputError, match="lists more than 256 GPUs"):
-        detect.read_text(many(kind), origin="x")
+        reading.read_text(many(kind), origin="x")
 
 
 def test_a_text_that_is_longer_than_any_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_pipe_into_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr(intake, "MAX_WAIT_S", 0.01)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="nothing was written"):
-        detect.load([str(tmp_path / "pipe")])
+        reading.load([str(tmp_path / "pipe")])
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     text = '{"schema":"gputopo.machine/1","source":"x","gpus":[{"index":0}]}'
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text))
     writer.start()
-    machine = detect.load([str(tmp_path / "pipe")])
+    machine = reading.load([str(tmp_path / "pipe")])
     writer.join()
     assert [gpu.index for gpu in machine.gpus] == [0]
 
@@ -85,9 +85,9 @@ def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
     with pytest.raises(InputError, match=r"beyond 64 bits|not a valid"):
-        detect.read_text(text, origin="x")
+        reading.read_text(text, origin="x")
 
 
 def test_blanks_without_end_are_read_in_linear_time() -> None:
     with intake.limited_time("x", 2.0), pytest.raises(InputError, match="in no format"):
-        detect.read_text(" " * 250_000 + "x\n", origin="x")
+        reading.read_text(" " * 250_000 + "x\n", origin="x")

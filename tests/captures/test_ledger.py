@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, ledger, load
+from gputopo.captures import ledger, load, reading
 from gputopo.findings import find
 from gputopo.report.machine.about import about_rows
 from gputopo.values.machine import Machine
@@ -104,15 +104,15 @@ def test_a_line_of_nothing_known_is_listed_wherever_it_stands(name: str, data: s
     if name == "table" and place in (1, 2):  # the header is torn from its rows
         place = 0
     lines.insert(place, MARKER)
-    machine = detect.read_text("\n".join(lines) + "\n", origin="x")
+    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
     assert (place + 1, MARKER) in [(one.line, one.text) for one in machine.unread]
-    bare = detect.read_text(DIALECTS[name], origin="x")
+    bare = reading.read_text(DIALECTS[name], origin="x")
     assert (machine.gpus, machine.links, machine.host) == (bare.gpus, bare.links, bare.host)
 
 
 @pytest.mark.parametrize("name", WHOLE_DOCUMENTS)
 def test_lines_around_a_document_are_listed(name: str) -> None:
-    machine = detect.read_text(f"{MARKER}\n{DIALECTS[name]}{MARKER} 2\n", origin="x")
+    machine = reading.read_text(f"{MARKER}\n{DIALECTS[name]}{MARKER} 2\n", origin="x")
     assert [one.text for one in machine.unread] == [MARKER, f"{MARKER} 2"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import nvlink_status
+from gputopo.captures.smi.links import parse_nvlink
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -20,7 +20,7 @@ REFUSED = "Unable to retrieve NVLink information as all links are inactive"
 
 
 def read(text: str = samples.NVLINK) -> Machine:
-    return nvlink_status.parse(text, origin="x")
+    return parse_nvlink(text, origin="x")
 
 
 def test_every_link_has_its_state_and_speed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, intake
+from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
 from tests.captures.samples import ALL, HWLOC, TOPO
 
@@ -25,13 +25,13 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", ALL)
 def test_a_packed_capture_reads_as_the_plain_one(name: str, kind: str) -> None:
     data = PACKERS[kind](ALL[name].encode())
-    assert detect.read_bytes(data, origin="x") == detect.read_text(ALL[name], origin="x")
+    assert reading.read_bytes(data, origin="x") == reading.read_text(ALL[name], origin="x")
 
 
 def test_members_are_joined() -> None:
     half = len(TOPO) // 2
     data = gzip.compress(TOPO[:half].encode()) + gzip.compress(TOPO[half:].encode())
-    assert detect.read_bytes(data, origin="x") == detect.read_text(TOPO, origin="x")
+    assert reading.read_bytes(data, origin="x") == reading.read_text(TOPO, origin="x")
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -45,7 +45,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked(kind: str) -> 
 def test_a_file_that_is_cut_or_damaged_is_named_as_such(kind: str) -> None:
     data = PACKERS[kind](HWLOC.encode() + bytes(range(32, 127)) * 400)
     with pytest.raises(InputError, match=f"{kind} file"):
-        detect.read_bytes(data[:-20], origin="x")
+        reading.read_bytes(data[:-20], origin="x")
 
 
 @given(st.binary(), st.sampled_from([b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00"]))

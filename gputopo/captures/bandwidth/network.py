@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gputopo.captures.bandwidth import runs
-from gputopo.captures.bandwidth.matrix_rows import (
+from gputopo.captures.bandwidth.texts import (
     MAX_GB_PER_S,
     MAX_US,
     Program,

@@ -17,8 +17,8 @@ from itertools import combinations
 from typing import Literal
 
 from gputopo.captures import matching
-from gputopo.captures.bandwidth import peer_links
-from gputopo.captures.bandwidth.matrix_rows import MAX_US, is_empty, is_zero, positive
+from gputopo.captures.bandwidth import texts
+from gputopo.captures.bandwidth.texts import MAX_US, is_empty, is_zero, positive
 from gputopo.captures.matching import ALL_GPUS, HOST, Device
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
@@ -197,7 +197,7 @@ def machine(report: Report) -> Machine:
         source=SOURCE,
         driver=Driver(version=report.driver, cuda_version=report.cuda),
         gpus=gpus,
-        links=peer_links.links(peers, SOURCE)[0],
+        links=texts.peer_links(peers, SOURCE)[0],
         bandwidth=matching.renumbered_bandwidth(bandwidth, index_of),
     )
 

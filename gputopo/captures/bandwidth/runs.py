@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.matrix_rows import Read
+from gputopo.captures.bandwidth.texts import Read
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError

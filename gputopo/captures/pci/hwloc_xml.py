@@ -14,8 +14,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import at_pci
 from gputopo.values.index_ranges import index_ranges

@@ -20,8 +20,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_numa_node

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from gputopo.captures.training.table import COLUMNS, cell_text
+from gputopo.captures.training_table import COLUMNS, cell_text
 from gputopo.measurements.study import Study
 from gputopo.report.layout import plain
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import detect, load
-from gputopo.captures.linux import bug_report
+from gputopo.captures import load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
@@ -57,7 +56,7 @@ WHOLE = report(
 
 
 def test_all_parts_are_one_machine() -> None:
-    machine = detect.read_text(WHOLE, origin="x")
+    machine = reading.read_text(WHOLE, origin="x")
     assert [gpu.pci_address for gpu in machine.gpus] == list(GPUS)
     assert [gpu.name for gpu in machine.gpus] == ["GeForce GTX 1070"] * 3
     assert [gpu.uuid for gpu in machine.gpus] == [UUID, None, None]
@@ -76,7 +75,7 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
     path = tmp_path / "nvidia-bug-report.log.gz"
     path.write_bytes(gzip.compress(WHOLE.encode()))
     machine = load([str(path)])
-    assert msgspec.structs.replace(machine, lines=()) == detect.read_text(WHOLE, origin="x")
+    assert msgspec.structs.replace(machine, lines=()) == reading.read_text(WHOLE, origin="x")
     assert sum(one.not_understood for one in machine.lines) == 0
     filled = sum(1 for line in WHOLE.splitlines() if line.strip())
     assert sum(one.read + one.known for one in machine.lines) == filled
@@ -85,13 +84,13 @@ def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
 
 def test_lines_keep_their_numbers() -> None:
     text = report(f"/usr/bin/nvidia-smi\n\n{OVERVIEW}zzz unknown marker 42\n")
-    (unread,) = detect.read_text(text, origin="x").unread
+    (unread,) = reading.read_text(text, origin="x").unread
     assert (unread.text, text.splitlines()[unread.line - 1]) == ("zzz unknown marker 42",) * 2
 
 
 def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> None:
     cut = "\n".join(TOPO.splitlines()[:2])
-    machine = detect.read_text(
+    machine = reading.read_text(
         report(f"/usr/bin/nvidia-smi topo -m\n\n{cut}\n", f"dmesg\n\n{KERNEL}"), origin="x"
     )
     assert [event.code for event in machine.kernel_events] == [79]
@@ -102,12 +101,12 @@ def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> N
 
 def test_a_report_without_the_gpus_is_refused_with_what_to_do() -> None:
     with pytest.raises(InputError, match="without a part that shows the GPUs") as error:
-        detect.read_text(report(file("/etc/issue", "Ubuntu\n")), origin="x")
+        reading.read_text(report(file("/etc/issue", "Ubuntu\n")), origin="x")
     assert "as root" in error.value.hint
 
 
 def test_every_line_of_a_report_is_in_one_part() -> None:
-    parts = bug_report.parts(WHOLE)
+    parts = reading.parts(WHOLE)
     lines = WHOLE.splitlines()
     for part in parts:
         for number, line in enumerate(part.text.splitlines()):

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, load
-from gputopo.captures.linux import kernel_log
+from gputopo.captures import kernel_log, load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
@@ -34,7 +33,7 @@ PREFIXES = {
 
 
 def events(text: str) -> tuple[KernelEvent, ...]:
-    return detect.read_text(text, origin="log").kernel_events
+    return reading.read_text(text, origin="log").kernel_events
 
 
 def ids(machine: Machine) -> dict[str, str]:
@@ -53,9 +52,9 @@ def test_an_xid_is_read_with_its_time(form: str) -> None:
 @pytest.mark.parametrize("form", PREFIXES)
 @pytest.mark.parametrize("name", ["topo", "lspci -tv", "nvlink -s"])
 def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
-    bare = detect.read_text(ALL[name], origin="log")
+    bare = reading.read_text(ALL[name], origin="log")
     for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
-        both = detect.read_text(text, origin="log")
+        both = reading.read_text(text, origin="log")
         assert both.gpus == bare.gpus
         assert both.links == bare.links
         assert [event.code for event in both.kernel_events] == [79]
@@ -64,7 +63,7 @@ def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: s
 def test_a_line_in_the_middle_of_a_capture_does_not_end_it() -> None:
     lines = ALL["topo"].splitlines()
     text = "\n".join([*lines[:2], f"[  1.000000] {XID_79}", *lines[2:]])
-    bare, both = detect.read_text(ALL["topo"], origin="log"), detect.read_text(text, origin="log")
+    bare, both = reading.read_text(ALL["topo"], origin="log"), reading.read_text(text, origin="log")
     assert (both.gpus, both.links, both.nics) == (bare.gpus, bare.links, bare.nics)
     assert ids(both)["gpu.lost"] == "error"
 
@@ -130,12 +129,12 @@ def test_each_error_is_read(message: str) -> None:
     ],
 )
 def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) -> None:
-    machine = detect.read_text(f"[  1.000000] {message}\n" * 3, origin="log")
+    machine = reading.read_text(f"[  1.000000] {message}\n" * 3, origin="log")
     assert (machine.kernel_events, machine.unread) == ((), ())
 
 
 def test_a_message_of_the_module_that_is_not_known_is_listed() -> None:
-    machine = detect.read_text(
+    machine = reading.read_text(
         f"[  1.000000] NVRM: zzz unknown marker 42\n[  1.000000] {XID_79}", origin="log"
     )
     assert [(one.line, one.text) for one in machine.unread] == [(1, "NVRM: zzz unknown marker 42")]
@@ -143,13 +142,13 @@ def test_a_message_of_the_module_that_is_not_known_is_listed() -> None:
 
 def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
     text = f"Mar  5 10:01:02 n kernel: {XID_79}\nMar  5 10:01:03 n cron[1]: x\nzzz unknown marker 42\n"
-    machine = detect.read_text(text, origin="log")
+    machine = reading.read_text(text, origin="log")
     assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
 
 
 def test_what_journalctl_writes_between_boots_is_known() -> None:
     text = "-- Journal begins at Tue 2024-03-05 10:00:00 UTC, ends at --\n-- Boot 0123456789abcdef --\n"
-    machine = detect.read_text(f"{text}Mar 05 10:01:02 n kernel: {XID_79}\n", origin="log")
+    machine = reading.read_text(f"{text}Mar 05 10:01:02 n kernel: {XID_79}\n", origin="log")
     assert (len(machine.kernel_events), machine.unread) == (1, ())
 
 
@@ -157,8 +156,8 @@ def test_what_journalctl_writes_between_boots_is_known() -> None:
 @pytest.mark.parametrize("stamp", ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
 def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
     stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
-    machine = detect.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
-    bare = detect.read_text(ALL[name], origin="log")
+    machine = reading.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
+    bare = reading.read_text(ALL[name], origin="log")
     assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
     assert [event.code for event in machine.kernel_events] == [79]
 
@@ -186,7 +185,7 @@ def test_a_log_of_a_boot_is_a_kernel_log() -> None:
             ]
         )
     )
-    machine = detect.read_text(text, origin="log")
+    machine = reading.read_text(text, origin="log")
     assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
 
 
@@ -238,14 +237,14 @@ FOUND = {
 
 @pytest.mark.parametrize("message", FOUND)
 def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
-    log = detect.read_text(f"[ 1.000000] {message}\n", origin="log")
+    log = reading.read_text(f"[ 1.000000] {message}\n", origin="log")
     machine = Machine(source="x", gpus=(GPU_0,), pci=TREE, kernel_events=log.kernel_events)
     assert ids(machine) == FOUND[message]
     assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
 
 
 def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
-    log = detect.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
+    log = reading.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
     (lost, xid) = find(log)
     assert (lost.id, xid.id) == ("gpu.lost", "driver.xid")
     assert "0000:05:00.0" in xid.says
@@ -257,7 +256,7 @@ def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
 def test_other_texts_are_no_kernel_log(text: str) -> None:
     assert not kernel_log.recognise(text)
     with pytest.raises(InputError, match="in no format"):
-        detect.read_text(text, origin="log")
+        reading.read_text(text, origin="log")
 
 
 @pytest.mark.parametrize("name", ALL)

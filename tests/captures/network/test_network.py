@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
@@ -34,7 +34,7 @@ FORMS = {
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="log")
+    machine = reading.read_text(text, origin="log")
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 
@@ -357,7 +357,7 @@ def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
         letters = letters or [" "]
     damaged = "".join(letters)[: random.randint(1, len(letters))]
     try:
-        machine = detect.read_text(damaged, origin="damaged")
+        machine = reading.read_text(damaged, origin="damaged")
     except InputError:
         return
     for one in machine.bandwidth.samples if machine.bandwidth else ():

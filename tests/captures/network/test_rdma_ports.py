@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, NicPort
@@ -24,7 +24,7 @@ TOOLS = {
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="log")
+    return reading.read_text(text, origin="log")
 
 
 def ports_of(machine: Machine) -> list[NicPort]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect, intake
+from gputopo.captures import intake, reading
 from gputopo.captures.pci import sysfs
 from gputopo.probes import collect
 from gputopo.probes.pci import nodes
@@ -30,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def load(path: Path) -> Machine:
-    return detect.load([str(path)], read_tree=collect.read_tree)
+    return reading.load([str(path)], read_tree=collect.read_tree)
 
 
 def tar_of(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
@@ -86,7 +86,7 @@ def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path / "empty")
     with pytest.raises(InputError, match="is a folder"):
-        detect.load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
+        reading.load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "sys/../../escaped"])

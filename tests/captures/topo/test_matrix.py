@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.cost import cost_of

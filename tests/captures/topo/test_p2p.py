@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
-from gputopo.captures.topo import p2p as topo_p2p
+from gputopo.captures import reading
+from gputopo.captures.smi.links import parse_p2p, recognise_p2p
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
@@ -25,7 +25,7 @@ WORDS = {
 
 
 def read(text: str = samples.P2P) -> Machine:
-    return topo_p2p.parse(text, origin="x")
+    return parse_p2p(text, origin="x")
 
 
 def table(cells: list[list[str]]) -> str:
@@ -72,7 +72,7 @@ def test_the_public_tables_are_read(start: str, size: int, status: str) -> None:
     if not CAPTURES.is_dir():
         pytest.skip("the folder of public captures is not beside this checkout")
     (path,) = CAPTURES.glob(f"{start}*.txt")
-    machine = detect.load([str(path)])
+    machine = reading.load([str(path)])
     assert machine.source == "nvidia-smi topo -p2p"
     assert len(machine.gpus) == size
     assert [link.p2p_read for link in machine.links] == [status] * (size * (size - 1) // 2)
@@ -107,7 +107,7 @@ def test_every_cell_is_read_as_it_stands(data: st.DataObject, size: int) -> None
         for b in range(a + 1, size):
             cells[a][b] = cells[b][a] = data.draw(st.sampled_from(sorted(WORDS)))
     text = table(cells)
-    assert topo_p2p.recognise(text)
+    assert recognise_p2p(text)
     machine = read(text)
     assert {(link.a, link.b): link.p2p_write for link in machine.links} == {
         (a, b): WORDS[cells[a][b]] for a in range(size) for b in range(a + 1, size)

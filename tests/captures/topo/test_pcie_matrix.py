@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputopo.captures import detect, merge
+from gputopo.captures import merge, reading
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 
@@ -13,7 +13,7 @@ NVLINKS = "  NV# = so many NVLinks\n"
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="box.txt")
+    return reading.read_text(text, origin="box.txt")
 
 
 def nvlinks(machine: Machine) -> list[int | None]:

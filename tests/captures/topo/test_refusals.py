@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine
 from tests.captures.topo import matrices

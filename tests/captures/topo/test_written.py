@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.kit.dialects import real, topo
 
@@ -25,7 +25,7 @@ def shown(hop: Hop | None, era: str) -> Hop | None:
 
 
 def check(machine: Machine, era: str) -> None:
-    read = detect.read_text(topo.matrix(machine, era), origin="written")
+    read = reading.read_text(topo.matrix(machine, era), origin="written")
     assert read.unread == ()
     assert list(read.links) == expected(machine, era)
     assert [gpu.index for gpu in read.gpus] == [gpu.index for gpu in machine.gpus]
@@ -72,7 +72,7 @@ def test_topo_m_and_mp_together_give_hops_and_nvlinks(era: str, name: str) -> No
     machine = real.MACHINES[name]
     pcie = topo.matrix(machine, era, nvlinks=False)
     both = f"$ nvidia-smi topo -m\n{topo.matrix(machine, era)}\n$ nvidia-smi topo -mp\n{pcie}"
-    read = detect.read_text(both, origin="written")
+    read = reading.read_text(both, origin="written")
     assert [(k.a, k.b, k.hop, k.nvlinks) for k in read.links] == [
         (k.a, k.b, k.hop, k.nvlinks) for k in machine.links
     ]
@@ -82,14 +82,14 @@ def test_topo_m_and_mp_together_give_hops_and_nvlinks(era: str, name: str) -> No
 def test_the_peer_statuses_of_a_real_machine_are_read(name: str) -> None:
     machine = real.MACHINES[name]
     both = topo.peers(machine, "r") + "\n" + topo.peers(machine, "w")
-    read = detect.read_text(both, origin="written")
+    read = reading.read_text(both, origin="written")
     assert [(k.p2p_read, k.p2p_write) for k in read.links] == [
         (k.p2p_read, k.p2p_write) for k in machine.links
     ]
     alone = msgspec.structs.replace(
         machine, links=tuple(msgspec.structs.replace(k, p2p_write=k.p2p_read) for k in machine.links)
     )
-    unsaid = detect.read_text(topo.peers(alone, "r", command=False), origin="written")
+    unsaid = reading.read_text(topo.peers(alone, "r", command=False), origin="written")
     assert [(k.p2p_read, k.p2p_write) for k in unsaid.links] == [
         (k.p2p_read, k.p2p_write) for k in alone.links
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.training import files, table, tensorpack
+from gputopo.captures import training_files, training_logs, training_table
 from gputopo.measurements.sources.run_folders import RunFolders
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
@@ -21,7 +21,7 @@ TENSORPACK = """[0731 19:01:07 @logger.py:74] Argv: resnet-multigpu.py --fake-lo
 
 
 def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() -> None:
-    (one,) = tensorpack.parse(TENSORPACK, origin="log.log")
+    (one,) = training_logs.parse_tensorpack(TENSORPACK, origin="log.log")
 
     assert one.images_per_sec == 50 * 2 * 64 / 16
     assert (one.n_gpus, one.batch_per_gpu, one.model) == (2, 64, "resnet50")
@@ -33,18 +33,18 @@ def test_a_log_of_tensorpack_has_the_median_of_its_epochs_without_the_first() ->
     [("8.21sec", 8.21), ("30.5 seconds", 30.5), ("1 minute 4 seconds", 64), ("2 hours", 7200)],
 )
 def test_durations_of_epochs_are_read_as_tensorpack_writes_them(words: str, seconds: float) -> None:
-    (one,) = tensorpack.parse(TENSORPACK.replace("16 seconds", words), origin="log.log")
+    (one,) = training_logs.parse_tensorpack(TENSORPACK.replace("16 seconds", words), origin="log.log")
     assert one.images_per_sec == pytest.approx(50 * 2 * 64 / seconds)
 
 
 def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
     tracked = "[0731 19:02:13 @monitor.py:467] Throughput (samples/sec): 415.5\n"
-    (one,) = tensorpack.parse(TENSORPACK + tracked, origin="log.log")
+    (one,) = training_logs.parse_tensorpack(TENSORPACK + tracked, origin="log.log")
     assert one.images_per_sec == 415.5
 
 
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
-    (one,) = tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
+    (one,) = training_logs.parse_tensorpack("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
     assert (one.status, one.images_per_sec) == ("failed", None)
     assert "its log lacks the command" in (one.reason or "")
 
@@ -69,26 +69,26 @@ _texts = st.none() | st.text(
     )
 )
 def test_a_table_that_was_written_is_read_as_it_was(one: Measurement) -> None:
-    assert table.parse(table.write([one]), origin="t.csv") == (one,)
+    assert training_table.parse(training_table.write([one]), origin="t.csv") == (one,)
 
 
 def test_formulas_are_quoted_and_zero_is_missing() -> None:
-    text = table.write([Measurement(source="=cmd()", model="@SUM", images_per_sec=1.0)])
+    text = training_table.write([Measurement(source="=cmd()", model="@SUM", images_per_sec=1.0)])
     assert "'=cmd()" in text
     assert "'@SUM" in text
-    (one,) = table.parse("model,n_gpus,images_per_sec\nresnet50,4,0\n", origin="t.csv")
+    (one,) = training_table.parse("model,n_gpus,images_per_sec\nresnet50,4,0\n", origin="t.csv")
     assert (one.status, one.images_per_sec) == ("missing", None)
 
 
 @pytest.mark.parametrize("row", ["resnet50,four,100", "resnet50,4,nan", "resnet50,4,-1", "resnet50,0,100"])
 def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
     with pytest.raises(InputError, match=r"t\.csv:2"):
-        table.parse(f"model,n_gpus,images_per_sec\n{row}\n", origin="t.csv")
+        training_table.parse(f"model,n_gpus,images_per_sec\n{row}\n", origin="t.csv")
 
 
-def read(*paths: Path) -> files.Read:
+def read(*paths: Path) -> training_files.Read:
     ours = RunFolders()
-    return files.read(map(str, paths), read_run=ours.run, read_json=ours.document)
+    return training_files.read(map(str, paths), read_run=ours.run, read_json=ours.document)
 
 
 def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> None:

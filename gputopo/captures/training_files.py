@@ -1,23 +1,84 @@
-"""Files and folders of measurements: what each is, read within limits. The one module here that opens files.
+"""What the names of files and folders state of a run: Lambda's of 2018 and of 2020. Text in, facts out.
 
-A folder is searched to its depths, links are not followed, and what is no measurement is counted. A file that
-was named itself must be one.
+2020 (lambdal/lambda-tensorflow-benchmark): `CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/
+throughput/REPEAT`. 2018 (LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-
+REPEAT.log`.
 """
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures import intake
-from gputopo.captures.training import names, table, tensorpack, tf_cnn
+from gputopo.captures import intake, training_logs, training_table
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
+
+_CONFIG = (
+    r"(?P<data>syn|real)-(?P<mode>[a-z]+(?:_[a-z]+)*)(?P<nccl>-nccl)?(?P<early>-distortions)?"
+    r"(?:-(?P<precision>fp16|fp32))?-(?P<count>\d{1,4})gpus(?P<rest>(?:-distortions|-inference)*)"
+)
+_OF_2020 = re.compile(
+    rf"(?:^|/)(?P<box>[^/]{{1,200}}?)(?:\.logs/|_){_CONFIG}[/_]"
+    r"(?P<model>[\w.]{1,60})-(?P<batch>\d{1,7})(?:/throughput/\d{1,6}|\.throughput\.log)$"
+)
+_OF_2018 = re.compile(
+    rf"(?:^|/)(?P<model>[\w.]{{1,60}}?)-{_CONFIG}-(?P<batch>\d{{1,7}})(?:-\d{{1,6}})?(?:\.log|\.txt)$"
+)
+# A box: its CPU up to the first word of a card.
+_BOX = re.compile(
+    r"^(?P<cpu>.{1,80}?)-(?P<gpu>(?:LambdaCloud_)?(?:\d{1,2}x)?"
+    r"(?:GeForce|Quadro|Tesla|TITAN|Titan|RTX|GTX|Radeon|[AHLPV]\d{2,4}\b).*)$"
+)
+_TAG = re.compile(r"_(?:TF\d+_\d+|XLA|trt\d*|NVLink|HP16|with_Max-Q_Design)(?=_|$)")
+_NUMBERED = re.compile(r"^\d{1,3}_")  # a file that was numbered when it was picked
+
+
+def facts_of(path: str) -> dict[str, Any]:
+    """Return the conditions that a path states, by field of `Measurement`; empty for another path."""
+    path = path.replace("\\", "/")
+    found = _OF_2020.search(path)
+    if found is not None:
+        return {**_config(found), **_box(_NUMBERED.sub("", found["box"]))}
+    found = _OF_2018.search(path)
+    return _config(found) if found is not None else {}
+
+
+def _config(found: re.Match[str]) -> dict[str, Any]:
+    real = found["data"] == "real"
+    distorted = bool(found["early"]) or "distortions" in found["rest"]
+    facts: dict[str, Any] = {
+        "model": found["model"],
+        "data": "real" if real else "synthetic",
+        "variable_update": found["mode"],
+        "n_gpus": max(1, int(found["count"])),
+        "batch_per_gpu": int(found["batch"]),
+    }
+    if real:
+        facts["distortions"] = distorted
+    if found["precision"]:
+        facts["precision"] = found["precision"]
+    if found["nccl"]:
+        facts["all_reduce"] = "nccl"
+    if "inference" in found["rest"]:
+        facts["task"] = "forward"
+    return facts
+
+
+def _box(name: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"machine": name, "xla": "_XLA" in name}
+    if (found := _BOX.match(name)) is not None:
+        facts["cpu"] = found["cpu"].replace("_", " ")
+        card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", found["gpu"]))
+        facts["gpu"] = card.replace("_", " ").strip()
+    return facts
+
 
 MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
 MAX_FILES = 200_000  # that are looked at, of all folders together
@@ -144,14 +205,14 @@ def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measure
 
 def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
     """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
-    if table.recognise(text):
-        return table.parse(text, origin=origin)
-    facts = names.facts_of(origin)
+    if training_table.recognise(text):
+        return training_table.parse(text, origin=origin)
+    facts = facts_of(origin)
     with intake.limited_time(origin):
-        if tensorpack.recognise(text):
-            found = tensorpack.parse(text, origin=origin)
-        elif tf_cnn.recognise(text) or facts:
-            found = tf_cnn.parse(text, origin=origin)
+        if training_logs.is_tensorpack(text):
+            found = training_logs.parse_tensorpack(text, origin=origin)
+        elif training_logs.is_tf_cnn(text) or facts:
+            found = training_logs.parse_tf_cnn(text, origin=origin)
         else:
             return None
     if len(found) == 1:
