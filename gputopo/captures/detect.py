@@ -118,8 +118,9 @@ _KNOWN = (
     Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
     Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
     Output(
-        r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d",
-        f"of iperf 2, {_NOT_READ}",
+        r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d"
+        r"|^[^\w\n]{0,20}\[ ID\](?:\[Role\])? Interval +Transfer +B|\biperf Done\.|\biperf3: error - ",
+        "the text of iperf, of which gputopo reads the JSON of iperf3",
         "use iperf3 -J > FILE",
     ),
     Output(

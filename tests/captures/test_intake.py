@@ -148,8 +148,7 @@ def test_lines_of_several_hosts_from_bandwidth_programs_are_runs_and_all_are_cou
     assert [(one.line, one.text) for one in machine.unread] == [(9, "odd")]
 
 
-# A Markdown table is prose as much as data, so beside another capture it is not looked for.
-STACKED = sorted(set(AGREEING) - {"table"})
+STACKED = sorted(AGREEING)
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 PEERS = (
     " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\n"

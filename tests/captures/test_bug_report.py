@@ -10,9 +10,9 @@ from gputopo.captures import load, reading
 from gputopo.findings import find
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop
-from tests.captures.linux.test_host import LSCPU_2_37
-from tests.captures.linux.test_proc_nvidia import GPU, UUID, VERSION
 from tests.captures.samples import GPUS, LSPCI_VERBOSE, OVERVIEW, TOPO
+from tests.captures.test_host import LSCPU_2_37
+from tests.captures.test_proc_nvidia import GPU, UUID, VERSION
 
 HEAD = """\
 Start of NVIDIA bug report log file.  Please include this file, along

@@ -10,7 +10,7 @@ from gputopo.captures import training_files, training_logs, training_table
 from gputopo.measurements.sources.run_folders import RunFolders
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
-from tests.captures.training.test_tf_cnn import log
+from tests.captures.test_tf_cnn import log
 
 TENSORPACK = """[0731 19:01:07 @logger.py:74] Argv: resnet-multigpu.py --fake-location python --variable-update=replicated --gpu 0,1 --batch 64
 [0731 19:01:08 @training.py:50] [DataParallel] Training a model of 2 towers.

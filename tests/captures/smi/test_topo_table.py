@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Hop, Machine
-from tests.captures.topo import matrices
-from tests.captures.topo.matrices import Invented
+from tests.captures.smi import matrices
+from tests.captures.smi.matrices import Invented
 
 PREFIXES = ("", "# ", "    ", "> ", "+ ", "2024-05-01T10:00:00.1Z INFO [0] ", "// ")
 ANSI = ("{}", "\x1b[4m{}\x1b[0m", "^[[4m{}^[[0m", "[4m{}[0m", "\\x1b[4m{}\\x1b[0m")

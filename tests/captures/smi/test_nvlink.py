@@ -13,7 +13,7 @@ from gputopo.values.machine import Machine
 from tests.captures import samples
 
 CAPTURE = (
-    Path(__file__).parents[3]
+    Path(__file__).parents[4]
     / "shared/captures/other/nvlink-s_a100-inactive-links_azurehpc-health-checks.txt"
 )
 REFUSED = "Unable to retrieve NVLink information as all links are inactive"
