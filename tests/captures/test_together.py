@@ -79,7 +79,6 @@ def test_one_machine_gathers_what_each_capture_knows() -> None:
     assert [len(gpu.nvlinks or ()) for gpu in merged.gpus] == [2, 2, 2]
     assert [gpu.pci_address for gpu in merged.gpus] == list(samples.GPUS)
     assert [gpu.pcie.limiting_hop for gpu in merged.gpus] == [None, "0000:04:10.0", None]
-    assert [gpu.power_w.limit for gpu in merged.gpus] == [151.0, 151.0, 120.0]
     assert merged.host.acs == "on"
 
 
