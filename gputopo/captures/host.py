@@ -9,9 +9,9 @@ from gputopo.captures.ledger import Format, is_noise
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.index_ranges import index_ranges, parse_ranges
 from gputopo.values.machine import Driver, Gpu, Host, Machine, NumaNode, Unread
+from gputopo.values.subject import EVERY, at_gpu
 
 _LSCPU = "lscpu"
 _NUMACTL = "numactl"

@@ -10,9 +10,9 @@ import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
-from gputopo.values.fact_path import FactPath, item
 from gputopo.values.gpu import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
+from gputopo.values.subject import FactPath, item
 
 HOST = "host"
 ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them

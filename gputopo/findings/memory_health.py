@@ -17,9 +17,9 @@ import msgspec
 
 from gputopo.findings.compare import known
 from gputopo.findings.rule import SEVERITIES, Case, Fault, Rule, Severity, Threshold, by_model, check, present
-from gputopo.values.fact_path import FactPath
 from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import FactPath
 
 Verdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 
@@ -319,10 +319,9 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers", "Ours")
-MORE_ERRORS = Threshold(
-    "more errors than peers, at least", 100, "corrected errors", "Single errors are usual. Ours"
-)
+MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers")
+# Single errors are usual.
+MORE_ERRORS = Threshold("more errors than peers, at least", 100, "corrected errors")
 MORE_ROWS = Threshold(
     "more remapped rows than peers, at least",
     8,

@@ -20,7 +20,6 @@ its own rate is never above the rate of its input.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,7 @@ from gputopo.runs.devices import name_of
 from gputopo.runs.past_runs import why_unpredicted
 from gputopo.runs.ran import what_ran
 from gputopo.runs.verdict.words import EVEN_PERCENT
+from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, InputVerdict, PartMs, Result
 
@@ -80,11 +80,13 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
 def _why_not_compared(result: Result, plan: Plan) -> str | None:
     if result.rehearsal_of is not None:
         return f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
-    if (why := why_unpredicted(result.spec)) is not None:
+    if (why := why_unpredicted(result.job)) is not None:
         return why
     choice, prediction = plan.choice, plan.prediction
     batches = tuple(row.batch_size for row in result.devices)
     planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
+    if prediction is not None and prediction.is_assumed:
+        return "predicted with an assumed speed of one GPU"
     return None if batches == planned else "predicted for another batch"
 
 
@@ -178,9 +180,6 @@ NOISE = 0.05
 # training. tf_cnn_benchmarks' published tables show real data within 8 % of synthetic where the input alone
 # was far faster, so this much more than needed is called enough.
 ENOUGH = 1.2
-# What two runs must have in common to be comparable. How a training computed stands in its message: a run of
-# the input alone has no such options.
-_SAME = ("model", "batch_size", "backend", "rehearsal_of")
 # Some batches are ready before the first counted step: so many steps show that more come as fast.
 MIN_STEPS = 10
 
@@ -194,10 +193,11 @@ def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> Inpu
     rate = _rate(result)
     if rate is None:
         return None
-    if result.spec.get("task") == "input":
-        return _of_the_input(result, rate, earlier)
-    if result.spec.get("task") == "train" and not _is_free(result.spec):
-        return _of_training(result, rate, earlier)
+    job = result.job
+    if job.task == "input":
+        return _of_the_input(job, rate, earlier)
+    if job.trains and not job.has_free_input:
+        return _of_training(result, job, rate, earlier)
     return None
 
 
@@ -246,35 +246,30 @@ def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
     return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
 
 
-def _of_the_input(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def _of_the_input(job: Job, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     for where, other, training in _rated(earlier):
-        plain = other.spec.get("task") == "train" and not _disturbed(other.spec)
-        if plain and _is_free(other.spec) and _same(result.spec, other.spec):
-            return msgspec.structs.replace(judge_rates(rate, training, _how(other.spec)), other=where)
+        if other.trains and not other.drills and other.has_free_input and _same(job, other):
+            return msgspec.structs.replace(judge_rates(rate, training, _how(other)), other=where)
     return None
 
 
-def _of_training(result: Result, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def _of_training(
+    result: Result, job: Job, rate: float, earlier: Iterable[tuple[str, Result]]
+) -> InputVerdict | None:
     share = result.input_waited_share
     if share is None or (share < NOISE and result.steps < MIN_STEPS):
         return None
     for where, other, alone in _rated(earlier):
-        of_the_input = other.spec.get("task") == "input" and _data(other.spec) == _data(result.spec)
-        if of_the_input and _same(result.spec, other.spec):
+        if other.task == "input" and other.data == job.data and _same(job, other):
             return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
     return judge_waiting(share, rate)
 
 
-def _disturbed(spec: Mapping[str, Any]) -> bool:
-    """Whether a training was slowed down on purpose."""
-    return bool(spec.get("drills"))
-
-
-def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Result, float]]:
+def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Job, float]]:
     for where, other in earlier:
         rate = _rate(other)
         if rate is not None:
-            yield where, other, rate
+            yield where, other.job, rate
 
 
 def _rate(result: Result) -> float | None:
@@ -285,30 +280,16 @@ def _rate(result: Result) -> float | None:
     return rate if rate > 0 and math.isfinite(rate) else None
 
 
-def _how(spec: Mapping[str, Any]) -> str:
-    ran = what_ran(spec)
+def _how(job: Job) -> str:
+    ran = what_ran(job)
     return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
 
 
-def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return all(a.get(name) == b.get(name) for name in _SAME) and _gpus(a) == _gpus(b)
+def _same(a: Job, b: Job) -> bool:
+    """Whether two runs can be compared: how a training computed is not asked, it is in the message."""
+    return _of_job(a) == _of_job(b)
 
 
-def _gpus(spec: Mapping[str, Any]) -> list[Any]:
-    """Return host and GPU of every device; None: the only host, a CPU device."""
-    devices = spec.get("devices", ())
-    return [
-        (device.get("host"), device.get("gpu")) if isinstance(device, Mapping) else device
-        for device in devices
-    ]
-
-
-def _data(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = spec.get("data")
-    return data if isinstance(data, Mapping) else {}
-
-
-def _is_free(spec: Mapping[str, Any]) -> bool:
-    """Whether the examples are made once on the devices, so that the input takes no time."""
-    data = _data(spec)
-    return data.get("folder") is None and data.get("source", "gpu") == "gpu"
+def _of_job(job: Job) -> tuple[object, ...]:
+    gpus = [(one.host, one.gpu) for one in job.devices]
+    return job.model, job.batch_size, job.backend, job.rehearsal_of, gpus

@@ -5,9 +5,9 @@ hosts; else the one that the plan predicts; else, on one host, published ones of
 model with the same job.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median, median_low
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,8 +19,8 @@ from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import Published, published
 from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
 from gputopo.values.machine import Machine, NicPort
-from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device, gpu_key
+from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Expected, Known
@@ -50,42 +50,16 @@ def together_of(
     )
 
 
-def together(spec: Mapping[str, Any]) -> Together:
-    """Return what trained together by the JSON form of a spec."""
-    servers = [one for one in spec.get("servers") or () if isinstance(one, Mapping)]
-    devices = [one for one in spec.get("devices") or () if servers and isinstance(one, Mapping)]
-    return together_of(
-        [(str(one.get("host")), str(one.get("address"))) for one in servers],
-        [(one.get("rank", 0), one.get("gpu"), one.get("gpu_name")) for one in devices],
-    )
+def together(job: Job) -> Together:
+    """Return what trained together in a job."""
+    devices = [(one.rank, one.gpu, one.gpu_name) for one in job.devices if job.servers]
+    return together_of([(one.host, one.address) for one in job.servers], devices)
 
 
 # Images/sec of two runs of one job on the CPU, which other programs use, too, differ by this at most. Ours.
 SAME_CPU_RUN = 0.10
 # Of one job: the latest ones. One that was disturbed does not move their median. Ours.
 MAX_RUNS = 5
-# What decides of a spec how fast its steps are; `devices` and `optimization` in part.
-_SAME = (
-    "model",
-    "task",
-    "method",
-    "strategy",
-    "backend",
-    "variable_update",
-    "ps_device",
-    "all_reduce",
-    "batch_size",
-    "data_format",
-    "precision",
-    "exchange",
-    "data",
-    "runtime",
-    "rehearsal_of",
-)
-
-# What decides how fast one GPU is alone.
-_SAME_ALONE = ("model", "task", "method", "strategy", "precision", "data", "data_format")
-
 _HERE = "this machine"
 _NO_SPEED = "the plan predicts no speed"
 
@@ -101,7 +75,7 @@ class Past(NamedTuple):
 
 
 def known_before(
-    spec: Mapping[str, Any],
+    job: Job,
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
@@ -109,30 +83,30 @@ def known_before(
     past: Sequence[Past],
     workload: Workload | None,
 ) -> Known:
-    """Return what is known of a run. `spec`: its JSON form. `past`: of this machine, latest first.
+    """Return what is known of a run. `past`: of this machine, latest first.
 
     `workload`: the costs of the model, None: not known.
     """
-    uses_past = not (spec.get("asked") or {}).get("no_history")
+    uses_past = not job.asked.get("no_history")
     past = past if uses_past else ()
-    if spec.get("backend") == "cpu":  # what CPU devices reach is neither predicted nor published
-        return Known(expected=_of_earlier_runs(spec, past, _HERE))
+    if job.backend == "cpu":  # what CPU devices reach is neither predicted nor published
+        return Known(expected=_of_earlier_runs(job, past, _HERE))
     expected = (
-        _of_earlier_runs(spec, past, _HERE)
-        or _of_the_plan(spec, plan, batches)
-        or _of_others(spec, devices, batches)
+        _of_earlier_runs(job, past, _HERE)
+        or _of_the_plan(job, plan, batches)
+        or _of_others(job, devices, batches)
     )
     return Known(
         expected=expected,
-        unexpected=None if expected else _why_not(spec),
-        speeds=_speeds(spec, devices, batches, machine, past, workload),
+        unexpected=None if expected else _why_not(job),
+        speeds=_speeds(job, devices, batches, machine, past, workload),
         sharing=_sharing(devices, machine),
         memory_mib=_memory_mib(machine),
     )
 
 
 def known_of_hosts(
-    spec: Mapping[str, Any],
+    job: Job,
     devices: Sequence[Device],
     batches: Sequence[int],
     machines: Sequence[Machine | None],
@@ -143,12 +117,12 @@ def known_of_hosts(
 
     `past`: runs of this host with others, latest first.
     """
-    uses_past = not (spec.get("asked") or {}).get("no_history")
-    expected = _of_earlier_runs(spec, past if uses_past else (), "these hosts")
-    if spec.get("backend") == "cpu":
+    uses_past = not job.asked.get("no_history")
+    expected = _of_earlier_runs(job, past if uses_past else (), "these hosts")
+    if job.backend == "cpu":
         return Known(expected=expected)
-    expected = expected or _of_the_plan(spec, plan, batches)
-    why = why_unpredicted(spec) or _NO_SPEED
+    expected = expected or _of_the_plan(job, plan, batches)
+    why = why_unpredicted(job) or _NO_SPEED
     unexpected = f"there is no earlier run of this job on these devices of these hosts, and {why}"
     found = known_of_machines(devices, machines)
     return msgspec.structs.replace(found, expected=expected, unexpected=None if expected else unexpected)
@@ -198,7 +172,7 @@ def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
 
 def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
     """Return the images/sec of a GPU alone by a run on this machine, if that was of this job on one."""
-    if any(earlier.spec.get(name) != result.spec.get(name) for name in _SAME_ALONE):
+    if _alone(earlier.job) != _alone(result.job):
         return {}
     return {
         figure.gpu_index: figure.images_per_sec
@@ -207,17 +181,24 @@ def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
     }
 
 
-def _of_earlier_runs(spec: Mapping[str, Any], past: Sequence[Past], where: str) -> Expected | None:
+def _alone(job: Job) -> tuple[object, ...]:
+    """Return what of a job decides how fast one GPU is alone."""
+    return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
+
+
+def _of_earlier_runs(job: Job, past: Sequence[Past], where: str) -> Expected | None:
     rates = [
         one.result.throughput.median
         for one in past
-        if one.result.throughput is not None and _counts(one.result) and _job(one.result.spec) == _job(spec)
+        if one.result.throughput is not None
+        and _counts(one.result)
+        and _speed_of(one.result.job) == _speed_of(job)
     ][:MAX_RUNS]
     if not rates:
         return None
     rate = median(rates)
     runs = "an earlier run" if len(rates) == 1 else f"the median of {len(rates)} earlier runs"
-    differ = SAME_CPU_RUN if spec.get("backend") == "cpu" else SAME_RUN
+    differ = SAME_CPU_RUN if job.backend == "cpu" else SAME_RUN
     low, high = min(*rates, (1 - differ) * rate), max(*rates, (1 + differ) * rate)
     return Expected(images_per_sec=rate, low=low, high=high, source=f"{runs} of this job on {where}")
 
@@ -228,32 +209,31 @@ def _counts(result: Result) -> bool:
     if result.status != "complete" or speed is None or not speed.median > 0 or result.is_slow:
         return False
     quiet = host is None or host.busy is None
-    return quiet and not labels(result.spec) and speed.uncertainty <= MAX_UNCERTAINTY * speed.mean
+    return quiet and not result.job.drills and speed.uncertainty <= MAX_UNCERTAINTY * speed.mean
 
 
-def _job(spec: Mapping[str, Any]) -> tuple[object, ...]:
-    devices = [
-        (one.get("tower"), one.get("gpu")) for one in spec.get("devices") or () if isinstance(one, Mapping)
-    ]
-    optimization = spec.get("optimization")
-    optimizer = optimization.get("optimizer") if isinstance(optimization, Mapping) else None
-    return (*(spec.get(name) for name in _SAME), devices, optimizer, together(spec))
+def _speed_of(job: Job) -> tuple[object, ...]:
+    """Return what of a job decides how fast its steps are."""
+    plain = msgspec.structs.replace(job, devices=(), servers=(), drills=(), asked={}, grad_reduce=None)
+    return plain, [(one.tower, one.gpu) for one in job.devices], together(job)
 
 
-def _of_the_plan(spec: Mapping[str, Any], plan: Plan, batches: Sequence[int]) -> Expected | None:
+def _of_the_plan(job: Job, plan: Plan, batches: Sequence[int]) -> Expected | None:
     choice = plan.choice
     rate, low, high = choice.images_per_sec, choice.images_per_sec_low, choice.images_per_sec_high
     planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
-    if rate is None or low is None or high is None or why_unpredicted(spec) or planned != tuple(batches):
+    if rate is None or low is None or high is None or why_unpredicted(job) or planned != tuple(batches):
+        return None
+    if plan.prediction is not None and plan.prediction.is_assumed:
         return None
     return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
 
 
-def _of_others(spec: Mapping[str, Any], devices: Sequence[Device], batches: Sequence[int]) -> Expected | None:
-    if labels(spec) or spec.get("task", "train") != "train" or len(set(batches)) != 1:
+def _of_others(job: Job, devices: Sequence[Device], batches: Sequence[int]) -> Expected | None:
+    if job.drills or not job.trains or len(set(batches)) != 1:
         return None
     names = [_model(device.gpu_name) for device in devices]
-    rows = [row for row in published() if _is_alike(row, spec, batches[0]) and _models(row) == names]
+    rows = [row for row in published() if _is_alike(row, job, batches[0]) and _models(row) == names]
     if None in names or not rows:
         return None
     rates = [row.images_per_sec for row in rows]
@@ -266,20 +246,15 @@ def _of_others(spec: Mapping[str, Any], devices: Sequence[Device], batches: Sequ
     )
 
 
-def _is_alike(row: Published, spec: Mapping[str, Any], batch: int) -> bool:
-    precision = spec.get("precision")
-    data = spec.get("data")
-    if not isinstance(precision, Mapping) or not isinstance(data, Mapping):
-        return False
-    mine = (spec.get("model"), batch, precision.get("compute"), bool(precision.get("xla")))
-    mode = (spec.get("variable_update"), spec.get("all_reduce"))
-    synthetic = data.get("folder") is None and data.get("source", "gpu") == "gpu"
+def _is_alike(row: Published, job: Job, batch: int) -> bool:
+    mine = (job.model, batch, job.precision.compute, bool(job.precision.xla))
     return (
         not row.is_suspect
-        and synthetic
+        and job.data is not None
+        and job.data.is_free
         and row.data == "synthetic"
         and (row.model, row.batch_per_gpu, row.precision, row.xla) == mine
-        and (row.variable_update, row.all_reduce) == mode
+        and (row.variable_update, row.all_reduce) == (job.variable_update, job.all_reduce)
     )
 
 
@@ -293,13 +268,13 @@ def _model(name: str | None) -> str | None:
     return None if gpu is None else gpu.name
 
 
-def _why_not(spec: Mapping[str, Any]) -> str:
-    why = why_unpredicted(spec) or _NO_SPEED
+def _why_not(job: Job) -> str:
+    why = why_unpredicted(job) or _NO_SPEED
     return f"there is no earlier run of this job on this machine, {why}, and no figure of it was published"
 
 
 def _speeds(
-    spec: Mapping[str, Any],
+    job: Job,
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
@@ -307,14 +282,13 @@ def _speeds(
     workload: Workload | None,
 ) -> dict[int, Expected]:
     """Return the images/sec of each device alone, by tower, where they are of several models."""
-    precision = spec.get("precision")
-    compute = precision.get("compute") if isinstance(precision, Mapping) else None
+    compute = job.precision.compute
     if workload is None or compute is None or len({device.gpu_name for device in devices}) < 2:
         return {}
     figures = past_speeds(one.result for one in past if _counts(one.result))
     found = {}
     for device, batch in zip(devices, batches, strict=True):
-        speeds = single_gpu_speeds(machine, workload, batch, str(compute), history=figures)
+        speeds = single_gpu_speeds(machine, workload, batch, compute, history=figures)
         speed = None if device.gpu is None else speeds.get(device.gpu)
         if speed is not None:
             rate, low, high, _, source = speed

@@ -12,9 +12,7 @@ error would be taken for one of the links.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from gputopo.prediction.calibration import Run, learn
 from gputopo.prediction.links.paths import Paths, paths_of
@@ -25,8 +23,8 @@ from gputopo.runs.ran import exchange_words
 from gputopo.runs.speed import MIN_STEPS
 from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
-from gputopo.values.run.drill import labels
-from gputopo.values.run.plan import AllReduce, Learned, VariableUpdate
+from gputopo.values.run.job import Job
+from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 
@@ -37,7 +35,7 @@ MAX_UNCERTAINTY = 0.02
 MAX_UNSTEADY = 0.25
 
 
-class Job(NamedTuple):
+class PlacedJob(NamedTuple):
     """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower.
 
     `gpus`: indices in their machine, of several hosts each in its own. `groups`: of towers, of a hierarchical
@@ -55,60 +53,9 @@ class Job(NamedTuple):
 class PastRun(NamedTuple):
     """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks."""
 
-    job: Job
+    job: PlacedJob
     step_s: float
     marks: tuple[tuple[float, float], ...]
-
-
-class _Device(msgspec.Struct, frozen=True):
-    gpu: int | None
-    tower: int
-    device: str
-
-
-class _Precision(msgspec.Struct, frozen=True):
-    compute: str
-    xla: bool = False
-
-
-class _Data(msgspec.Struct, frozen=True):
-    folder: str | None = None
-    source: str = "gpu"
-
-
-class _Exchange(msgspec.Struct, frozen=True):
-    ps_spread: bool = False
-    groups: Groups = ()
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    """What decides of a RunSpec whether and how its steps can be predicted."""
-
-    model: str
-    devices: tuple[_Device, ...]
-    precision: _Precision
-    variable_update: VariableUpdate
-    task: str = "train"
-    method: str | None = None
-    strategy: str | None = None
-    ps_device: str | None = None
-    all_reduce: AllReduce | None = None
-    data: _Data = _Data()
-    exchange: _Exchange = _Exchange()
-
-    def placing(self) -> Placing:
-        """Return where the variables were: on a GPU by its index in the machine."""
-        place = "gpu:spread" if self.exchange.ps_spread else None
-        if self.ps_device is not None:
-            places = {one.device: f"gpu:{one.gpu}" for one in self.devices}
-            place = places.get(self.ps_device, "cpu")
-        return Placing(self.variable_update, place, self.all_reduce)
-
-    @property
-    def is_on_first_host(self) -> bool:
-        """Whether variables that are in one place are on the first host, or the only one."""
-        task = "" if self.ps_device is None else self.ps_device.partition("/task:")[2]
-        return task.partition("/")[0] in ("", "0")
 
 
 def learned(
@@ -135,26 +82,31 @@ def past_run(result: Result) -> PastRun | None:
     """Return a run that says something of the links and the variables of several GPUs, else None."""
     if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
         return None
-    speed, spec = result.throughput, _spec(result.spec)
-    if spec is None or why_unpredicted(result.spec) is not None or speed is None:
+    speed, job = result.throughput, result.job
+    if speed is None or job.model is None or job.precision.compute is None or job.variable_update is None:
         return None
-    if len(spec.devices) < 2 or spec.variable_update == "independent" or not spec.is_on_first_host:
+    if why_unpredicted(job) is not None or job.variable_update == "independent" or not _is_on_first_host(job):
         return None
     if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
         return None
     batches = tuple(row.batch_size for row in result.devices)
-    if len(batches) != len(spec.devices) or min(batches) < 1 or not speed.median > 0:
+    gpus = tuple(one.gpu for one in job.devices if one.gpu is not None)
+    if not 2 <= len(job.devices) == len(batches) == len(gpus) or min(batches) < 1 or not speed.median > 0:
         return None
     marks = [
         (row.weights_ms / 1e3, row.compute_ms / 1e3)
         for row in result.devices
         if row.weights_ms is not None and row.compute_ms is not None
     ]
-    gpus = tuple(one.gpu for one in spec.devices if one.gpu is not None)
-    if len(gpus) != len(batches):
-        return None
-    job = Job(spec.model, spec.precision.compute, batches, gpus, spec.placing(), spec.exchange.groups)
-    return PastRun(job, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+    placing = Placing(job.variable_update, job.variables_on, job.all_reduce)
+    placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
+    return PastRun(placed, sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ())
+
+
+def _is_on_first_host(job: Job) -> bool:
+    """Whether variables that are in one place are on the first host, or the only one."""
+    task = (job.ps_device or "").partition("/task:")[2]
+    return task.partition("/")[0] in ("", "0")
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
@@ -178,27 +130,26 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
     return tuple(found)
 
 
-def why_unpredicted(spec: Mapping[str, Any]) -> str | None:
-    """Return what of a run's spec the constants do not describe, None where they do."""
-    found = _spec(spec)
-    if found is None:
+def why_unpredicted(job: Job) -> str | None:
+    """Return what of a job the constants do not describe, None where they do."""
+    if None in (job.model, job.precision.compute, job.variable_update) or not job.devices:
         return "it is not known what ran"
-    if found.task != "train" or found.method is not None or found.strategy is not None:
+    if not job.trains or job.method is not None or job.strategy is not None:
         return "only training by the core is predicted"
-    if found.data.folder is not None or found.data.source != "gpu":
+    if not job.has_free_input:
         return "the time of the input is not predicted"
-    if found.precision.xla:
+    if job.precision.xla:
         return "steps compiled by XLA are not predicted"
-    if labels(spec):
+    if job.drills:
         return "a drill: a fault was injected on purpose"
-    if words := [one for one in exchange_words(spec) if not one.startswith("groups ")]:
+    if words := [one for one in exchange_words(job) if not one.startswith("groups ")]:
         return f"not predicted: {', '.join(words)}"
     return None
 
 
-def by_job(runs: Iterable[PastRun]) -> dict[Job, list[PastRun]]:
+def by_job(runs: Iterable[PastRun]) -> dict[PlacedJob, list[PastRun]]:
     """Return the runs of each job, in the order of their first ones."""
-    jobs: dict[Job, list[PastRun]] = {}
+    jobs: dict[PlacedJob, list[PastRun]] = {}
     for run in runs:
         jobs.setdefault(run.job, []).append(run)
     return jobs
@@ -208,12 +159,12 @@ def _runs(
     machine: Machine,
     paths: Paths,
     program: Program,
-    jobs: Mapping[Job, Sequence[PastRun]],
+    jobs: Mapping[PlacedJob, Sequence[PastRun]],
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
-) -> dict[Job, Run]:
+) -> dict[PlacedJob, Run]:
     """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
-    found: dict[Job, Run] = {}
+    found: dict[PlacedJob, Run] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
         if workload is None or not set(job.gpus) <= paths.hosts.keys():
@@ -241,7 +192,7 @@ def _runs(
     return found
 
 
-def _alone(machine: Machine, job: Job, workload: Workload, figures: Sequence[Figure]) -> float | None:
+def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequence[Figure]) -> float | None:
     """Return how long the slowest GPU computes by runs of one such GPU; None where one of them has none."""
     seconds = []
     for gpu, batch in zip(job.gpus, job.batches, strict=True):
@@ -271,14 +222,6 @@ def _compute_s(program: Program, placing: Placing, mark: tuple[float, float]) ->
     wait = program.wait_cpu if placing.traffic == "host" else program.wait_gpu
     weights, compute = mark
     return compute + max(0.0, 1.0 - wait) * weights
-
-
-def _spec(spec: Mapping[str, Any]) -> _Spec | None:
-    """Return what is needed of a spec, which is free-form JSON here; None where it lacks that."""
-    try:
-        return msgspec.convert(spec, _Spec, strict=False)
-    except msgspec.ValidationError:
-        return None
 
 
 def _is_steady(result: Result) -> bool:

@@ -10,8 +10,8 @@ import msgspec
 
 from gputopo.runs.bounded import Thinned
 from gputopo.runs.devices import batch_sizes, device_results
-from gputopo.runs.hardware.hosts import HostRecords
-from gputopo.runs.ran import PROGRAM, what_ran
+from gputopo.runs.hardware import HostRecords
+from gputopo.runs.ran import what_ran
 from gputopo.runs.speed import CountedSteps, RunningThroughput
 from gputopo.runs.verdict.judge import AnomalyCheck, event_of, judge
 from gputopo.runs.verdict.paces import Paces
@@ -39,6 +39,7 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.job import PROGRAM, job_of
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import Known
 
@@ -254,7 +255,7 @@ class Summary:
         return {
             "spec": started.spec,
             "asked": asked if isinstance(asked := started.spec.get("asked"), dict) else {},
-            "ran": what_ran(started.spec),
+            "ran": what_ran(job_of(started.spec)),
             "backend": started.backend,
             "rehearsal_of": started.rehearsal_of,
             "drills": labels(started.spec),

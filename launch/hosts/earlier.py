@@ -17,7 +17,7 @@ from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.runs.known import Together, together, together_of
-from gputopo.runs.past_runs import MAX_JOBS, Job, PastRun, by_job, by_marks, figures_by_marks, past_run
+from gputopo.runs.past_runs import MAX_JOBS, PastRun, PlacedJob, by_job, by_marks, figures_by_marks, past_run
 from gputopo.values.run.plan import Candidate, Learned
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
@@ -43,7 +43,7 @@ def shown_by(
     """Return what the runs over these devices show, None where there are none. `rates`: of the network."""
     wanted = _together(servers, parts)
     runs = [
-        run for one in earlier.results if together(one.spec) == wanted and (run := past_run(one)) is not None
+        run for one in earlier.results if together(one.job) == wanted and (run := past_run(one)) is not None
     ]
     if not runs:
         return None
@@ -85,7 +85,7 @@ def _learned(
     figures: Sequence[Sequence[Figure]],
 ) -> Learned | None:
     jobs = by_job(runs)
-    found: dict[Job, Run] = {}
+    found: dict[PlacedJob, Run] = {}
     for job, own in jobs.items():
         workload = earlier.workload_of(job.model)
         compute_s = by_marks(require_program(DEFAULT), own)

@@ -81,16 +81,17 @@ def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Past]") -> "Know
 
     from gputopo.runs.known import known_before, known_of_hosts
     from gputopo.values import schema
+    from gputopo.values.run.job import job_of
 
     machine = _box(target)
     if machine is None:
         return None
-    stored = msgspec.json.decode(schema.encode(spec))
+    job = job_of(msgspec.json.decode(schema.encode(spec)))
     if target.others:
         machines = [one.machine for one in (target, *target.others)]
-        return known_of_hosts(stored, spec.devices, spec.batches, machines, target.plan, past)
+        return known_of_hosts(job, spec.devices, spec.batches, machines, target.plan, past)
     costs = _workload_of(spec.model)
-    return known_before(stored, spec.devices, spec.batches, machine, target.plan, past, costs)
+    return known_before(job, spec.devices, spec.batches, machine, target.plan, past, costs)
 
 
 def _box(target: "Target") -> "Machine | None":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.launch.failure import UNREACHABLE
-from gputopo.launch.spec.device_names import rank_of
-from gputopo.launch.spec.rules.checks import check
+from gputopo.launch.spec.names import rank_of
+from gputopo.launch.spec.rules import check
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, UsageError
@@ -146,7 +146,7 @@ def fewer_of(before: RunSpec, rest: RunSpec, known: Known) -> Fewer | None:
     )
 
 
-class Kept:
+class SavedSteps:
     """What the checkpoints of a run hold: `counted` of its steps; `trained` in all, 0: none was written."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import ledger, load, reading
 from gputopo.findings import find
-from gputopo.report.machine.about import about_rows
+from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
 from tests.captures.samples import ALL, GPUS, HWLOC, NCCL, TOPO
 from tests.captures.smi.test_dmon import BUSY, HEAD

@@ -9,6 +9,7 @@ from gputopo.captures.recording import read_bundled
 from gputopo.runs.known import Past, alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.run.job import job_of
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
@@ -39,7 +40,7 @@ def known(
     devices = [row.device for row in own.devices]
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
     runs = [Past(one, "earlier") for one in past]
-    return known_before(stored, devices, (BATCH,) * len(gpus), MACHINE, plan, runs, require(model))
+    return known_before(job_of(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, runs, require(model))
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -82,7 +83,7 @@ def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> Non
     alike = {"variable_update": "replicated", "all_reduce": "nccl"}
     devices = [one.device for one in run(MACHINE, "alexnet").devices]
     spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
-    found = known_before(spec, devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected
+    found = known_before(job_of(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected
     assert found is not None
     assert found.source == "published for the same GPUs (rossumai)"
     assert found.low < found.images_per_sec < found.high
@@ -121,7 +122,7 @@ def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
     devices = [row.device for row in own.devices]
     runs = [Past(one, "earlier") for one in past]
     spec = {**own.spec, **changed}
-    return known_of_hosts(spec, devices, (BATCH, BATCH), [MACHINE, None], plan, runs)
+    return known_of_hosts(job_of(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, runs)
 
 
 def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
@@ -196,7 +197,7 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     own = run(machine, "alexnet")
     devices = [row.device for row in own.devices]
     found = known_before(
-        own.spec, devices, (BATCH, BATCH), machine, PLAN, [Past(alone, "one")], require("alexnet")
+        own.job, devices, (BATCH, BATCH), machine, PLAN, [Past(alone, "one")], require("alexnet")
     ).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision, Server
 from gputopo.runs.ran import exchange_words, what_ran
+from gputopo.values.run.job import Job, job_of
 from tests.launch.specs import cpu_spec
 
 
-def json_of(**changes: object) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes)))
-    return found
+def job(**changes: object) -> Job:
+    return job_of(msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes))))
 
 
 def test_a_plain_run_is_reported_in_its_parts() -> None:
-    assert what_ran(json_of()) == {
+    assert what_ran(job()) == {
         "task": "train",
         "trainer": "own towers",
         "variable_update": "parameter_server",
@@ -31,21 +31,21 @@ def test_a_plain_run_is_reported_in_its_parts() -> None:
 
 
 def test_a_reduction_is_reported_by_what_adds() -> None:
-    ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring#2"))
+    ran = what_ran(job(variable_update="replicated", ps_device=None, all_reduce="ring#2"))
     assert (ran["all_reduce"], ran["grad_reduce"]) == ("ring#2", "mean")
     assert "ring of copies" in ran["all_reduce_by"]
     assert ran["variables"] == "a copy on each device"
 
 
 def test_a_strategy_with_copies_states_how_gradients_count() -> None:
-    ran = what_ran(json_of(strategy="mirrored", variable_update="replicated", ps_device=None))
+    ran = what_ran(job(strategy="mirrored", variable_update="replicated", ps_device=None))
     assert ran["grad_reduce"] == "mean"
     assert "all_reduce" not in ran
 
 
 def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
     one = cpu_spec().devices[:1]
-    ran = what_ran(json_of(variable_update="replicated", ps_device=None, all_reduce="ring", devices=one))
+    ran = what_ran(job(variable_update="replicated", ps_device=None, all_reduce="ring", devices=one))
     assert (ran["all_reduce"], ran["all_reduce_by"]) == ("ring", "nothing: there is one device")
 
 
@@ -61,49 +61,51 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
     ],
 )
 def test_what_the_exchange_has_beside_the_plain_form_is_reported(exchange: Exchange, words: str) -> None:
-    (reported,) = exchange_words(json_of(exchange=exchange))
+    (reported,) = exchange_words(job(exchange=exchange))
     assert words in reported
 
 
 def test_between_hosts_small_gradients_are_joined_without_a_word_unless_it_was_asked_for() -> None:
     servers = [Server(host=f"n{rank}", address=f"n{rank}:2222", cores=1) for rank in (0, 1)]
     joined = Exchange(small_bytes=64)
-    assert exchange_words(json_of(servers=servers, exchange=joined)) == []
+    assert exchange_words(job(servers=servers, exchange=joined)) == []
     asked = {"agg_small_grads_max_bytes": "64"}
-    assert exchange_words(json_of(servers=servers, exchange=joined, asked=asked)) != []
+    assert exchange_words(job(servers=servers, exchange=joined, asked=asked)) != []
 
 
 def test_groups_are_reported_where_they_are_used() -> None:
     groups = Exchange(groups=((0, 1), (2, 3)))
-    assert exchange_words(json_of(exchange=groups)) == []
-    assert exchange_words(json_of(exchange=groups, all_reduce="hierarchical")) == ["groups 0,1 | 2,3"]
+    assert exchange_words(job(exchange=groups)) == []
+    assert exchange_words(job(exchange=groups, all_reduce="hierarchical")) == ["groups 0,1 | 2,3"]
 
 
 def test_other_tasks_and_trainers_are_reported_as_what_they_are() -> None:
-    assert what_ran(json_of(method="kuza55"))["trainer"] == "method kuza55"
-    assert what_ran(json_of(strategy="mirrored"))["trainer"] == "strategy mirrored"
-    assert "variables" not in what_ran(json_of(strategy="mirrored"))
-    assert set(what_ran(json_of(task="input"))) == {"task", "data"}
-    forward = what_ran(json_of(task="forward", ps_device="/CPU:1"))
+    assert what_ran(job(method="kuza55"))["trainer"] == "method kuza55"
+    assert what_ran(job(strategy="mirrored"))["trainer"] == "strategy mirrored"
+    assert "variables" not in what_ran(job(strategy="mirrored"))
+    assert set(what_ran(job(task="input"))) == {"task", "data"}
+    forward = what_ran(job(task="forward", ps_device="/CPU:1"))
     assert (forward["variable_update"], forward["variables"]) == ("parameter_server", "/CPU:1")
     assert not {"optimizer", "grad_reduce", "trainer"} & set(forward)
 
 
 def test_the_loss_scale_belongs_to_fp16_and_data_show_where_they_come_from() -> None:
-    scaled = json_of(precision=Precision(compute="fp16", auto_loss_scale=True))
+    scaled = job(precision=Precision(compute="fp16", auto_loss_scale=True))
     assert what_ran(scaled)["loss_scale"] == "auto"
-    real = json_of(data=Data(folder="/d", name="imagenet", distortions=True))
+    real = job(data=Data(folder="/d", name="imagenet", distortions=True))
     assert what_ran(real)["data"] == "imagenet from /d, distorted"
-    fed = json_of(data=Data(source="python", feed="queue"))
+    fed = job(data=Data(source="python", feed="queue"))
     assert what_ran(fed)["data"] == "synthetic, made in Python, queue"
-    cached = json_of(data=Data(folder="/d", name="imagenet", cache="decoded"))
+    cached = job(data=Data(folder="/d", name="imagenet", cache="decoded"))
     assert what_ran(cached)["data"] == "imagenet from /d, cached decoded"
-    assert what_ran({"task": "train", "data": {"folder": "/d", "cache": True}})["data"].endswith("/d, cached")
+    assert what_ran(job_of({"task": "train", "data": {"folder": "/d", "cache": True}}))["data"].endswith(
+        "/d, cached"
+    )
 
 
 @pytest.mark.parametrize("source", get_args(DataSource))
 def test_a_keras_method_is_not_reported_to_have_its_examples_on_the_device(source: DataSource) -> None:
-    reported = what_ran(json_of(method="kuza55", data=Data(source=source)))["data"]
+    reported = what_ran(job(method="kuza55", data=Data(source=source)))["data"]
     assert "on the device" not in reported
     assert reported.endswith(", one batch on the host")
 
@@ -120,4 +122,4 @@ NAMES = st.sampled_from(
 
 @given(spec=st.dictionaries(NAMES, JSON))
 def test_a_spec_of_any_shape_can_be_described(spec: dict[str, Any]) -> None:
-    assert isinstance(what_ran(spec), dict)
+    assert isinstance(what_ran(job_of(spec)), dict)

@@ -12,8 +12,8 @@ import msgspec
 from gputopo.captures import merge
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Link, Machine, Unread
+from gputopo.values.subject import at_link
 
 # Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
 MAX_GB_PER_S = 100_000.0

@@ -16,9 +16,9 @@ from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import at_pci
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
+from gputopo.values.subject import at_pci
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

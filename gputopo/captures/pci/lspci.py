@@ -16,8 +16,8 @@ from gputopo.captures.ledger import Claims, Format, by_line, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_pci
 
 NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no name
 

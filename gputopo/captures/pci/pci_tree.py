@@ -14,8 +14,8 @@ import msgspec
 from gputopo.reference.expectations import WIDTHS, address_order, generation_of
 from gputopo.topology.hops import hop_between
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
+from gputopo.values.subject import at_gpu, at_link
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

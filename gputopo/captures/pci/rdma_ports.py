@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.ledger import Claims, Format
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_nic, item
 from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.subject import EVERY, at_nic, item
 
 _HINT = "copy the output of one host again"
 _NAME = r"([A-Za-z][\w.-]{0,63})"

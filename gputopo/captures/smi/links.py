@@ -17,8 +17,8 @@ from gputopo.captures.ledger import Claims, Format, by_line, is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_link, item
 from gputopo.values.machine import Contradiction, Gpu, Link, Machine, NvLink, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_link, item
 
 P2P = "nvidia-smi topo -p2p"
 

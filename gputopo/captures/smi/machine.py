@@ -12,8 +12,8 @@ from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import COLLECTED, GPU, Named, Names
 from gputopo.captures.smi.values import Value
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, within
 from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Machine, Sample, Unread
+from gputopo.values.subject import EVERY, at_gpu, within
 
 _NO_HANDLE = re.compile(
     r"Unable to determine the device handle for GPU(?: ?(?P<number>\d{1,3})(?=:|\Z))?:?"

@@ -19,9 +19,9 @@ from gputopo.captures.smi import topo_table
 from gputopo.captures.smi.topo_table import CELL, GPU, Column, Matrix, Reading, Row, cells_below
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 
 SOURCE = "nvidia-smi topo"
 

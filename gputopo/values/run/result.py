@@ -16,6 +16,7 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
+from gputopo.values.run.job import Job, job_of
 from gputopo.values.run.verdict import SLOW, Cost, Hardware, HostSummary, Placed, Verdict
 
 
@@ -198,6 +199,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     alone: str | None = None
     hardware: Hardware | None = None  # of a program of the user: by samples alone
     placed: Placed | None = None  # where a program of the user was seen
+
+    @property
+    def job(self) -> Job:
+        """What ran, by its spec."""
+        return job_of(self.spec)
 
     @property
     def of_several_hosts(self) -> bool:

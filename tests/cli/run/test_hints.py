@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.data import folder as data_folder
-from gputopo.launch.spec.rules.checks import RULES
-from gputopo.launch.spec.rules.hosts import HOSTS_RULES
+from gputopo.launch.spec.rules import HOSTS_RULES, RULES
 from gputopo.launch.spec.run_spec import EXCHANGE, RunSpec
 from gputopo.values.option import options_of
 from tests.cli.conftest import Call
@@ -33,7 +32,6 @@ REFUSED = """
 --input-only --data-source cpu --drill slow-gpu=1:0.9
 --num-batches 4 --drill nan@5
 --variable-update replicated --drill slow-weights=1:0.9
---method kuza55 --print-training-accuracy
 --method kuza55 --num-gpus 2 --batch-size 4,8
 --strategy mirrored:nccl
 --strategy mirrored:hierarchical --num-gpus 3
@@ -44,7 +42,6 @@ REFUSED = """
 --input-only --data-source cpu --export DIR
 --input-only --data-source cpu --trace 3
 --input-only --data-source cpu --tensorboard DIR
---input-only --data-source cpu --print-training-accuracy
 --input-only
 --input-only --data-source cpu --ps cpu
 --input-only --data-source cpu --variable-update independent
@@ -81,7 +78,6 @@ REFUSED = """
 --forward-only --checkpoints DIR
 --forward-only --checkpoints DIR --resume
 --forward-only --checkpoints DIR --checkpoint-steps 5 --keep-checkpoints 2
---eval --checkpoints DIR --print-training-accuracy
 --staged-vars --gradient-repacking 2
 --async --variable-consistency relaxed
 --staged-vars --variable-update replicated

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.plan.options import PlanOptions
-from gputopo.cli.run.implied import implied_update, strategy_has_copies
+from gputopo.cli.placement import PlanOptions
+from gputopo.cli.run.prepare import implied_update, strategy_has_copies
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
@@ -110,7 +110,6 @@ GIVEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"export": "/out"}, "lifecycle.export", "/out"),
     ({"trace": "3,5-6"}, "lifecycle.trace_steps", (3, 5, 6)),
     ({"tensorboard": "/board"}, "lifecycle.tensorboard", "/board"),
-    ({"print_training_accuracy": True}, "lifecycle.training_accuracy", True),
     ({"num_intra_threads": 1}, "runtime.intra_threads", 1),
     ({"num_inter_threads": 2}, "runtime.inter_threads", 2),
     ({"num_warmup_batches": "4"}, "num_warmup_batches", 4),

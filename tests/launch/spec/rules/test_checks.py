@@ -6,8 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.rules.checks import RULES, check, clash
-from gputopo.launch.spec.rules.rule import replaced
+from gputopo.launch.spec.rules import RULES, check, clash, replaced
 from gputopo.launch.spec.run_spec import (
     Backend,
     Data,
@@ -61,7 +60,6 @@ LIVES = st.builds(
     resume_or_start=st.booleans(),
     export=st.sampled_from([None, "/out"]),
     trace_steps=st.sampled_from([(), (3,), (3, 1000)]),
-    training_accuracy=st.booleans(),
 )
 RUNTIMES = st.builds(
     Runtime,
