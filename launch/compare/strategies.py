@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of
-from gputopo.launch.spec.rules import remarks, require_strategy
+from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, unequal_batches
@@ -60,7 +60,8 @@ class StrategyStep(GraphStep):
     """
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
-        self._asked = require_strategy(spec)
+        assert spec.strategy is not None
+        self._asked = read(spec.strategy)
         self._spec = spec
         self._devices = [device.device for device in spec.own_devices]
         self._first = spec.own_devices[0].tower

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.delays import RelaxedReplicas, StagedServer
 from gputopo.launch.train.placement.devices import HOST, require
@@ -23,10 +22,8 @@ from gputopo.launch.train.reductions.reducer import Reducer, self_test
 def place(model: Model, spec: RunSpec) -> Placement:
     """Create the variables where the spec places them. A reduction is tested on its devices first.
 
-    Raises UsageError for options that do not go together, HardwareError if a device is not there or the
-    reduction adds up wrongly.
+    Raises HardwareError if a device is not there or the reduction adds up wrongly.
     """
-    require_exchange(spec)
     devices = [device.device for device in spec.devices]
     for device in {*devices, *filter(None, [spec.ps_device])}:
         require(device)
