@@ -8,7 +8,7 @@ every rank. Rank 0 writes to the stdout and stderr of ssh; lines of the others g
 name before them.
 
 To the driver it writes on stderr that it has started, and how its process ended: see `report`. Its own exit
-code is 0 then. It imports the standard library and `processes` only, to start in a few milliseconds.
+code is 0 then. It imports nothing but `signals` and `processes`, to start in a few milliseconds.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gputopo.launch.supervise import signals
 from gputopo.probes.processes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which begins a report
@@ -79,13 +80,11 @@ class _Agent:
 
     def run(self, command: list[str]) -> int:
         """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
-        woken, wake = os.pipe()
+        with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
+            return self._run(command, came)
+
+    def _run(self, command: list[str], came: int) -> int:
         begun_here, begun_there = os.pipe()
-        for one in (woken, wake):
-            os.set_blocking(one, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, lambda *_: None)
         leads = self._rank == 0
         process = subprocess.Popen(
             tethered(command, signal.SIGTERM),
@@ -97,7 +96,7 @@ class _Agent:
             start_new_session=True,
         )
         os.close(begun_there)
-        watched = {woken, begun_here, _STDIN}
+        watched = {came, begun_here, _STDIN}
         output = _Lines(process.stdout) if process.stdout is not None else None
         if output is not None:
             watched.add(output.handle)
@@ -105,8 +104,11 @@ class _Agent:
             ready = select.select(watched, [], [], self._patience())[0]
             if self._killed_at is not None and time.monotonic() >= self._killed_at:
                 process.kill()
-            if woken in ready:
-                self._signalled(process, os.read(woken, _CHUNK_BYTES))
+            for number in signals.take(came):
+                if number != signal.SIGCHLD:
+                    self._end(
+                        process, number, AGENT_LEADER_S
+                    )  # all hosts get it; rank 0 may take a last step
             if _STDIN in ready and not self._told(process, os.read(_STDIN, _CHUNK_BYTES)):
                 watched.discard(_STDIN)
             if begun_here in ready:
@@ -122,14 +124,6 @@ class _Agent:
 
     def _patience(self) -> float | None:
         return None if self._killed_at is None else max(0.0, self._killed_at - time.monotonic())
-
-    def _signalled(self, process: subprocess.Popen[bytes], numbers: bytes) -> None:
-        """End the process on a signal to the agent."""
-        for number in numbers:
-            if number != signal.SIGCHLD:
-                self._end(
-                    process, number, AGENT_LEADER_S
-                )  # all hosts get it, and rank 0 may take a last step
 
     def _told(self, process: subprocess.Popen[bytes], numbers: bytes) -> bool:
         """Do what the driver says; return whether it is still there."""

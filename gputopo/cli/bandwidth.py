@@ -354,7 +354,7 @@ def print_bandwidth(
     matrices: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
-    from gputopo.report.bandwidth.view import bandwidth_document, report_of
+    from gputopo.report.bandwidth.parts import bandwidth_document, report_of
     from gputopo.topology.identities import without_identities
 
     bare = without_identities(machine)

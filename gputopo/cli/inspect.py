@@ -165,7 +165,7 @@ def _inspect_once(
 
 def _print(inspection: "Inspection", shape: str) -> None:
     if shape == "prometheus":
-        from gputopo.report.metrics.prometheus import exposition
+        from gputopo.report.prometheus import exposition
 
         emit(exposition(inspection))
         return
@@ -180,7 +180,7 @@ def _print(inspection: "Inspection", shape: str) -> None:
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
-    from gputopo.report.machine.difference import difference_document
+    from gputopo.report.machine.inspection import difference_document
 
     found = difference(old, new)
     show_report(found, lambda: difference_document(found), shape)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report, to_stderr
-from gputopo.measurements.sources.run_folders import RunFolders
+from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -44,8 +44,8 @@ def history_of(model: str | None, since: str | None) -> "Box":
     """
     from gputopo.cli.source import machine_from
     from gputopo.measurements.box import box_of
-    from gputopo.measurements.sources.from_ours import of_result
-    from gputopo.measurements.sources.run_folders import machine_name
+    from gputopo.measurements.from_ours import of_result
+    from gputopo.measurements.run_folders import machine_name
     from gputopo.runs.history import fingerprint, history_file, stored_bandwidths, stored_results
 
     begin = None if since is None else _date(since)
@@ -178,7 +178,7 @@ def report(
 
 
 def _report_history(past: PastOptions, shape: Shape, output: Path | None, fail_on: FailOn | None) -> int:
-    from gputopo.report.study.box import box_document
+    from gputopo.report.box import box_document
 
     box = history_of(past.model, past.since)
     _show(box, lambda pictures: box_document(box, pictures=pictures), shape, output)
@@ -284,12 +284,12 @@ def _home() -> str:
 
 def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Document":
     """Return the document of a study; with pictures it has those of the runs that tell most, too."""
-    from gputopo.report.study.document import study_document
+    from gputopo.report.study import study_document
 
     document = study_document(study)
     if not pictures:
         return document
-    from gputopo.measurements.sources.one_run import most_telling, one_run
+    from gputopo.measurements.run_folders import most_telling, one_run
     from gputopo.report.pictures.of_study import MAX_RUNS, with_pictures
 
     found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))
@@ -306,7 +306,7 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
     if shape == "csv":
         from gputopo.captures.training import table
         from gputopo.measurements.study import Study
-        from gputopo.report.study.csv_form import study_csv
+        from gputopo.report.box import study_csv
 
         return study_csv(value) if isinstance(value, Study) else table.write(value.runs)
     if shape == "html":

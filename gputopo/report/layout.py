@@ -26,6 +26,8 @@ HEADING = "bold"
 QUIET = "dim"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
+ANOMALY_STYLE = SEVERITY_STYLES["error"]
+
 UNKNOWN = "?"  # asked for, not available; the report has the reason
 NOT_ASKED = "-"  # this source does not report it
 LOST = "LOST"

@@ -146,7 +146,7 @@ def fewer_of(before: RunSpec, rest: RunSpec, known: Known) -> Fewer | None:
     )
 
 
-class Kept:
+class SavedSteps:
     """What the checkpoints of a run hold: `counted` of its steps; `trained` in all, 0: none was written."""
 
     def __init__(self) -> None:

@@ -303,9 +303,6 @@ class Lifecycle(_Part, frozen=True):
     tensorboard: Annotated[
         str | None, Option("--tensorboard", "Write scalars of each device", value="DIR", read=read_folder)
     ] = None
-    training_accuracy: Annotated[
-        bool, Option("--print-training-accuracy", "Show top-1 and top-5 accuracy of each step")
-    ] = False
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):

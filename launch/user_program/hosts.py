@@ -26,7 +26,7 @@ from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report
 from gputopo.launch.user_program.program import Ending, Stop
-from gputopo.launch.user_program.record import STOPPED, failure_of
+from gputopo.launch.user_program.recording import STOPPED, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine

@@ -18,7 +18,7 @@ import msgspec
 
 from gputopo.copies.copies import Copy, Job, WindowRunner
 from gputopo.copies.jobs import Request, Setting, describe, gpu_place, jobs, path_of
-from gputopo.probes.child import Stop
+from gputopo.probes.child import CallSlot, Channel, Child, Limits, Stop, state_of
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import Sampler
@@ -32,7 +32,6 @@ from gputopo.probes.session.measuring import (
     run_session,
 )
 from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, Progress, Results
-from gputopo.probes.streaming import CallSlot, Feed, Limits, StreamingChild, state_of
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, SoakInterval
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample
@@ -81,9 +80,9 @@ _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-def watched_doors(feed: Feed) -> Doors:
+def watched_doors(channel: Channel) -> Doors:
     """Return the doors of this machine whose driver calls are noted in the child's memory."""
-    log = _Log(feed.cuda)
+    log = _Log(channel.cuda)
 
     @contextlib.contextmanager
     def engine(
@@ -96,7 +95,7 @@ def watched_doors(feed: Feed) -> Doors:
     return Doors(
         open_cuda=partial(live_cuda, log),
         open_engine=engine,
-        open_sampler=partial(_NotedSampler, feed.nvml),
+        open_sampler=partial(_NotedSampler, channel.nvml),
     )
 
 
@@ -105,7 +104,7 @@ def measure_watched(
     request: Request,
     progress: Callable[[Progress], None] | None = None,
     *,
-    doors: Callable[[Feed], Doors] = watched_doors,
+    doors: Callable[[Channel], Doors] = watched_doors,
     limits: Limits | None = None,
     on_pause: Callable[[], None] = lambda: None,
 ) -> Bandwidth:
@@ -130,7 +129,7 @@ class _Watching:
         machine: Machine,
         request: Request,
         progress: Callable[[Progress], None] | None,
-        doors: Callable[[Feed], Doors],
+        doors: Callable[[Channel], Doors],
         limits: Limits,
         on_pause: Callable[[], None],
     ) -> None:
@@ -153,7 +152,7 @@ class _Watching:
         while True:
             news_s = time.perf_counter()
             try:
-                child = StreamingChild(partial(self._work, begun, earlier), self._limits)
+                child = Child(partial(self._work, begun, earlier), self._limits)
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)
@@ -190,11 +189,11 @@ class _Watching:
                 no_readings=self._no_readings,
             )
 
-    def _work(self, begun: float, earlier: Earlier | None, feed: Feed) -> None:
+    def _work(self, begun: float, earlier: Earlier | None, channel: Channel) -> None:
         """Measure in the child."""
         results = Results()
-        outlet = _Outlet(feed, results)
-        doors = self._doors(feed)
+        outlet = _Outlet(channel, results)
+        doors = self._doors(channel)
         if earlier is not None and earlier.no_readings is not None:
             doors = replace(doors, open_sampler=partial(_refuse, earlier.no_readings))
         refusal = run_session(self._machine, self._request, results, doors, outlet.put, begun, earlier)
@@ -324,8 +323,8 @@ class _Watching:
 class _Outlet:
     """The child's news for the parent, each behind what was added to the results before it."""
 
-    def __init__(self, feed: Feed, results: Results) -> None:
-        self._feed, self._results = feed, results
+    def __init__(self, channel: Channel, results: Results) -> None:
+        self._channel, self._results = channel, results
         self._sent = [0, 0, 0, 0, 0]
 
     def put(self, news: News | _Refusal) -> None:
@@ -356,7 +355,7 @@ class _Outlet:
         self._write(news)
 
     def _write(self, value: msgspec.Struct) -> None:
-        self._feed.put([type(value).__name__, value])
+        self._channel.put([type(value).__name__, value])
 
 
 class _Log:
@@ -418,7 +417,7 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def over(self, child: StreamingChild, end_s: float) -> bool:
+    def over(self, child: Child, end_s: float) -> bool:
         """Interrupt the child after Ctrl-C. Return whether it had its time, or there was a second one."""
         if self.count and self._asked_s is None:
             self._asked_s = time.monotonic()

@@ -20,7 +20,7 @@ from gputopo.launch.locks import locked_folder
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, stored_results
-from gputopo.sweeps.presets import PRESETS
+from gputopo.sweeps.matrix import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep

@@ -12,16 +12,15 @@ from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
 from gputopo.report.document import document_text
 from gputopo.report.layout import text_of
-from gputopo.report.machine.difference import difference_document
-from gputopo.report.machine.inspection import inspection_document
+from gputopo.report.machine.inspection import difference_document, inspection_document
 from gputopo.report.machine.tree import tree_view
 from gputopo.report.markdown import document_markdown
-from gputopo.report.metrics.prometheus import exposition
+from gputopo.report.prometheus import exposition
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 FINDINGS = (
     Finding(

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.report.step_line import step_line_blocks
+from gputopo.report.plan_parts import step_line_blocks
 from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
 from tests.report.shown import text_of_blocks
 

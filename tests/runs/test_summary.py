@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.report.document import document_lines
-from gputopo.report.runs.devices import device_table
-from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_document, title
+from gputopo.report.runs.report import device_table, run_document, title
+from gputopo.report.runs.state import news
 from gputopo.runs.summary import Life, Summary, summarise
 from gputopo.runs.verdict.judge import event_of, find_anomalies
 from gputopo.values import schema

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.env import HostPlace, host_place
 from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (
     Following,
@@ -31,7 +33,6 @@ from gputopo.launch.user_program.hosts import (
     require_all,
     unset,
 )
-from gputopo.launch.user_program.recording import signals_blocked
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.option import listed
@@ -85,7 +86,7 @@ def _lead(
     assert leader is not None, "rank 0 has a name"
     with contextlib.ExitStack() as held:
         meeting = meeting_of(allocation, hosts, common(asked))
-        with signals_blocked():  # in its threads: the main one passes them on
+        with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
             held.enter_context(meeting)
         joined = meeting.wait(hosts.join_timeout)
         network = address_of_leader(list(joined.values()))

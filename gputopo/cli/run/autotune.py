@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
     """Measure the best placements of the target's plan, train with the fastest, and return the exit code."""
     from gputopo.report.document import document_text, of_sections
-    from gputopo.report.runs.autotune import autotune_blocks, autotune_note
+    from gputopo.report.plan_parts import autotune_blocks, autotune_note
 
     spec = job.spec_of(target)
     _refuse(target, spec, options)
@@ -181,7 +181,7 @@ def _claimed(
 
 def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
-    from gputopo.report.runs.autotune import autotune_note
+    from gputopo.report.plan_parts import autotune_note
 
     plan = winner.plan
     alike = winner.candidate.gpus == before.choice.gpus

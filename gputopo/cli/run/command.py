@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
-    *("require_gpu", "cpu", "format", "json", "dry_run", "leave_children", "no_affinity"),
+    *("require_gpu", "cpu", "format", "json", "dry_run", "no_affinity"),
     *("output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
 )
 
@@ -70,11 +70,6 @@ def run(
     options = asked.options
     if program:
         _refuse_for_program(asked)
-    elif options.leave_children:
-        raise UsageError(
-            "--leave-children is for your own program: the built-in core leaves no process",
-            "leave it out, or name a program after --",
-        )
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)

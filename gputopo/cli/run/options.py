@@ -143,7 +143,3 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False
-    leave_children: Annotated[
-        bool,
-        Option("--leave-children", "Leave processes running that a program after -- has left behind"),
-    ] = False

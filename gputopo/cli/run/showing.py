@@ -15,7 +15,7 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.scalars import SampleScalars
-from gputopo.report.metrics.run import RunMetrics
+from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, RunFinished

@@ -19,8 +19,7 @@ from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
 from gputopo.sweeps.expand import Box, differences, expand
-from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, Matrix, read
-from gputopo.sweeps.presets import PRESETS, preset_text
+from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Declared, Given, Option, given_of, listed, options_of

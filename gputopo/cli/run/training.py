@@ -15,7 +15,7 @@ from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
-from gputopo.launch.jobs.run import Outcome, supervise, worker_command
+from gputopo.launch.jobs.run import Outcome, RunJob, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -287,24 +287,26 @@ def _supervised(
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
+    from gputopo.values.run.verdict import Known
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]
     with RunWatch(gpus) as sampler, display.one_run() as on_event:
-        return supervise(
-            spec,
-            folder,
-            on_event,
+        job = RunJob(
+            spec=spec,
+            folder=folder,
+            on_event=on_event,
             environment=environment,
             command=worker_command,
             sampler=sampler,
             limits=limits,
             finds_batch=spec.rank is None,  # of a single worker: that of several needs the others
             restarts=options.restart,
-            known=known,
+            known=known or Known(),
             others=None if meeting is None else meeting.events,
             group=group,
         )
+        return supervise(job)
 
 
 def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":

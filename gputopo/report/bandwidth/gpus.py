@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, has_any, share
-from gputopo.report.bandwidth.part import part
+from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, has_any, part, share
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size

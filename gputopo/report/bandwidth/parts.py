@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import msgspec
+
 from gputopo.copies.numbers import runs_agree
-from gputopo.report.bandwidth.collectives import collective_parts
+from gputopo.findings import Finding
+from gputopo.report.bandwidth.between import collective_parts, network_parts, soak_part
 from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
-from gputopo.report.bandwidth.heat_map import heat_part
-from gputopo.report.bandwidth.network import network_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
-from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
-from gputopo.report.bandwidth.part import part
-from gputopo.report.bandwidth.soak import soak_part
-from gputopo.report.document import Section
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number, part
+from gputopo.report.bandwidth.pairs import concurrent_part, heat_part, pair_parts
+from gputopo.report.document import Document, Section
+from gputopo.report.findings import findings_block
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, seconds, size
 from gputopo.runs.history import date_in_words
@@ -292,3 +292,29 @@ def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
 
 
 _HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: not a cause
+
+
+class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """A `gputopo.bandwidth/1` document with two more fields, readable as a bandwidth.
+
+    `machine` is stored without its bandwidth, which would be the same again.
+    """
+
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def bandwidth_document(
+    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, matrices: bool = False
+) -> Document:
+    """Return the report: numbers, findings, failures, notes. `matrices`: of every kind of copy."""
+    found = Section("Findings", (findings_block(findings),))
+    parts = bandwidth_parts(machine, bandwidth, matrices=matrices)
+    return Document("", "", (*parts, found, *doubt_parts(bandwidth)))
+
+
+def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
+    """Return the JSON document of a bandwidth, its machine and its findings."""
+    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
+    bare = msgspec.structs.replace(machine, bandwidth=None)
+    return BandwidthReport(**fields, machine=bare, findings=findings)

@@ -3,15 +3,20 @@
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
-from gputopo.measurements.observing.words import devices_word
-from gputopo.measurements.sources.one_run import OneRun
+from gputopo.measurements.observations import devices_word
+from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
-from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
-from gputopo.report.pictures.heat_map import heat_map_picture
-from gputopo.report.pictures.step_picture import step_picture
+from gputopo.report.pictures.charts import (
+    Point,
+    Series,
+    heat_map_picture,
+    over_time_picture,
+    scaling_picture,
+    step_picture,
+)
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.study.document import SCALING, curves
+from gputopo.report.study import SCALING, curves
 from gputopo.values.machine import Machine
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
-from gputopo.report.layout import Column, Side
-from gputopo.report.runs.facts import ANOMALY_STYLE
+from gputopo.report.layout import ANOMALY_STYLE, Column, Side
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words

@@ -7,7 +7,7 @@ from statistics import median
 from gputopo.report import units
 from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
-from gputopo.report.study.tables import without_empty
+from gputopo.report.study_models import without_empty
 from gputopo.sweeps.course import left_s
 from gputopo.values.run.several_runs import Sweep, SweepCell
 

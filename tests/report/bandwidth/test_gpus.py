@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputopo.report.bandwidth.gpus import gpu_parts
 from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.view import bandwidth_document
+from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Run, Sample

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.report.document import Bullets, Document, Picture, Section, Table
 from gputopo.report.page import page
-from gputopo.report.pictures.charts import Point, Series, scaling_picture
-from gputopo.report.pictures.heat_map import heat_map_picture
+from gputopo.report.pictures.charts import Point, Series, heat_map_picture, scaling_picture
 from gputopo.report.pictures.topology import topology_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -7,11 +7,10 @@ import pytest
 from rich.console import Console
 
 from gputopo.report.document import document_text
-from gputopo.report.metrics.run import RunMetrics
-from gputopo.report.runs.display import Display
-from gputopo.report.runs.news import news
+from gputopo.report.run_metrics import RunMetrics
+from gputopo.report.runs.progress import Display
 from gputopo.report.runs.report import run_document
-from gputopo.report.runs.state import STARTING, RunState
+from gputopo.report.runs.state import STARTING, RunState, news
 from gputopo.report.runs.tf_cnn_log import lines
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
@@ -28,7 +27,7 @@ from gputopo.values.run.events import (
     Standing,
 )
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, gpu_devices, on_hosts, stream
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 CLOCKS = {0: 1500, 1: 1200}  # of GPU 0, by rank
 MAX_CLOCKS = {"0": {"graphics": 2000}, "1:0": {"graphics": 1500}}
