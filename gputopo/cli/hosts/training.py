@@ -31,9 +31,9 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.client import Guest
     from gputopo.launch.hosts.messages import End, Joining, Reply, Start
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec, Server
     from gputopo.launch.spec.target import Target
@@ -94,7 +94,7 @@ def _lead(
 
 
 def _group(
-    meeting: "Meeting", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
+    meeting: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
 ) -> "Regrouping | None":
     """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
     if options.min_hosts is None and not options.restart:
@@ -221,7 +221,7 @@ def _take_part(
     return end.exit_code
 
 
-def failed_here(guest: "Guest", error: GputopoError) -> int:
+def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
     """Print what keeps this host from its part after it has joined, report it, and return the exit code.
 
     For rank 1 and above; it ends after rank 0.
@@ -251,7 +251,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 
 def _served(
-    start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
+    start: "Start", guest: "RendezvousClient", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
