@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.client import FirstHostGoneError, Telling
-from gputopo.launch.hosts.messages import End, GuestEvent, Refused, Reply, Start, Unable, Unused
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.messages import End, HostEvent, Refused, Reply, Start, Unable, Unused
+from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
@@ -24,7 +24,7 @@ from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, j
 OVER = End(exit_code=0)
 
 
-def join(of: Meeting, rank: int) -> Later[Reply]:
+def join(of: RendezvousServer, rank: int) -> Later[Reply]:
     return Later(lambda: guest(of, rank).join(joining(rank)))
 
 
@@ -69,7 +69,7 @@ def test_a_whole_machine_arrives_as_it_was() -> None:
 def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> None:
     with meeting("n1", "n2") as one:
         first_host, second_host = started(one, 1, 2)
-        with Telling(first_host) as first, Telling(second_host) as second:
+        with Reporting(first_host) as first, Reporting(second_host) as second:
             for number in range(20):
                 first.put(noticed(str(number)))
             second.put(noticed("a"), noticed("b"))
@@ -86,7 +86,7 @@ def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
     with meeting("n1", "n2") as one:
         first, _ = started(one, 1, 2)
         assert one.results(0.0) == {}
-        with Telling(first):
+        with Reporting(first):
             first.report(b'{"a": 1}')
             assert one.results(5) == {1: b'{"a": 1}'}
         one.end(OVER)
@@ -95,7 +95,7 @@ def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
 def test_the_result_of_a_host_that_rank_0_does_not_know_is_refused() -> None:
     with meeting("n1") as one:
         started(one, 1)
-        with pytest.raises(FirstHostGoneError, match="did not take the result: it answered 403"):
+        with pytest.raises(LeaderGoneError, match="did not take the result: it answered 403"):
             guest(one, 1).report(b"{}")
         assert one.results(0.0) == {}
         one.end(OVER)
@@ -106,7 +106,7 @@ def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: py
         (its,) = started(one, 1)
         now_s = time.time()
         with monkeypatch.context() as patched:
-            patched.setattr("gputopo.launch.hosts.client.wall_s", lambda: now_s + 3600)
+            patched.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
             assert its.tell([Noticed(time_s=now_s + 3590, says="")]) is None
         (event,) = taken(one.events, 1)
         assert event.time_s == pytest.approx(now_s - 10, abs=5)
@@ -184,7 +184,7 @@ def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:
 def test_a_host_that_dies_is_named_and_one_that_lives_is_not() -> None:
     with meeting("n1", "n2") as one:
         its, _ = started(one, 1, 2)
-        with Telling(its) as telling:
+        with Reporting(its) as telling:
             (failed,) = taken(one.events, 1)
             assert isinstance(failed, RankFailed)
             assert (failed.rank, failed.kind) == (2, "unreachable")
@@ -211,10 +211,10 @@ def test_a_host_that_ends_while_it_waits_is_waited_for_no_longer() -> None:
         its = guest(one, 1)
         later = Later(lambda: its.join(joining(1)))
         while one.events.ready not in select.select([one.events.ready], [], [], 0)[0]:
-            its_own: list[GuestEvent] = [died]
+            its_own: list[HostEvent] = [died]
             try:
                 its.tell(its_own)
-            except FirstHostGoneError:  # it has not joined yet
+            except LeaderGoneError:  # it has not joined yet
                 continue
         with pytest.raises(HardwareError, match=r"n1 \(rank 1\) has ended: Ctrl-C"):
             one.wait(0.2)
@@ -264,7 +264,7 @@ def test_a_run_of_one_host_waits_for_nobody() -> None:
 
 def test_a_port_in_use_is_named() -> None:
     with meeting("n1") as one, pytest.raises(HardwareError, match=f"port {one.port} .* is in use"):
-        Meeting([LOOPBACK, "n1"], one.port)
+        RendezvousServer([LOOPBACK, "n1"], one.port)
 
 
 def test_nothing_is_left_of_a_meeting() -> None:
@@ -274,17 +274,17 @@ def test_nothing_is_left_of_a_meeting() -> None:
         os.fstat(one.events.ready)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((LOOPBACK, one.port))
-    assert "meeting" not in {thread.name for thread in threading.enumerate()}
+    assert "rendezvous" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_host_starts_again_and_reports_that_it_serves() -> None:
     with meeting("n1", "n2") as one:
         guests = started(one, 1, 2)
-        with Telling(guests[0]) as first, Telling(guests[1]) as second:
+        with Reporting(guests[0]) as first, Reporting(guests[1]) as second:
             first.put(RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3))
             taken(one.events, 1)
-            assert one.lost() == {1: "host n1 (rank 1): killed"}
-            one.start_again(b'{"schema":"gputopo.run/1","steps":9}')
+            assert one._members.lost() == {1: "host n1 (rank 1): killed"}
+            one._members.start_again(b'{"schema":"gputopo.run/1","steps":9}')
             for telling in (first, second):
                 assert select.select([telling.ready], [], [], 5)[0]
             assert first.end is not None
@@ -293,9 +293,9 @@ def test_a_host_starts_again_and_reports_that_it_serves() -> None:
             assert second.end is None
             assert second.start is not None
             assert b'"steps":9' in bytes(second.start.spec)
-            assert not one.serving()
+            assert not one._members.serving()
             second.serves(second.start.number)
-            until(one.serving)
+            until(one._members.serving)
             assert second.end is None
         one.end(OVER)
 
@@ -303,9 +303,9 @@ def test_a_host_starts_again_and_reports_that_it_serves() -> None:
 def test_the_same_start_is_one_news_however_often_it_comes() -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
-        with Telling(its) as telling:
+        with Reporting(its) as telling:
             for number in (1, 2):
-                one.start_again(b"{}")
+                one._members.start_again(b"{}")
                 assert select.select([telling.ready], [], [], 5)[0]
                 os.eventfd_read(telling.ready)
                 assert telling.start is not None

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.client import FirstHostGoneError, Guest, Telling
 from gputopo.launch.hosts.messages import End, Unable, Unused
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
@@ -43,8 +43,8 @@ def answering(what: bytes) -> Iterator[int]:
 
 def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
     port = free_port()
-    later = Later(lambda: Guest(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 5))
-    with Meeting([LOOPBACK, "n1"], port, patience=PROMPT) as one:
+    later = Later(lambda: RendezvousClient(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 5))
+    with RendezvousServer([LOOPBACK, "n1"], port, patience=PROMPT) as one:
         one.wait(5)
         one.answer({1: Unused(why="")})
         assert later.result() == Unused(why="")
@@ -53,7 +53,7 @@ def test_a_host_that_comes_before_rank_0_waits_for_it() -> None:
 def test_a_rank_0_that_is_not_there_is_named_with_what_to_look_at() -> None:
     port = free_port()
     with pytest.raises(HardwareError) as failed:
-        Guest(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 0.05)
+        RendezvousClient(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 0.05)
     assert failed.value.what == (
         f"rank 0 at 127.0.0.1 port {port} did not answer within 0.05 s: connection refused"
     )
@@ -63,18 +63,18 @@ def test_a_rank_0_that_is_not_there_is_named_with_what_to_look_at() -> None:
 def test_a_host_that_cannot_join_waits_a_little_for_a_rank_0_to_tell_and_not_for_a_name() -> None:
     unable = Unable(rank=1, name="n1", version=gputopo.__version__, what="no disk", hint="", exit_code=3)
     port = free_port()
-    later = Later(lambda: Guest(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 60))
-    with Meeting([LOOPBACK, "n1"], port, patience=PROMPT) as one, pytest.raises(HardwareError):
+    later = Later(lambda: RendezvousClient(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 60))
+    with RendezvousServer([LOOPBACK, "n1"], port, patience=PROMPT) as one, pytest.raises(HardwareError):
         one.wait(60)
     later.result()
-    Guest(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 0.05)
-    Guest(1, "no-such-host.invalid", 4000, patience=PROMPT).excuse(unable, 60)
+    RendezvousClient(1, LOOPBACK, port, patience=PROMPT).excuse(unable, 0.05)
+    RendezvousClient(1, "no-such-host.invalid", 4000, patience=PROMPT).excuse(unable, 60)
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "x" * 300])
 def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name(name: str) -> None:
     with pytest.raises(HardwareError) as failed:
-        Guest(1, name, 4000, patience=PROMPT).join(joining(1), 0)
+        RendezvousClient(1, name, 4000, patience=PROMPT).join(joining(1), 0)
     assert "IP address" in failed.value.hint
 
 
@@ -83,14 +83,16 @@ def test_a_name_that_cannot_be_resolved_is_an_error_of_the_name(name: str) -> No
 )
 def test_another_program_at_the_port_is_recognised_at_once(what: bytes) -> None:
     with answering(what) as port, pytest.raises(UsageError, match="is not a gputopo run"):
-        Guest(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 60)
+        RendezvousClient(1, LOOPBACK, port, patience=PROMPT).join(joining(1), 60)
 
 
 def test_a_rank_0_that_hangs_is_given_up_after_the_time_to_join() -> None:
     with socket.create_server((LOOPBACK, 0)) as listening:  # accepts by the kernel, and answers nothing
         port = listening.getsockname()[1]
         with pytest.raises(HardwareError, match="no answer") as failed:
-            Guest(1, LOOPBACK, port, patience=replace(PROMPT, request_s=0.1)).join(joining(1), 0.05)
+            RendezvousClient(1, LOOPBACK, port, patience=replace(PROMPT, request_s=0.1)).join(
+                joining(1), 0.05
+            )
     assert "firewall" in failed.value.hint
 
 
@@ -99,7 +101,7 @@ def test_a_host_ends_by_itself_when_rank_0_is_gone() -> None:
         (its,) = started(one, 1)
         one._server.shutdown()
         one._server.server_close()
-        with Telling(its) as telling:
+        with Reporting(its) as telling:
             telling.put(Noticed(time_s=0.0, says="is lost"))
             telling._thread.join(5)
         assert telling.end is not None
@@ -120,14 +122,14 @@ def test_one_request_without_an_answer_is_no_end_and_its_events_come_with_the_ne
 
 
 def test_a_rank_0_that_was_started_again_does_not_know_the_host() -> None:
-    with meeting("n1") as one, pytest.raises(FirstHostGoneError, match="does not know this host"):
+    with meeting("n1") as one, pytest.raises(LeaderGoneError, match="does not know this host"):
         guest(one, 1).tell()
 
 
 class Cable:
     """Between hosts and a meeting: connections go through until it is pulled, and then nothing comes."""
 
-    def __init__(self, of: Meeting) -> None:
+    def __init__(self, of: RendezvousServer) -> None:
         self._listening = socket.create_server((LOOPBACK, 0))
         self.port = int(self._listening.getsockname()[1])
         self._to = of.port
@@ -165,11 +167,11 @@ class Cable:
 def test_hosts_whose_network_is_cut_name_one_another() -> None:
     impatient = replace(PROMPT, request_s=0.2)
     with meeting("n1") as one, closing(Cable(one)) as cable:
-        its = Guest(1, LOOPBACK, cable.port, patience=impatient)
+        its = RendezvousClient(1, LOOPBACK, cable.port, patience=impatient)
         later = Later(lambda: its.join(joining(1)))
         one.answer(dict.fromkeys(one.wait(5), START))
         later.result()
-        with Telling(its) as telling:
+        with Reporting(its) as telling:
             telling.put(Noticed(time_s=0.0, says=""))
             assert select.select([one.events.ready], [], [], 5)[0]
             assert [type(event) for event in one.events.take()] == [Noticed]
@@ -196,7 +198,7 @@ def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:
 def test_what_was_put_before_the_end_is_sent() -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
-        with Telling(its) as telling:
+        with Reporting(its) as telling:
             telling.put(Noticed(time_s=0.0, says="last"))
         assert [event.says for event in one.events.take() if isinstance(event, Noticed)] == ["last"]
         one.end(End(exit_code=0))

@@ -1,4 +1,4 @@
-"""A host of rank 1 or above: its launcher's connection to rank 0's."""
+"""The rendezvous client of a host of rank 1 or above: its launcher's connection to rank 0's."""
 
 import http.client
 import os
@@ -13,8 +13,8 @@ from typing import Self
 
 import msgspec
 
-from gputopo.launch.hosts.http import authorization
 from gputopo.launch.hosts.messages import (
+    BEARER,
     EXCUSE_S,
     JOIN_PATH,
     JOIN_S,
@@ -22,7 +22,7 @@ from gputopo.launch.hosts.messages import (
     MAX_BODY_BYTES,
     PATIENCE,
     End,
-    GuestEvent,
+    HostEvent,
     Joining,
     Patience,
     Reply,
@@ -31,8 +31,7 @@ from gputopo.launch.hosts.messages import (
     Taken,
     Unable,
     Waiting,
-    events_path,
-    result_path,
+    path_of,
 )
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError
@@ -46,11 +45,11 @@ _reply_decoder: msgspec.json.Decoder[Reply | Waiting] = msgspec.json.Decoder(Rep
 _taken_decoder = msgspec.json.Decoder(Taken)
 
 
-class FirstHostGoneError(HardwareError):
+class LeaderGoneError(HardwareError):
     """Rank 0 has not answered for so long that it must have ended, or does not know this host."""
 
 
-class Guest:
+class RendezvousClient:
     """The connection of the host `rank` to the meeting at `name` and `port` of rank 0.
 
     `serves`: number of the Start by which this host's server runs. `newer`: the latest one that came after
@@ -74,24 +73,22 @@ class Guest:
         """Join, and return rank 0's reply once it has planned all hosts.
 
         Tries for `timeout_s` seconds to reach rank 0, which may start later than this host; then waits as
-        long as rank 0 answers. Raises HardwareError if it cannot be reached, FirstHostGoneError if it ends
+        long as rank 0 answers. Raises HardwareError if it cannot be reached, LeaderGoneError if it ends
         meanwhile, UsageError if something else answers at its port.
         """
-        body = schema.encode(joining)
         deadline_s = time.monotonic() + timeout_s
         has_answered = False
+
+        def give_up(error: Exception) -> None:
+            if _is_no_http(error):
+                raise self._not_ours(str(error)) from error
+            if has_answered:
+                self._require_present(error)
+            elif time.monotonic() >= deadline_s:
+                raise self._unreachable(error, timeout_s) from error
+
         while True:
-            try:
-                status, answer = self._post(JOIN_PATH, body)
-            except _NO_ANSWER as error:
-                if _is_no_http(error):
-                    raise self._not_ours(str(error)) from error
-                if has_answered:
-                    self._require_present(error)
-                elif time.monotonic() >= deadline_s:
-                    raise self._unreachable(error, timeout_s) from error
-                time.sleep(self.patience.retry_s)
-                continue
+            status, answer = self._post_until(JOIN_PATH, schema.encode(joining), give_up)
             has_answered = True
             try:
                 reply = _reply_decoder.decode(answer)
@@ -105,28 +102,30 @@ class Guest:
 
         Tries for `timeout_s` seconds to reach rank 0, which may start later; in vain where it has no address.
         """
-        body = schema.encode(unable)
         deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                self._post(JOIN_PATH, body)
-            except _NO_ANSWER as error:
-                if _is_unresolved(error) or time.monotonic() >= deadline_s:
-                    return False
-                time.sleep(self.patience.retry_s)
-                continue
-            self.outlast()
-            return True
 
-    def tell(self, events: Iterable[GuestEvent] = ()) -> End | None:
+        def give_up(error: Exception) -> None:
+            if _is_unresolved(error) or time.monotonic() >= deadline_s:
+                raise error
+
+        try:
+            self._post_until(JOIN_PATH, schema.encode(unable), give_up)
+        except _NO_ANSWER:
+            return False
+        self.outlast()
+        return True
+
+    def tell(self, events: Iterable[HostEvent] = ()) -> End | None:
         """Report events, and that this host is there; return the end of the run once it is over.
 
         One request: events that rank 0 did not take are reported again with the next. Raises
-        FirstHostGoneError after `silent_s` seconds without an answer.
+        LeaderGoneError after `silent_s` seconds without an answer.
         """
         self._waiting.extend(msgspec.json.encode(one) + b"\n" for one in events)
         lines = self._next_lines()
-        target = f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}&serves={self.serves}"
+        target = (
+            f"{path_of(self._rank, 'events')}?first={self._told}&sent={wall_s():.6f}&serves={self.serves}"
+        )
         try:
             status, answer = self._post(target, b"".join(lines))
         except _NO_ANSWER as error:
@@ -135,7 +134,7 @@ class Guest:
         try:
             taken = _taken_decoder.decode(answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise FirstHostGoneError(
+            raise LeaderGoneError(
                 f"{self._where} does not know this host: it answered {status} {_phrase(status)}",
                 "it was ended or started again: see its output, and start all hosts again",
             ) from error
@@ -148,21 +147,14 @@ class Guest:
     def report(self, result: bytes) -> None:
         """Report a result, JSON of at most `MAX_BODY_BYTES`; try until rank 0 has it.
 
-        Raises FirstHostGoneError after `silent_s` seconds without an answer, or where it is not taken.
+        Raises LeaderGoneError after `silent_s` seconds without an answer, or where it is not taken.
         """
-        while True:
-            try:
-                status, _ = self._post(result_path(self._rank), result)
-            except _NO_ANSWER as error:
-                self._require_present(error)
-                time.sleep(self.patience.retry_s)
-                continue
-            if status != HTTPStatus.OK:
-                raise FirstHostGoneError(
-                    f"{self._where} did not take the result: it answered {status} {_phrase(status)}",
-                    "see its output, and start all hosts again",
-                )
-            return
+        status, _ = self._post_until(path_of(self._rank, "result"), result, self._require_present)
+        if status != HTTPStatus.OK:
+            raise LeaderGoneError(
+                f"{self._where} did not take the result: it answered {status} {_phrase(status)}",
+                "see its output, and start all hosts again",
+            )
 
     def outlast(self, timeout_s: float = LAST_S) -> None:
         """Wait until rank 0 has ended, at most so long, unless it is gone already.
@@ -173,7 +165,7 @@ class Guest:
         deadline_s = time.monotonic() + timeout_s
         while not self._silence.seconds and time.monotonic() < deadline_s:
             try:
-                self._post(f"{events_path(self._rank)}?first={self._told}&sent={wall_s():.6f}", b"")
+                self._post(f"{path_of(self._rank, 'events')}?first={self._told}&sent={wall_s():.6f}", b"")
             except _NO_ANSWER:
                 return
             time.sleep(self.patience.retry_s)
@@ -188,9 +180,20 @@ class Guest:
             lines.append(line)
         return lines
 
+    def _post_until(
+        self, target: str, body: bytes, give_up: Callable[[Exception], None]
+    ) -> tuple[int, bytes]:
+        """Post until there is an answer; `give_up` gets each error, and raises one where that is the last."""
+        while True:
+            try:
+                return self._post(target, body)
+            except _NO_ANSWER as error:
+                give_up(error)
+                time.sleep(self.patience.retry_s)
+
     def _post(self, target: str, body: bytes) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=self.patience.request_s)
-        headers = {"Content-Type": "application/json", "Authorization": authorization(self._token)}
+        headers = {"Content-Type": "application/json", "Authorization": BEARER + self._token}
         try:
             connection.connect()
             self._address = connection.sock.getpeername()[0]
@@ -204,7 +207,7 @@ class Guest:
 
     def _require_present(self, error: Exception) -> None:
         if self._silence.look(time.monotonic()) >= self.patience.silent_s:
-            raise FirstHostGoneError(
+            raise LeaderGoneError(
                 f"{self._where} has not answered for {self.patience.silent_s:g} s: {_reason(error)}",
                 "see the output of rank 0, and whether its host is up",
             ) from error
@@ -233,7 +236,7 @@ class Guest:
         return f"rank 0 at {self._name} port {self._port}"
 
 
-class Telling:
+class Reporting:
     """Reports events from a thread of its own, and that this host is there; a context manager.
 
     `also`: returns what else is to be reported, before what was put; it is asked each time. `ready`: a file
@@ -242,19 +245,19 @@ class Telling:
     sent, if rank 0 answers.
     """
 
-    def __init__(self, guest: Guest, also: Callable[[], Iterable[GuestEvent]] = tuple) -> None:
+    def __init__(self, guest: RendezvousClient, also: Callable[[], Iterable[HostEvent]] = tuple) -> None:
         self.end: End | None = None
         self.start: Start | None = None
         self.ready = os.eventfd(0)
         self._guest = guest
         self._also = also
         self._changed = threading.Condition()
-        self._new: list[GuestEvent] = []
+        self._new: list[HostEvent] = []
         self._is_urgent = False
         self._is_left = False
         self._thread = threading.Thread(target=self._tell, name="telling", daemon=True)
 
-    def put(self, *events: GuestEvent) -> None:
+    def put(self, *events: HostEvent) -> None:
         """Report events within `every_s` seconds, a failure or an end at once."""
         with self._changed:
             self._new.extend(events)
@@ -301,7 +304,7 @@ class Telling:
                 is_left = self._is_left
             try:
                 self.end = self._guest.tell([*self._also(), *events])
-            except FirstHostGoneError as gone:
+            except LeaderGoneError as gone:
                 self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
             newer = self._guest.newer
             if newer is not None and (self.start is None or newer.number > self.start.number):
