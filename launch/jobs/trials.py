@@ -80,7 +80,7 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
         max_batches=num_batches or MAX_STEPS,
         num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
         detect_warmup=False,
-        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
     )
 
