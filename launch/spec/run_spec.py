@@ -197,6 +197,7 @@ class Exchange(_Part, frozen=True):
             "Reduce all gradients as K equal chunks; 0: each separately",
             value="K",
             min=0,
+            max=1024,  # each is some ops more for every device; more is probably a typing mistake
         ),
     ] = 0
     small_bytes: Annotated[
