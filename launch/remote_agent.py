@@ -1,25 +1,20 @@
-"""What a starter runs on each host: `gputopo run` as a child process that does not outlive its driver.
+"""What ssh runs on each host: `gputopo run` as a child process that does not outlive its driver.
 
-`python -m gputopo.launch.remote_agent RANK NAME FOLDER WORDS...`: RANK is a number, or names of
-variables that have it, with commas between; NAME is that of the host, empty for its own; WORDS are arguments
-of Python, such as `-m gputopo run`.
+`python -m gputopo.launch.remote_agent RANK NAME FOLDER WORDS...`: NAME is the host's in the lines that are
+shown; WORDS are arguments of Python, such as `-m gputopo run`.
 
 Its stdin is the tether: a byte is a signal for the process of rank 0, the end of file ends the process of
-every rank. A starter that connects stdin to /dev/null (Open MPI does, for ranks above 0) has no tether there:
-those ranks end with the process of the starter that is their parent. Rank 0 writes
-to the stdout and stderr of the starter; lines of the others go to stderr, with the host's name before them.
+every rank. Rank 0 writes to the stdout and stderr of ssh; lines of the others go to stderr, with the host's
+name before them.
 
 To the driver it writes on stderr that it has started, and how its process ended: see `report`. Its own exit
-code is 0 then, since starters end all other hosts at once for any other. It imports the standard library
-only, to start in a few milliseconds.
+code is 0 then. It imports nothing but `signals` and `processes`, to start in a few milliseconds.
 """
 
 import contextlib
 import os
-import platform
 import select
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -27,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gputopo.launch.supervise import signals
 from gputopo.probes.processes import tethered
 
 MARK = "\x1e"  # ASCII's record separator, which begins a report
@@ -35,9 +31,7 @@ BEGUN = "GPUTOPO_BEGUN"  # names the file descriptor that is written to once the
 AGENT_LEADER_S, AGENT_OTHER_S = 15.0, 6.0
 _DRAIN_S = 1.0  # for which output is read after the process has ended: a child of it may have the pipe open
 _CHUNK_BYTES = 64 * 1024
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STDIN = 0
-_USAGE = 2
 
 
 def begun(environ: Mapping[str, str]) -> None:
@@ -51,24 +45,20 @@ def is_driven(environ: Mapping[str, str]) -> bool:
     return BEGUN in environ
 
 
-def report(rank: int, ended: int | None = None, *, has_begun: bool = False) -> str:
-    """Return the line for the driver: the agent of a rank has started, or its process ended by that code."""
+def report(ended: int | None = None, *, has_begun: bool = False) -> str:
+    """Return the line for the driver: the agent has started, or its process ended by that exit code."""
     words = "started" if ended is None else f"ended {ended} {int(has_begun)}"
-    return f"{MARK}gputopo {rank} {words}\n"
+    return f"{MARK}gputopo {words}\n"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the process of this host to its end, and return the agent's exit code."""
-    where, name, folder, *words = arguments
-    rank = _rank(where, os.environ)
-    if rank is None:
-        _write(f"gputopo: the starter has set none of {where}\n  start it by another starter\n".encode())
-        return _USAGE
-    agent = _Agent(rank, name or platform.node())
-    _write(report(rank).encode())
+    rank, name, folder, *words = arguments
+    agent = _Agent(int(rank), name)
+    _write(report().encode())
     agent.enter(folder)
     code = agent.run([sys.executable, *words])
-    return 0 if _write(report(rank, code, has_begun=agent.has_begun).encode()) else code
+    return 0 if _write(report(code, has_begun=agent.has_begun).encode()) else code
 
 
 class _Agent:
@@ -90,13 +80,11 @@ class _Agent:
 
     def run(self, command: list[str]) -> int:
         """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
-        woken, wake = os.pipe()
+        with signals.caught(*signals.ENDING, signal.SIGCHLD) as came:
+            return self._run(command, came)
+
+    def _run(self, command: list[str], came: int) -> int:
         begun_here, begun_there = os.pipe()
-        for one in (woken, wake):
-            os.set_blocking(one, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, lambda *_: None)
         leads = self._rank == 0
         process = subprocess.Popen(
             tethered(command, signal.SIGTERM),
@@ -108,11 +96,7 @@ class _Agent:
             start_new_session=True,
         )
         os.close(begun_there)
-        watched = {woken, begun_here}
-        if stat.S_ISCHR(os.fstat(_STDIN).st_mode):
-            _end_with_parent()
-        else:
-            watched.add(_STDIN)
+        watched = {came, begun_here, _STDIN}
         output = _Lines(process.stdout) if process.stdout is not None else None
         if output is not None:
             watched.add(output.handle)
@@ -120,8 +104,11 @@ class _Agent:
             ready = select.select(watched, [], [], self._patience())[0]
             if self._killed_at is not None and time.monotonic() >= self._killed_at:
                 process.kill()
-            if woken in ready:
-                self._signalled(process, os.read(woken, _CHUNK_BYTES))
+            for number in signals.take(came):
+                if number != signal.SIGCHLD:
+                    self._end(
+                        process, number, AGENT_LEADER_S
+                    )  # all hosts get it; rank 0 may take a last step
             if _STDIN in ready and not self._told(process, os.read(_STDIN, _CHUNK_BYTES)):
                 watched.discard(_STDIN)
             if begun_here in ready:
@@ -137,14 +124,6 @@ class _Agent:
 
     def _patience(self) -> float | None:
         return None if self._killed_at is None else max(0.0, self._killed_at - time.monotonic())
-
-    def _signalled(self, process: subprocess.Popen[bytes], numbers: bytes) -> None:
-        """End the process on a signal to the agent."""
-        for number in numbers:
-            if number != signal.SIGCHLD:
-                self._end(
-                    process, number, AGENT_LEADER_S
-                )  # all hosts get it, and rank 0 may take a last step
 
     def _told(self, process: subprocess.Popen[bytes], numbers: bytes) -> bool:
         """Do what the driver says; return whether it is still there."""
@@ -192,21 +171,6 @@ class _Lines:
         """Return the line that was not ended."""
         rest, self._begun = self._begun, b""
         return rest and rest + b"\n"
-
-
-def _rank(where: str, environ: Mapping[str, str]) -> int | None:
-    texts = (one if one.isdigit() else environ.get(one, "") for one in where.split(","))
-    return next((int(text) for text in texts if text.isdigit()), None)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel send SIGTERM here when the parent dies: mpirun leaves ranks behind when it is killed."""
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _write(data: bytes) -> bool:

@@ -1,24 +1,26 @@
-"""The commands by which ssh, srun or mpirun start `gputopo run` on each host of a training. Pure."""
+"""Starts `gputopo run` on each host of a training by ssh, is its terminal, and ends with it.
 
-import asyncio
+What rank 0 writes to stdout is the driver's; stderr and the reports of the agents (`remote_agent`) come by a
+pipe. Every command has a session of its own: a Ctrl-C comes to the driver alone, which passes it to rank 0.
+"""
+
 import codecs
 import contextlib
 import re
+import selectors
 import shlex
 import signal
+import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-import msgspec
-
-from gputopo.launch.hosts.allocation import HostOptions, Starter, claim_of, is_started
-from gputopo.launch.hosts.hostlists import HostAddress, fold, read_hosts
+from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started
+from gputopo.launch.hosts.hostlists import HostAddress, fold
 from gputopo.launch.hosts.messages import END_S, SILENT_S
 from gputopo.launch.remote_agent import AGENT_LEADER_S, AGENT_OTHER_S, MARK
 from gputopo.launch.supervise import signals
-from gputopo.probes.processes import tethered
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import shown
 
 _AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
@@ -28,14 +30,8 @@ _SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
-# A host that ends, or fails, must not end the others: the driver does, after rank 0 has reported why. The
-# CPUs of a rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
-SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
-MPIRUN = ("mpirun", "--bind-to", "none")
-_RANK_OF_STEP, _RANK_OF_MPI = "SLURM_NODEID", "OMPI_COMM_WORLD_RANK,PMI_RANK"
-# Of the driver's environment, for hosts that do not get it from the starter. TF_CONFIG is of one host.
+# Variables of the driver that other hosts get. TF_CONFIG is of one host.
 _PASSED_ON = re.compile(r"(?!TF_CONFIG$)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS")
-
 _SSH_FAILED, _CANNOT_RUN = 255, (126, 127)
 _HINTS = (
     (r"host key|host identification", "confirm the key of the host once by hand: ssh {host} true"),
@@ -44,119 +40,81 @@ _HINTS = (
     (r"timed out|refused|no route|unreachable", "see whether the host is up, and sshd runs on it"),
     (r"", "try it by hand: ssh {host} true"),
 )
+_REPORT = re.compile(r"gputopo (?:started|ended ([0-9]{1,3}) ([01]))\n")
+_MARK_OR_TEXT = re.compile(rf"{MARK}[^\n]*\n|[^{MARK}]+")
+_CHUNK_BYTES = 64 * 1024
+_LAST_LINES = 20
+# How long hosts may take to end. Seconds, not measured on hardware.
+SETTLE_S = 1.0  # before the training has begun, for those that fail by the same cause
+LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it misses it, and saves its result
+OTHERS_S = 10.0  # the others after rank 0: they hear of it within a second, and end their servers
+TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
+_SSH_S = 5.0  # ssh itself, after its agent had its time to end, and again after SIGTERM
+
+Show = Callable[[str], None]
 
 
-class Starting(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts to start a training on. `hosts`: in rank order, empty where `srun` takes those of its job."""
+@dataclass(frozen=True, kw_only=True)
+class HostCommand:
+    """A command that starts the agent of a rank on its host. `remote`: by ssh."""
 
-    starter: Starter
-    size: int
-    hosts: tuple[HostAddress, ...] = ()
-
-
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that starts the agents of some ranks. `host`: of the one rank; None where it is several.
-
-    `tethers_all`: its stdin goes to all of them, not to rank 0 alone.
-    """
-
-    ranks: tuple[int, ...]
+    rank: int
+    host: str
     command: tuple[str, ...]
-    host: str | None = None
     remote: bool = True
-    tethers_all: bool = True
 
 
-class Agents(msgspec.Struct, frozen=True, kw_only=True):
-    """What each host is to run: `python` with `words`, on other hosts `remote_python`.
-
-    `environment`: of the driver. `folder`: where it was started.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Agents:
+    """What each host is to run: `python` with `words`, on other hosts `remote_python`."""
 
     words: tuple[str, ...]
     python: str
     remote_python: str
-    folder: str
-    environment: Mapping[str, str]
+    folder: str  # in which the driver was started
+    environment: Mapping[str, str]  # of the driver
 
 
-def find(options: HostOptions, environ: Mapping[str, str]) -> Starting | None:
-    """Return the hosts that this process is to start, None where it is one of them, or alone.
+def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddress, ...]:
+    """Return the hosts that this process is to start, () where it is one of them, or alone.
 
-    Raises UsageError where the options contradict one another, and where a starter was asked for and there is
-    nothing to start.
+    Raises UsageError where the options contradict one another.
     """
     if options.num_hosts == 1:
-        return None
+        return ()
     claim_of(options)
-    if is_started(options, environ):
-        if options.starter != "auto":
-            raise UsageError(
-                f"--starter {options.starter} starts gputopo on each host, and this one has a rank already",
-                "leave --starter out, or start one gputopo run outside of srun and mpirun",
-            )
-        return None
-    hosts = options.hosts or options.hostfile
-    in_job = "SLURM_JOB_ID" in environ
-    starter = options.starter
-    if starter == "auto":
-        starter = "srun" if in_job else "ssh"
-        if not hosts and (options.num_hosts is None or not in_job):
-            return None
-    if not hosts and in_job:
-        nodes = environ.get("SLURM_JOB_NODELIST", "")
-        hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[: options.num_hosts] if nodes else ()
-    if not hosts:
-        raise UsageError(f"--starter {starter} needs the hosts", "add --hosts LIST, or --hostfile FILE")
-    return Starting(starter=starter, size=len(hosts), hosts=hosts)
+    return () if is_started(options, environ) else options.hosts or options.hostfile
 
 
-def starts(starting: Starting, agents: Agents, is_here: Callable[[str], bool]) -> tuple[Start, ...]:
-    """Return the commands that start all hosts. `is_here`: whether a name is that of this host."""
-    names = [str(host.name) for host in starting.hosts]
-    ranks = tuple(range(starting.size))
-    listed = fold(names) if all(host.port is None for host in starting.hosts) else None
-    hosts = ("--hosts", listed or ",".join(map(str, starting.hosts)))
-    if starting.starter == "srun":
-        step = (f"--nodes={starting.size}", f"--ntasks={starting.size}", f"--nodelist={','.join(names)}")
-        command = (*SRUN, *step, *_agent(agents, _RANK_OF_STEP, "", hosts, remote=False))
-        return (Start(ranks=ranks, command=command),)
-    if starting.starter == "mpirun":
-        where = ("-n", str(starting.size), "--host", ",".join(names))
-        command = (*MPIRUN, *where, *_agent(agents, _RANK_OF_MPI, "", hosts, remote=True))
-        return (Start(ranks=ranks, command=command, tethers_all=False),)
-    return tuple(_by_ssh(agents, rank, name, hosts, is_here=is_here(name)) for rank, name in enumerate(names))
+def commands(
+    hosts: Sequence[HostAddress], agents: Agents, is_here: Callable[[str], bool]
+) -> tuple[HostCommand, ...]:
+    """Return the commands that start all hosts, by rank. `is_here`: whether a name is this host's."""
+    names = [str(host.name) for host in hosts]
+    listed = fold(names) if all(host.port is None for host in hosts) else ",".join(map(str, hosts))
+    return tuple(
+        _command(agents, rank, name, listed, is_here=is_here(name)) for rank, name in enumerate(names)
+    )
 
 
-def _by_ssh(agents: Agents, rank: int, name: str, hosts: Sequence[str], *, is_here: bool) -> Start:
-    words = (*hosts, "--node-rank", str(rank))
-    agent = _agent(agents, str(rank), name, words, remote=not is_here)
-    command = agent if is_here else (*_SSH, "--", name, shlex.join(agent))
-    return Start(ranks=(rank,), command=command, host=name, remote=not is_here)
-
-
-def _agent(agents: Agents, rank: str, name: str, words: Sequence[str], *, remote: bool) -> tuple[str, ...]:
+def _command(agents: Agents, rank: int, name: str, listed: str, *, is_here: bool) -> HostCommand:
     passed = [
         f"{variable}={text}"
         for variable, text in sorted(agents.environment.items())
-        if remote and _PASSED_ON.fullmatch(variable)
+        if not is_here and _PASSED_ON.fullmatch(variable)
     ]
-    python = agents.remote_python if remote else agents.python
-    own = list(agents.words)
-    end = own.index("--") if "--" in own else len(own)
-    return ("env", *passed, python, *_AGENT, rank, name, agents.folder, *own[:end], *words, *own[end:])
+    python = agents.python if is_here else agents.remote_python
+    end = agents.words.index("--") if "--" in agents.words else len(agents.words)
+    own = (*agents.words[:end], "--hosts", listed, "--node-rank", str(rank), *agents.words[end:])
+    agent = ("env", *passed, python, *_AGENT, str(rank), name, agents.folder, *own)
+    command = agent if is_here else (*_SSH, "--", name, shlex.join(agent))
+    return HostCommand(rank=rank, host=name, command=command, remote=not is_here)
 
 
-def not_started(start: Start, code: int, lines: Sequence[str], python: str) -> HardwareError:
-    """Return the error of a starter that ended by `code` before gputopo ran; `lines`: what it printed."""
-    program = start.command[0]
-    last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
-    if start.host is None:
-        return HardwareError(
-            f"{program} ended with exit code {code} before gputopo started: {last}",
-            f"see its messages; try `{program} hostname` on the same hosts",
-        )
+def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str) -> HardwareError:
+    """Return the error of a command that ended by `code` before gputopo ran; `lines`: what it printed."""
     host = start.host
+    last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
     if code == _SSH_FAILED and start.remote:
         words = last.casefold()
         hint = next(hint for cause, hint in _HINTS if re.search(cause, words)).format(host=host)
@@ -173,38 +131,25 @@ def not_started(start: Start, code: int, lines: Sequence[str], python: str) -> H
     )
 
 
-# Before the training has begun, for what fails by the same cause. Ours.
-SETTLE_S = 1.0
-# For rank 0 after another host has failed: it misses that one after SILENT_S, and saves its result.
-LEADER_S = SILENT_S + END_S + 5.0
-OTHERS_S = 10.0  # for the others after rank 0: they hear of it within a second, and end their servers
-TERM_S = 30.0  # for rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
-
-
-class Course:
-    """What is known of all ranks. `end_at`: when they are to be ended, by the clock of the caller.
-
-    `needs_all`: a rank that fails ends the others; rank 0 does in any case. `may_lose`: one that fails after
-    the training has begun does not: rank 0 knows whether it can go on.
-    """
+class Endings:
+    """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given."""
 
     def __init__(self, size: int, *, needs_all: bool = True, may_lose: bool = False) -> None:
+        """`needs_all`: a rank that fails ends the others; rank 0 does in any case.
+
+        `may_lose`: one that fails after the training has begun does not: rank 0 knows whether it can go on.
+        """
         self._needs_all = needs_all
         self._may_lose = may_lose
-        self.end_at: float | None = None
-        self.failed: tuple[int, int] | None = None
+        self.end_at: float | None = None  # when all are to be ended, by the clock of the caller
+        self.failed: tuple[int, int] | None = None  # the first rank that failed, and its exit code
         self._left = set(range(size))
         self._leader: int | None = None
         self._signals: list[int] = []
 
     @property
-    def is_over(self) -> bool:
-        """Whether every rank has ended."""
-        return not self._left
-
-    @property
     def exit_code(self) -> int:
-        """That of rank 0; where it was ended, that of the first rank that failed, or of the signal."""
+        """Exit code of rank 0; if it was killed, of the first rank that failed, or 128 + n of a signal."""
         if self._leader is not None:
             return self._leader
         if self._signals:
@@ -220,21 +165,24 @@ class Course:
         """Whether the process of a rank has ended."""
         return rank not in self._left
 
+    def is_ending(self, now_s: float) -> bool:
+        """Whether all are ended now."""
+        return self.end_at is not None and now_s >= self.end_at
+
     def ended(self, rank: int, code: int, now_s: float, *, has_begun: bool) -> None:
         """Note that the process of a rank has ended; `has_begun`: after the training has begun there."""
         self._left.discard(rank)
-        was_ended = self.end_at is not None and now_s >= self.end_at
         if code and self.failed is None:
             self.failed = (rank, code)
         if rank == 0:
-            self._leader = None if was_ended else code
+            self._leader = None if self.is_ending(now_s) else code
             self._end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
         elif code and self._needs_all and not (self._may_lose and has_begun):
             self._end_within(LEADER_S if has_begun else SETTLE_S, now_s)
 
-    def not_started(self, leads: bool, now_s: float) -> None:
-        """Note that a host, or the one that `leads`, cannot be started, and is waited for in vain."""
-        if leads or self._needs_all:
+    def not_started(self, rank: int, now_s: float) -> None:
+        """Note that the host of a rank cannot be started: those that need it are ended."""
+        if rank == 0 or self._needs_all:
             self._end_within(0.0, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
@@ -250,18 +198,8 @@ class Course:
         self.end_at = end_at if self.end_at is None else min(self.end_at, end_at)
 
 
-_REPORT = re.compile(r"gputopo ([0-9]{1,9}) (?:started|ended ([0-9]{1,3}) ([01]))\n")
-_MARK_OR_TEXT = re.compile(rf"{MARK}[^\n]*\n|[^{MARK}]+")
-_CHUNK_BYTES = 64 * 1024
-_LAST_LINES = 20
-# For the command of a starter, after its agents had their time to end, and again after SIGTERM. Ours.
-_STARTER_S = 5.0
-
-Show = Callable[[str], None]
-
-
 def drive(
-    starts: Sequence[Start],
+    starts: Sequence[HostCommand],
     *,
     python: str,
     show: Show,
@@ -273,211 +211,180 @@ def drive(
 
     `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. `python`: of other hosts, for
     messages. Raises HardwareError where a host cannot be started; then the others have been ended, unless the
-    run does not need all. `may_lose`: as of `Course`.
+    run does not need all. `may_lose`: as of `Endings`.
     """
-    course = Course(sum(len(one.ranks) for one in starts), needs_all=needs_all, may_lose=may_lose)
-    return asyncio.run(_Driver(starts, python, show, note, course, needs_all=needs_all).run())
+    endings = Endings(len(starts), needs_all=needs_all, may_lose=may_lose)
+    with signals.caught() as came, selectors.DefaultSelector() as selector:
+        driver = _Driver(selector, came, python, show, note, endings, needs_all)
+        try:
+            driver.start(starts)
+            driver.follow(lambda: endings.end_at)
+        except HardwareError as error:
+            driver.error = error
+        finally:
+            driver.end()
+    if driver.error is not None:
+        raise driver.error
+    if (blamed := endings.blamed) is not None:
+        note(f"{starts[blamed[0]].host} (rank {blamed[0]}) failed first, with exit code {blamed[1]}")
+    return endings.exit_code
 
 
+@dataclass
 class _Driver:
-    def __init__(
-        self,
-        starts: Sequence[Start],
-        python: str,
-        show: Show,
-        note: Show,
-        course: Course,
-        *,
-        needs_all: bool,
-    ) -> None:
-        self._starts = starts
-        self._python = python
-        self._show = show
-        self._note = note
-        self._needs_all = needs_all
-        self._course = course
-        self._processes: list[_Process] = []
-        self._error: HardwareError | None = None
+    selector: selectors.BaseSelector
+    came: int  # signals to the driver (`signals.caught`)
+    python: str
+    show: Show
+    note: Show
+    endings: Endings
+    needs_all: bool
+    error: HardwareError | None = None
 
-    async def run(self) -> int:
-        with signals.caught() as came:
-            loop = asyncio.get_running_loop()
-            changed = asyncio.Event()
-            following: list[asyncio.Task[None]] = []
-            loop.add_reader(came, self._signalled, came, changed)
-            try:
-                for one in self._starts:
-                    process = await _started(one, self._show)
-                    self._processes.append(process)
-                    following.append(asyncio.create_task(_then(self._follow(process, changed), changed)))
-                await self._until_end(following, changed)
-            except HardwareError as error:
-                self._error = error
-            finally:
-                loop.remove_reader(came)
-                await self._end(following)
-        if self._error is not None:
-            raise self._error
-        if (blamed := self._course.blamed) is not None:
-            self._note(f"{self._name(blamed[0])} failed first, with exit code {blamed[1]}")
-        return self._course.exit_code
+    def start(self, starts: Sequence[HostCommand]) -> None:
+        """Start the commands. Raises HardwareError where there is no such program."""
+        self.hosts: list[_Host] = []
+        self.selector.register(self.came, selectors.EVENT_READ, None)
+        for one in starts:
+            self.hosts.append(_Host(one, self.show))
+            self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
-    async def _until_end(self, following: Sequence["asyncio.Task[None]"], changed: asyncio.Event) -> None:
-        while not all(one.done() for one in following):
-            end_at = self._course.end_at
-            left = None if end_at is None else end_at - time.monotonic()
-            if left is not None and left <= 0:
+    def follow(self, until_s: Callable[[], float | None]) -> None:
+        """Take signals, output and reports until all hosts have ended, or a time has come."""
+        while any(not host.is_over for host in self.hosts):
+            at_s = until_s()
+            left_s = None if at_s is None else at_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), left)
-            changed.clear()
+            for key, _ in self.selector.select(left_s):
+                if key.data is None:
+                    self._signalled()
+                else:
+                    self._take(key.data)
 
-    async def _follow(self, process: "_Process", changed: asyncio.Event) -> None:
-        async for rank, code, has_begun in process.reports():
-            if code is not None:
-                self._course.ended(rank, code, time.monotonic(), has_begun=has_begun)
-                changed.set()
-        code = await process.ended()
-        now_s = time.monotonic()
-        lost = [rank for rank in process.start.ranks if not self._course.has_ended(rank)]
-        is_ending = self._course.end_at is not None and now_s >= self._course.end_at
-        if lost and not is_ending and not process.has_started:
-            error = not_started(process.start, code, process.lines_before, self._python)
-            if self._needs_all or 0 in lost:
-                self._error = self._error or error
-            else:
-                self._note(f"{error.what}; {error.hint}")
-            self._course.not_started(0 in lost, now_s)
-        for rank in lost:
-            if process.has_started and not is_ending:
-                self._note(f"the connection to {self._name(rank)} was lost, exit code {code}")
-            self._course.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=process.has_started)
+    def end(self) -> None:
+        """End all that still run: by the closed stdin of their agents, then ssh itself."""
+        for host in self.hosts:
+            host.release()
+        leader_s = AGENT_OTHER_S if self.endings.has_ended(0) else AGENT_LEADER_S
+        for within_s, ends in ((leader_s + _SSH_S, "terminate"), (_SSH_S, "kill")):
+            limit_s = time.monotonic() + within_s
+            self.follow(lambda: limit_s)  # noqa: B023 (called at once)
+            for host in self.hosts:
+                host.end_by(ends)
+        for host in self.hosts:
+            host.close()
 
-    def _signalled(self, came: int, changed: asyncio.Event) -> None:
-        for number in signals.take(came):
-            self._course.signalled(number, time.monotonic())
-            for process in self._processes:
-                if 0 in process.start.ranks:
-                    process.tell(number)
-        changed.set()
+    def _signalled(self) -> None:
+        for number in signals.take(self.came):
+            self.endings.signalled(number, time.monotonic())
+            if self.hosts:
+                self.hosts[0].tell(number)
 
-    async def _end(self, following: Sequence["asyncio.Task[None]"]) -> None:
-        """End all that still runs: by the tether, and the starters themselves where that does not do."""
-        for process in self._processes:
-            process.release()
-            if self._course.has_ended(0) and not process.start.tethers_all:
-                process.terminate()
-        if not following:
+    def _take(self, host: "_Host") -> None:
+        for code, has_begun in host.reports():
+            self.endings.ended(host.start.rank, code, time.monotonic(), has_begun=has_begun)
+        if not host.is_over:
             return
-        patience = AGENT_OTHER_S if self._course.has_ended(0) else AGENT_LEADER_S
-        for ends in (_Process.terminate, _Process.kill):
-            if not (await asyncio.wait(following, timeout=patience + _STARTER_S))[1]:
-                break
-            patience = 0.0
-            for process in self._processes:
-                ends(process)
-        for one in following:  # something else has their pipes, or they cannot be killed
-            one.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
-
-    def _name(self, rank: int) -> str:
-        host = next((one.host for one in self._starts if rank in one.ranks), None)
-        return f"rank {rank}" if host is None else f"{host} (rank {rank})"
-
-
-async def _then(work: Coroutine[Any, Any, None], changed: asyncio.Event) -> None:
-    try:
-        await work
-    finally:
-        changed.set()
+        self.selector.unregister(host.stderr)
+        rank, code, now_s = host.start.rank, host.exit_code(), time.monotonic()
+        if self.endings.has_ended(rank):
+            return
+        if not self.endings.is_ending(now_s):
+            if host.has_started:
+                self.note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
+            else:
+                error = not_started(host.start, code, host.lines_before, self.python)
+                if self.needs_all or rank == 0:
+                    self.error = self.error or error
+                else:
+                    self.note(f"{error.what}; {error.hint}")
+                self.endings.not_started(rank, now_s)
+        self.endings.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=host.has_started)
 
 
-async def _started(start: Start, show: Show) -> "_Process":
-    """Start a command. Raises HardwareError where there is no such program."""
-    # srun outlives a driver that is killed, and so does mpirun; ssh ends by its closed pipes.
-    command = list(start.command) if start.host else tethered(list(start.command), signal.SIGTERM)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True
-        )
-    except OSError as error:
-        raise HardwareError(
-            f"cannot start {start.command[0]}: {error.strerror}",
-            "install it, or choose another one by --starter ssh, srun or mpirun",
-        ) from error
-    return _Process(start, process, show)
+class _Host:
+    """The command of a host, with what it writes to stderr. `is_over`: that has ended."""
 
-
-class _Process:
-    """A command of a starter, with what it writes to stderr."""
-
-    def __init__(self, start: Start, process: asyncio.subprocess.Process, show: Show) -> None:
+    def __init__(self, start: HostCommand, show: Show) -> None:
+        """Start it. Raises HardwareError where there is no such program."""
         self.start = start
         self.has_started = False
+        self.is_over = False
         self._before = ""
-        self._process = process
+        self._rest = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._show = show
+        try:
+            self._process = subprocess.Popen(
+                start.command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise HardwareError(
+                f"cannot start {start.command[0]}: {error.strerror}",
+                "install it, or start gputopo on each host with --node-rank N",
+            ) from error
+        assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        self._stdin, self.stderr = self._process.stdin, self._process.stderr
 
     @property
     def lines_before(self) -> list[str]:
-        """What it wrote before an agent had started: the last lines."""
+        """What it wrote before the agent had started: the last lines."""
         return self._before.splitlines()[-_LAST_LINES:]
 
-    async def reports(self) -> AsyncIterator[tuple[int, int | None, bool]]:
-        """Show what comes on stderr; yield the reports within: rank, exit code or None, has it begun."""
-        assert self._process.stderr is not None
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest = ""
-        while data := await self._process.stderr.read(_CHUNK_BYTES):
-            texts, rest = _split(rest + decoder.decode(data))
-            for text in texts:
-                found = _REPORT.fullmatch(text.removeprefix(MARK)) if text.startswith(MARK) else None
-                if found is None:
-                    self._relay(text)
-                    continue
-                self._note_start()
-                yield int(found[1]), None if found[2] is None else int(found[2]), found[3] == "1"
-        self._relay(rest)
-
-    def _note_start(self) -> None:
-        if not self.has_started and self.start.host is not None:
-            self._show("".join(f"{self.start.host}: {line}\n" for line in self.lines_before))
-        self.has_started = True
+    def reports(self) -> Iterator[tuple[int, bool]]:
+        """Show what has come on stderr; yield the reports of an end within: exit code, has it begun."""
+        data = self.stderr.read(_CHUNK_BYTES) or b""
+        self.is_over = not data
+        texts, self._rest = _split(self._rest + self._decoder.decode(data, final=self.is_over))
+        for text in [*texts, *([self._rest] if self.is_over else [])]:
+            found = _REPORT.fullmatch(text.removeprefix(MARK)) if text.startswith(MARK) else None
+            if found is None:
+                self._relay(text)
+                continue
+            if not self.has_started:
+                self.has_started = True
+                self._show("".join(f"{self.start.host}: {line}\n" for line in self.lines_before))
+            if found[1] is not None:
+                yield int(found[1]), found[2] == "1"
 
     def _relay(self, text: str) -> None:
-        if not self.has_started:
-            self._before += text
-            if self.start.host is not None:  # ssh's own words, which are shown with the host
-                return
-        if text:
+        if self.has_started:
             self._show(text)
+        else:  # ssh's own words, which are shown with the host
+            self._before += text
 
-    async def ended(self) -> int:
-        """Return its exit code once it has ended."""
-        code = await self._process.wait()
+    def exit_code(self) -> int:
+        """Wait for its end, and return its exit code, 128 + n for signal n."""
+        code = self._process.wait()
         return code if code >= 0 else 128 - code
 
     def tell(self, number: int) -> None:
-        """Pass a signal to rank 0."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, RuntimeError):
-            self._process.stdin.write(bytes((number,)))
+        """Pass a signal to the process of rank 0."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.write(bytes((number,)))
 
     def release(self) -> None:
-        """Close the tether."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, RuntimeError):
-            self._process.stdin.close()
+        """Close stdin, by which the agent ends its process."""
+        with contextlib.suppress(OSError):
+            self._stdin.close()
 
-    def terminate(self) -> None:
-        """End the command itself."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+    def end_by(self, ends: str) -> None:
+        """End the command itself: `terminate` or `kill`."""
+        if not self.is_over:
+            getattr(self._process, ends)()
 
-    def kill(self) -> None:
-        """Kill the command itself."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+    def close(self) -> None:
+        """Close stderr, and reap a command that was killed while something else has its stderr."""
+        self.stderr.close()
+        if not self.is_over:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it cannot be killed
+                self._process.wait(_SSH_S)
 
 
 def _split(text: str) -> tuple[list[str], str]:

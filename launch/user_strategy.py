@@ -27,18 +27,17 @@ from gputopo.launch.jobs.before import measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, is_built, sized
 from gputopo.launch.spec.env import ALLOW_GROWTH
+from gputopo.launch.spec.names import STRATEGIES, StrategyName
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.spec.run_spec import Backend
-from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices
-from gputopo.planner.request import SPREAD
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.plan import Candidate
+from gputopo.values.run.plan import SPREAD, Candidate
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -9,18 +9,16 @@ import msgspec
 
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
 from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
-from gputopo.probes.gpus.pairs import join_tree, nvlinks_between, tree_hop
 from gputopo.probes.gpus.reading import Reading
 from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_host
-from gputopo.probes.pci.errors import host_acs
-from gputopo.probes.pci.network import Ask, not_asked, peer_memory_module, read_network
-from gputopo.probes.pci.nodes import interface_name, normal_address, read_pci
-from gputopo.probes.pci.slots import NOT_IN_TREE, with_addresses, with_slot
+from gputopo.probes.nics import Ask, max_rate, not_asked, peer_memory_module, read_network
+from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
+from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import UNCOUNTED
-from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"
@@ -195,9 +193,7 @@ def _max_rate(root: Path) -> Ask:
     """Return what asks for the fastest link mode: this machine's kernel, where the tree is this machine's."""
     if root != Path("/"):
         return not_asked
-    from gputopo.probes.pci import ethtool
-
-    return ethtool.max_rate
+    return max_rate
 
 
 def _explain(

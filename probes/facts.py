@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gputopo.probes.nvml.calling import LOST, Handle, NotReadError
-from gputopo.values.fact_path import at_gpu, within
 from gputopo.values.machine import Gpu
+from gputopo.values.subject import at_gpu, within
 
 if TYPE_CHECKING:
     from gputopo.probes.nvml.door import Nvml

@@ -4,7 +4,7 @@
   setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file runs first in the child, by its path
   (`python processes.py SIGNAL PARENT PROGRAM ARGS...`), and becomes the program. It imports no other module
   of gputopo, and starts in milliseconds. Signals that the launcher blocked are unblocked. It takes the CPUs
-  and the NUMA node that its environment names (`gputopo.launch.spec.host_place`), as far as it may: CPUs
+  and the NUMA node that its environment names (`gputopo.launch.spec.env`), as far as it may: CPUs
   that it was refused before, and a memory policy that was set before (numactl), stay.
 - `in_session`: such a program with its own session, which is killed and reaped at the end of a block.
 - `forked`: a fork that runs a function, prints nothing and holds no file of others.
@@ -49,12 +49,13 @@ def tethered(program: list[str], signum: int = signal.SIGKILL) -> list[str]:
 
 @contextlib.contextmanager
 def in_session(
-    command: "list[str]", env: "Mapping[str, str] | None" = None, **options: "Any"
+    command: "list[str]", env: "Mapping[str, str] | None" = None, grace_s: float = 0.0, **options: "Any"
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """Run a program in a session of its own; at the end of the block it is killed with all of its group.
 
     Its input is empty, its output and errors come through one pipe, unless the `options` of Popen differ.
-    Raises OSError where no process can be started.
+    `grace_s`: seconds between SIGTERM and SIGKILL, which then is for all of its session. Raises OSError where
+    no process can be started.
     """
     import subprocess
 
@@ -69,8 +70,30 @@ def in_session(
         try:
             yield process
         finally:
+            if grace_s:
+                _end_session(process.pid, grace_s)
             kill_group(process.pid)
             process.wait()
+
+
+def _end_session(leader: int, grace_s: float) -> None:
+    """End a session by SIGTERM to its leader, and kill what is left of it. The leader is not reaped.
+
+    So its id is not given to another session meanwhile.
+    """
+    os.kill(leader, signal.SIGTERM)
+    until_s = time.monotonic() + grace_s
+    while not has_ended(leader) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and os.getsid(int(name)) == leader:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a child has ended; it is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def kill_group(pid: int) -> None:

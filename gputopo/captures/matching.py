@@ -9,9 +9,9 @@ import msgspec
 
 from gputopo.captures import places
 from gputopo.captures.bandwidth import single_device
-from gputopo.values.fact_path import FactPath, item
 from gputopo.values.gpu import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
+from gputopo.values.subject import FactPath, item
 
 T = TypeVar("T", Gpu, Nic)
 

@@ -16,8 +16,8 @@ import msgspec
 from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, item
 from gputopo.values.machine import Gpu, Machine, NvLink, Unread
+from gputopo.values.subject import EVERY, at_gpu, item
 
 SOURCE = "nvidia-smi nvlink"
 READS = "`nvidia-smi nvlink -s` text"

@@ -15,8 +15,8 @@ from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import at_gpu, at_link
 from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link, Machine, MemoryMib, Unread
+from gputopo.values.subject import at_gpu, at_link
 
 SOURCE = "tensorflow log"
 READS = "a TensorFlow log"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan.options import parse_gpu_list
-from gputopo.cli.printing import emit, note, show, to_stderr
+from gputopo.cli.placement import parse_gpu_list
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
-from gputopo.copies.network.tools import ToolChoice
+from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.bandwidth import TCP, Level, is_collective
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gputopo.findings import Finding
-    from gputopo.report.layout import Line
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
     from gputopo.values.machine import Machine
@@ -210,7 +209,7 @@ def _check(options: BandwidthOptions, typed: "Mapping[str, object]") -> None:
 def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
     """Measure between hosts; on rank 0 print the report. Return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
+    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.values.machine import Machine
@@ -222,7 +221,7 @@ def _network(options: BandwidthOptions, given: Given, hosts: Given) -> int:
             "leave it out; without --network and options of hosts this host is measured",
         )
     named = HostOptions(**hosts.fields)
-    if (starting := hosts_to_start(named)) is not None:
+    if starting := hosts_to_start(named):
         typed = {**given.typed, **hosts.typed, "network": True}
         return start_hosts(bandwidth, starting, named, typed)
 
@@ -265,8 +264,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.findings.watched import find_watched
-    from gputopo.probes.session.soak import interval_of
-    from gputopo.probes.session.soak_readings import SoakReadings
+    from gputopo.probes.session.soak import SoakReadings, interval_of
     from gputopo.topology.peer_access import with_reasons
 
     every_s = interval_of(60 * (options.soak or 0.0))
@@ -356,25 +354,15 @@ def print_bandwidth(
     matrices: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
-    if shape == "json":
-        from gputopo.report.bandwidth.view import report_of
-        from gputopo.topology.identities import without_identities
-        from gputopo.values import schema
+    from gputopo.report.bandwidth.parts import bandwidth_document, report_of
+    from gputopo.topology.identities import without_identities
 
-        bare = without_identities(machine)
-        emit(schema.encode_pretty(report_of(bare, bare.bandwidth or measured, found)))
-    elif shape == "markdown":
-        from gputopo.report.bandwidth.view import bandwidth_markdown
-
-        emit(bandwidth_markdown(machine, measured, found))
-    else:
-        from gputopo.cli.terminal import for_this_stdout
-        from gputopo.report.bandwidth.view import bandwidth_view
-
-        def view(width: int) -> "list[Line]":
-            return bandwidth_view(machine, measured, found, width, matrices=matrices)
-
-        show(lambda width: for_this_stdout(view(width)))
+    bare = without_identities(machine)
+    show_report(
+        report_of(bare, bare.bandwidth or measured, found),
+        lambda: bandwidth_document(machine, measured, found, matrices=matrices or shape == "markdown"),
+        shape,
+    )
 
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:
@@ -404,7 +392,7 @@ def measure_links(
     Where no GPU could be measured, the reason is printed to stderr, and what was measured is returned.
     `on_pause` is called again and again meanwhile.
     """
-    from gputopo.cli.progress import ProgressLine
+    from gputopo.cli.printing import ProgressLine
     from gputopo.copies.jobs import Request
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
@@ -482,17 +470,9 @@ def _print_difference(
     found = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.bandwidth.change import change_document
 
-        emit(schema.encode_pretty(found))
-    else:
-        from gputopo.report.bandwidth.change import change_markdown, change_view
-
-        if shape == "markdown":
-            emit(change_markdown(found, old.date))
-        else:
-            show(lambda width: change_view(found, old.date, width))
+    show_report(found, lambda: change_document(found, old.date), shape)
     slower = any(not change.better for change in found.changes)
     broken = bool(found.failing or found.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

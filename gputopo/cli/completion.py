@@ -134,7 +134,7 @@ def _words(one: Declared) -> tuple[str, ...]:
     if one.option.flag == "--strategy":
         from typing import get_args
 
-        from gputopo.launch.spec.strategy_names import Kind
+        from gputopo.launch.spec.names import Kind
 
         return get_args(Kind)
     if one.option.flag == "TOPIC":

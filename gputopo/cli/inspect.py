@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.values.errors import ExitCode, UsageError
@@ -13,6 +13,7 @@ from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.findings import Inspection
+    from gputopo.report.document import Document
     from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown", "prometheus"]
@@ -111,10 +112,10 @@ def inspect(
 
 
 def _inspect_fleet(sources: tuple[str, ...], hosts: Given, shape: Shape, fail_on: FailOn | None) -> int:
-    from gputopo.cli.hosts.driving import hosts_to_start, start_hosts
     from gputopo.cli.hosts.fleet import fleet, fleet_of_hosts
+    from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 
-    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))) is not None:
+    if not sources and (starting := hosts_to_start(HostOptions(**hosts.fields))):
         typed = {**hosts.typed, "fleet": True, "format": shape} | ({"fail_on": fail_on} if fail_on else {})
         options = HostOptions(**hosts.fields)
         return start_hosts(inspect, starting, options, typed, needs_all=False)
@@ -151,11 +152,10 @@ def _inspect_once(
         schema.write(record, machine)
     if old is not None:
         _print_difference(old, whole, shape)
-    elif shape == "table":
-        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
-        _show_table(findings.Inspection(machine=whole, findings=inspection.findings))
     else:
-        _print(inspection, shape)
+        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
+        shown = findings.Inspection(machine=whole, findings=inspection.findings)
+        _print(shown if shape == "table" else inspection, shape)
     if findings.driver_broken(machine) is not None:
         return ExitCode.HARDWARE
     if findings.fails(inspection.findings, fail_on):
@@ -164,42 +164,26 @@ def _inspect_once(
 
 
 def _print(inspection: "Inspection", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(inspection))
-    elif shape == "markdown":
-        from gputopo.report.markdown import markdown
-
-        emit(markdown(inspection))
-    else:
-        from gputopo.report.metrics.prometheus import exposition
+    if shape == "prometheus":
+        from gputopo.report.prometheus import exposition
 
         emit(exposition(inspection))
+        return
 
+    def document() -> "Document":
+        from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
 
-def _show_table(inspection: "Inspection") -> None:
-    from gputopo.cli.terminal import for_this_stdout
-    from gputopo.report.findings import inspection_view
+        return inspection_document(inspection)
 
-    show(lambda width: for_this_stdout(inspection_view(inspection, width)))
+    show_report(inspection, document, shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
+    from gputopo.report.machine.inspection import difference_document
 
     found = difference(old, new)
-    if shape == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.machine.difference import difference_markdown, difference_view
-
-    if shape == "markdown":
-        emit(difference_markdown(found))
-    else:
-        show(lambda width: difference_view(found, width))
+    show_report(found, lambda: difference_document(found), shape)
 
 
 def _old_machine(diff: str, sources: tuple[str, ...], shape: Shape) -> "Machine":

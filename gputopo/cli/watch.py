@@ -29,7 +29,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.sampling.watch.WatcherChild, or a double."""
+    """Source of the samples: gputopo.probes.nvml.monitor.WatcherChild, or a double."""
 
     xid_reason: str | None
 
@@ -55,13 +55,13 @@ def watch(every: float, duration: float | None, shape: str, fail_on: Severity | 
     machine = machine_from(())
     _require_gpus(machine)
     from gputopo.probes.nvml.door import NotReadError
-    from gputopo.probes.sampling.watch import WatcherChild
+    from gputopo.probes.nvml.monitor import WatcherChild
 
     if duration and duration < every:
         to_stderr(
             f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
         )
-    history = History()
+    history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
     began_s = time.monotonic()
     try:
         with WatcherChild([gpu.index for gpu in machine.gpus]) as watcher:
@@ -131,7 +131,7 @@ def _shower(
     """Return the function that shows a sample: as JSON, redrawn on the terminal, or as lines."""
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.terminal import Screen, can_redraw
+    from gputopo.cli.printing import Screen, can_redraw
     from gputopo.report.machine.watch import Recent, plain_lines, watch_view
 
     if not can_redraw():
@@ -160,7 +160,8 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.findings import watched_view
+    from gputopo.report.document import document_lines
+    from gputopo.report.findings import watched_document
 
     emit("\n")
-    show(lambda width: watched_view(found, xid_reason, width))
+    show(lambda width: document_lines(watched_document(found, xid_reason), width))

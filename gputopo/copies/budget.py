@@ -11,7 +11,6 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.copies.copies import Copy, Job
-from gputopo.copies.jobs import gpus_of
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.values.bandwidth import Level
 
@@ -169,7 +168,7 @@ def job_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
 
 def peers_of(job: Job) -> set[frozenset[int]]:
     """Return the pairs of GPUs between which a job needs peer access."""
-    return {frozenset(gpus_of(copy)) for copy in job.copies if copy.kind == "p2p_direct"}
+    return {frozenset(copy.gpus) for copy in job.copies if copy.kind == "p2p_direct"}
 
 
 def peer_seconds(jobs: Iterable[Job], enabled: Iterable[frozenset[int]]) -> float:

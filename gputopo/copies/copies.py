@@ -1,10 +1,11 @@
-"""What is to be copied, as values: single copies, and those that are timed in one window."""
+"""What is to be copied, and what came out, as values; and the engine that copies."""
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
 import msgspec
 
-from gputopo.values.bandwidth import Kind, Method
+from gputopo.values.bandwidth import Failure, Kind, Method, gpu_of
 
 CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
@@ -23,6 +24,22 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     method: Method = "copy_engine"
     numa_node: int | None = None
 
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that it touches, each once, the source first."""
+        ends = (gpu_of(self.source), gpu_of(self.destination))
+        return tuple(dict.fromkeys(gpu for gpu in ends if gpu is not None))
+
+    @property
+    def acting_gpu(self) -> int:
+        """The GPU whose copy engine or kernel does it: between GPUs the source's, but for `kernel_read`."""
+        return self.gpus[-1 if self.kind == "p2p_staged" or self.method == "kernel_read" else 0]
+
+    @property
+    def host_gpu(self) -> int | None:
+        """The GPU whose host memory it uses: near the source if staged; None: it uses none."""
+        return self.gpus[0] if self.kind in ("h2d", "d2h", "p2p_staged") else None
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Copies that run at once and are timed in one window; a single one runs alone.
@@ -37,3 +54,83 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     bytes: int | None = None
     min_bytes: int = 0
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that its copies touch, each once."""
+        return tuple(dict.fromkeys(gpu for copy in self.copies for gpu in copy.gpus))
+
+
+class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What one copy did in one window. `failure` set: nothing else counts.
+
+    `bytes` and `seconds`: of the whole copy, of one message where it went several times. `gb_per_s` (10^9
+    bytes; 0 for a latency): over the time that all copies ran together; what is read and written in one
+    memory counts twice; a staged copy of many chunks is counted between the arrivals of its first and its
+    last one. `microseconds`: of one access or one small copy, for a latency only. `numa_node`: where most of
+    the host memory lies, None where unknown; `numa_wanted`: the node it was asked for, where not all lies
+    there.
+    """
+
+    bytes: int = 0
+    seconds: float = 0.0
+    gb_per_s: float = 0.0
+    microseconds: float | None = None
+    numa_node: int | None = None
+    numa_wanted: int | None = None
+    failure: Failure | None = None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One repeat of a job: its copies in the job's order.
+
+    `span`: from when to when all of them ran, by time.perf_counter; None where they did not in one stretch.
+    """
+
+    copies: tuple[CopyTime, ...]
+    span: tuple[float, float] | None = None
+
+
+class WindowRunner(Protocol):
+    """Runs single windows of copies. GPUs are named by their index in the machine.
+
+    Nothing raises for what the hardware does: in `measure` that is a Failure of its copy.
+    """
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return what limits the numbers."""
+        ...
+
+    @property
+    def unreturned(self) -> Sequence[Failure]:
+        """Return the copies that were in progress at an interruption and did not come back."""
+        ...
+
+    def measure(
+        self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
+    ) -> Window:
+        """Run one window, verified. `while_running` is called while it runs.
+
+        `sizes`: bytes of each copy, which may be fewer where the job does not name them.
+        """
+        ...
+
+    def peer_access(self, a: int, b: int) -> bool:
+        """Return whether GPU `a` may reach the memory of GPU `b`."""
+        ...
+
+    def free_bytes(self, gpu: int) -> int:
+        """Return the free device memory, 0 where the GPU does not answer."""
+        ...
+
+    def l2_bytes(self, gpu: int) -> int | None:
+        """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
+        ...
+
+    def supports(self, gpu: int, method: str) -> str | None:
+        """Return the reason why a method does not work on a GPU, None where it does.
+
+        Without `copy_engine` it is of no use at all.
+        """
+        ...

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gputopo.copies.numbers import by_copy_engine, host_copies, host_gpu, is_far, is_large, pair_of, rates
-from gputopo.copies.nvlinks import NvLinks, PairNvLinks, is_hybrid
+from gputopo.copies.pair_speeds import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import host_link, over_nvlink
 from gputopo.reference.expectations import (
     GpuExpectation,

@@ -234,19 +234,9 @@ def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] 
         return job
     if job.group is None or len(left) < 2:
         return None
-    gpus = dict.fromkeys(index for copy in left for index in gpus_of(copy))
+    gpus = dict.fromkeys(index for copy in left for index in copy.gpus)
     what = job.group.partition(" gpus:")[0]
     return msgspec.structs.replace(job, copies=left, group=group_name(what, tuple(gpus)))
-
-
-def gpus_of(copy: Copy) -> tuple[int, ...]:
-    """Return the GPUs that a copy touches, each once, the source first."""
-    numbers = [
-        int(place.removeprefix("gpu:"))
-        for place in (copy.source, copy.destination)
-        if place.startswith("gpu:")
-    ]
-    return tuple(dict.fromkeys(numbers))
 
 
 def describe(job: Job) -> str:

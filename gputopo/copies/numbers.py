@@ -1,11 +1,13 @@
 """The samples of a session that can be judged: large copies, one number a path, with its noise."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeVar
 
-from gputopo.values.bandwidth import Kind, Path, Sample, gpu_of, node_of
+from gputopo.values.bandwidth import Kind, Path, Sample, Soak, gpu_of, node_of
 from gputopo.values.machine import Machine
+from gputopo.values.machine import Sample as TimedSample
 
 # From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
 # generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
@@ -134,3 +136,47 @@ def noise_share(repeats: tuple[float, ...]) -> float:
 def _keep_faster(found: dict[Key, Sample], key: Key, sample: Sample) -> None:
     if key not in found or rate(sample) > rate(found[key]):
         found[key] = sample
+
+
+# Ours: fewer have no first and last quarter to compare.
+MIN_INTERVALS = 4
+_QUARTERS: tuple[Callable[[int], slice], ...] = (
+    lambda count: slice(None, count // 4),
+    lambda count: slice(-(count // 4), None),
+)
+
+
+def copied_bytes(soak: Soak) -> dict[int, int]:
+    """Return the bytes that each GPU received and sent."""
+    total: dict[int, int] = {}
+    for interval in soak.intervals:
+        for gpu, count in interval.copied_bytes.items():
+            total[gpu] = total.get(gpu, 0) + count
+    return total
+
+
+def ends(soak: Soak, gpu: int, kind: Kind, *, receives: bool = False) -> tuple[float, float] | None:
+    """Return the rate of a GPU's copies of a kind in the first and the last quarter of its intervals.
+
+    Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that one
+    slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
+    """
+    series: dict[tuple[str, str], list[float]] = {}
+    for interval in soak.intervals:
+        for one in interval.rates:
+            if one.kind == kind and gpu == gpu_of(one.destination if receives else one.source):
+                series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
+    found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
+    if not found:
+        return None
+    first, last = (
+        statistics.median_high(statistics.median(rates[part(len(rates))]) for rates in found)
+        for part in _QUARTERS
+    )
+    return first, last
+
+
+def temperatures(samples: Sequence[TimedSample], gpu: int) -> list[int]:
+    """Return the temperatures of a GPU over the samples."""
+    facts = (one for sample in samples for one in sample.gpus if one["index"] == gpu)
+    return [one["temperature_c.gpu"] for one in facts if one.get("temperature_c.gpu") is not None]

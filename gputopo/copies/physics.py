@@ -27,7 +27,7 @@ from gputopo.copies.numbers import (
     rate,
     runs_agree,
 )
-from gputopo.copies.nvlinks import pcie_max
+from gputopo.copies.pair_speeds import pcie_max
 from gputopo.reference.expectations import (
     GpuExpectation,
     expected_gpu,

@@ -1,7 +1,7 @@
 """What is wrong with a machine, or unknown: rules, checks that make findings of them, and their catalogue.
 
 A new rule: a `Rule` and a check in the module of its theme, the check in `CHECKS` (over a Machine at one
-sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCH_CHECKS` (over what was counted in
+sample), `measured.COPY_CHECKS` (over its measured copies) or `watched.WATCHES` (over what was counted in
 time). A fact that is None makes no finding: neither a fault nor a pass.
 """
 
@@ -180,11 +180,11 @@ def catalogue() -> tuple[Rule, ...]:
     """Return every rule that a finding can be of, by id."""
     from gputopo.findings import fleet
     from gputopo.findings.measured import COPY_CHECKS
-    from gputopo.findings.watched import WATCH_CHECKS
+    from gputopo.findings.watched import WATCHES
 
     rules = {
         rule.id: rule
-        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, WATCH_CHECKS)
+        for checks in (CHECKS, (rising.rising, network.rising), COPY_CHECKS, [one.check for one in WATCHES])
         for one in checks
         for rule in one.rules
     } | {rule.id: rule for rule in fleet.RULES}

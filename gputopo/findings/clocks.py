@@ -10,6 +10,7 @@ from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.reference.expectations import expected_gpu
+from gputopo.values import history
 from gputopo.values.machine import Gpu, Machine
 
 MEMORY_SHARE = Threshold(
@@ -36,6 +37,12 @@ MEMORY_BUSY_FLOOR = Threshold(
     "of the maximum or application clock",
     "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX 1080 "
     "Ti)",
+)
+MEAN_BELOW_SHARE = Threshold(
+    "mean core clock below peers over many samples",
+    0.05,
+    "below the median of the peers",
+    "Boost clocks of GPUs of one model differ by some percent with chips and temperatures. Ours",
 )
 CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock", "Ours")
 CORE_MAXIMUM_FLOOR = Threshold(
@@ -97,7 +104,7 @@ CORE_SLOWER_THAN_PEERS = Rule(
     "clocks.core_slower_than_peers",
     title="lower core clock under load than GPUs of the same model",
     remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
-    thresholds=(CORE_BUSY_SHARE, BUSY_PERCENT),
+    thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
 )
 MEMORY_BELOW_MODEL = Rule(
     "clocks.memory_below_model",
@@ -236,7 +243,10 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 
 
 SAME_LOAD_POINTS = Threshold(
-    "same load", 10, "% points from the median utilization", "Samples of one training differ by less. Ours"
+    "same load",
+    history.SAME_LOAD_POINTS,
+    "% points from the median utilization",
+    "Samples of one training differ by less. Ours",
 )
 IDLE_PERCENT = Threshold("idle", 5, "% utilization or less", "A desktop on an idle GPU uses less. Ours")
 PEERS = Threshold("GPUs at the same load", 3, "GPUs", "A median of fewer is not meaningful. Ours")
@@ -275,10 +285,10 @@ MEMORY_SLOWER = Rule(
 )
 LINK_SLOWER = Rule(
     "pcie.link_slower_than_peers",
-    title="PCIe link of an idle GPU slower than those of the same model in the same P-state",
+    title="PCIe link slower than those of the same model: under load, or idle in the same P-state",
     remedy="Compare under load (gputopo bandwidth): an idle link may save power. If it stays slow, reseat "
     "card and riser, and look for PCIe errors in sudo dmesg.",
-    severities=("info",),
+    severities=("info", "warning"),
     thresholds=(PEERS,),
 )
 

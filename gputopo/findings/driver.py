@@ -15,9 +15,8 @@ from gputopo.topology.kernel import (
     gpus_of_other_drivers,
     kernel_events,
 )
-from gputopo.values.fact_path import FactPath, at_gpu
 from gputopo.values.machine import Driver, KernelEvent, Machine
-from gputopo.values.subject import DRIVER, MACHINE, Subject
+from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
 _ANY: tuple[Severity, ...] = ("error", "warning")
 _RESERVED = Case(

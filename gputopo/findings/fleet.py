@@ -21,11 +21,10 @@ from gputopo.findings.fleet_hosts import (
 from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import GputopoError
-from gputopo.values.fact_path import GROUPS
 from gputopo.values.fields import path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.subject import DRIVER, MACHINE, Subject
+from gputopo.values.subject import DRIVER, GROUPS, MACHINE, Subject
 
 NO_ANSWER = Rule(
     "fleet.no_answer",

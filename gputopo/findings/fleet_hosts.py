@@ -12,10 +12,10 @@ import msgspec
 
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
-from gputopo.values.fact_path import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import Field
+from gputopo.values.index_ranges import natural
 from gputopo.values.machine import Gpu, Machine, Nic, PciNode
-from gputopo.values.natural import natural
+from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
 Place = tuple[int, tuple[str, ...]]  # the root complex by rank, device and function at each step down
 

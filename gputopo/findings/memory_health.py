@@ -17,9 +17,9 @@ import msgspec
 
 from gputopo.findings.compare import known
 from gputopo.findings.rule import SEVERITIES, Case, Fault, Rule, Severity, Threshold, by_model, check, present
-from gputopo.values.fact_path import FactPath
 from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import FactPath
 
 Verdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.copies.soak import MIN_INTERVALS, copied_bytes, ends, temperatures
+from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
 from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words

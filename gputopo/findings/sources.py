@@ -9,10 +9,9 @@ import msgspec
 from gputopo.findings.rule import MAX_MESSAGES, Finding, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
-from gputopo.values.fact_path import FactPath, fact_in_words
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gap, Hop, Machine
-from gputopo.values.subject import DRIVER, MACHINE, Subject
+from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
 
 TOPOLOGY_CONTRADICTION = Rule(
     "topology.contradiction",

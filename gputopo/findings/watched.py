@@ -1,8 +1,11 @@
-"""Findings over time: the checks over a History, of a watch or of a log."""
+"""Rules over a History: what was seen of the GPUs and the host in the samples of a watch, a log or a run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
+from statistics import median
+from typing import NamedTuple
 
+from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
 from gputopo.findings.driver import GPU_LOST, XID, xid_case
 from gputopo.findings.pcie import (
     FLAPS,
@@ -10,18 +13,10 @@ from gputopo.findings.pcie import (
     LINK_FLAPPING,
     LOADED_SAMPLES,
     LOADED_SHARE,
+    WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import (
-    Fault,
-    Finding,
-    Rule,
-    Threshold,
-    check,
-    named,
-    present,
-    worst_first,
-)
+from gputopo.findings.rule import Check, Fault, Finding, Rule, Threshold, check, named, present, worst_first
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -31,12 +26,12 @@ from gputopo.findings.throttling import (
     throttle_message,
     throttle_rule,
 )
-from gputopo.findings.usage import BUSY_PERCENT
+from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
 from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import DRIVER, Subject
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 SAG_SHARE = Threshold(
     "sagging core clock",
@@ -44,20 +39,33 @@ SAG_SHARE = Threshold(
     "below the highest mean",
     "Clocks of a GPU under steady load drift some percent as it warms up. Ours",
 )
-SAG_SAMPLES = Threshold("samples under load before sagging is reported", 20, "samples", "Ours")
+MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples", "Ours")
+SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time", "Ours")
+MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples", "Ours")
 
 CLOCKS_SAGGING = Rule(
     "clocks.sagging",
     title="core clock sagging under load",
     remedy="Watch temperature and power (gputopo inspect --watch); check cooling, power supply and clock "
     "locks.",
-    thresholds=(SAG_SHARE, SAG_SAMPLES, BUSY_PERCENT),
+    thresholds=(SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT),
+)
+HOST_BUSY = Rule(
+    "host.busy",
+    title="other programs take the CPU, the host swaps, or has no memory left",
+    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
+    thresholds=(MIN_HOST_SAMPLES,),
 )
 
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Return the findings for the samples so far, errors first. `machine` is the one that is watched."""
-    return worst_first(finding for one in WATCH_CHECKS for finding in one(machine, history))
+    return worst_first(finding for one in WATCHES for finding in one.check(machine, history))
+
+
+def is_loaded(seen: GpuHistory) -> bool:
+    """Return whether a GPU was under load in enough samples to judge its clocks and links."""
+    return seen.loaded >= MIN_LOADED.value
 
 
 def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHistory]]:
@@ -92,26 +100,23 @@ def _xids(machine: Machine, history: History) -> Iterator[Finding]:
 def _silent(machine: Machine, history: History) -> Iterator[Fault]:
     for gpu in machine.gpus:
         seen = history.gpus.get(gpu.index)
-        if seen is not None and seen.silent:
-            yield GPU_LOST.fault(
-                gpu,
-                f"no answer in {seen.silent} of {seen.samples} samples",
-                {"silent_moments": seen.silent, "moments": seen.samples},
-            )
+        if seen is not None and (seen.silent or gpu.index in history.lost):
+            says = f"no answer in {seen.silent} of {seen.samples} samples"
+            if gpu.index in history.lost:
+                says = "lost, as NVML reports" + (f"; {says}" if seen.silent else "")
+            yield GPU_LOST.fault(gpu, says, {"silent_moments": seen.silent, "moments": seen.samples})
 
 
 @check(*THROTTLE.values(), THROTTLE_UNKNOWN)
 def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
-    reasons = {gpu: _reasons(seen) for gpu, seen in history.gpus.items()}
-    for name in in_rule_order({name for each in reasons.values() for name in each}):
+    shares = {gpu: _throttled(seen) for gpu, seen in history.gpus.items()}
+    for name in in_rule_order({name for each in shares.values() for name in each}):
         rule = throttle_rule(name)
         if rule is None:
             continue
-        for gpu, seen in _watched(machine, history):
-            mine = reasons[gpu.index]
-            if name in mine and not _has_named_cause(name, mine):
-                samples, seconds = mine[name]
-                share = seconds / seen.watched_s if seen.watched_s > 0 else samples / max(seen.samples, 1)
+        for gpu, _ in _watched(machine, history):
+            if name in shares[gpu.index]:
+                share, seconds = shares[gpu.index][name]
                 yield rule.fault(
                     gpu,
                     f"{throttle_message(name)}, {_percent(share)} of the time",
@@ -120,8 +125,43 @@ def _slowdowns(machine: Machine, history: History) -> Iterator[Fault]:
                 )
 
 
-@check(LINK_FLAPPING)
-def _flapping(machine: Machine, history: History) -> Iterator[Fault]:
+@check(CORE_SLOWER_THAN_PEERS)
+def _slower(machine: Machine, history: History) -> Iterator[Fault]:
+    for gpu, _ in _watched(machine, history):
+        peers = history.peers.get(gpu.index)
+        if peers is not None and peers.samples >= MIN_LOADED.value:
+            share = peers.shares / peers.samples
+            if 1 - share >= MEAN_BELOW_SHARE.value:
+                yield CORE_SLOWER_THAN_PEERS.fault(
+                    gpu,
+                    f"core clock {1 - share:.0%} below GPUs of its model at the same load, mean of "
+                    f"{peers.samples} samples",
+                    {"peers_share": round(share, 3), "samples": peers.samples},
+                )
+
+
+@check(CLOCKS_SAGGING)
+def _sagging(machine: Machine, history: History) -> Iterator[Fault]:
+    for gpu, seen in _watched(machine, history):
+        if seen.mean_mhz is None or seen.clocked < MIN_LOADED.value:
+            continue
+        throttled = explained(
+            name for name, (share, _) in _throttled(seen).items() if share >= SHORT_SHARE.value
+        )
+        low = seen.mean_mhz < seen.best_mean_mhz * (1 - SAG_SHARE.value) and isfinite(seen.best_mean_mhz)
+        if low and not throttled:
+            yield CLOCKS_SAGGING.fault(
+                gpu,
+                f"core clock fell from {seen.best_mean_mhz:.0f} to {seen.mean_mhz:.0f} MHz under load; no "
+                "throttle reason reported",
+                {"mhz": round(seen.mean_mhz), "before_mhz": round(seen.best_mean_mhz)},
+            )
+
+
+@check(LINK_FLAPPING, GENERATION_DEGRADED, WIDTH_DEGRADED, LINK_SLOWER)
+def _links(machine: Machine, history: History) -> Iterator[Fault]:
+    """Find links that change repeatedly; else that fell, are below card and slot, or below the peers'."""
+    names = {gpu.index: gpu.name for gpu in machine.gpus}
     for gpu, seen in _watched(machine, history):
         if seen.link_changes >= FLAPS.value:
             yield LINK_FLAPPING.fault(
@@ -134,36 +174,83 @@ def _flapping(machine: Machine, history: History) -> Iterator[Fault]:
                     "widths": {str(one): count for one, count in sorted(seen.widths.items())},
                 },
             )
-
-
-@check(GENERATION_DEGRADED)
-def _generations(machine: Machine, history: History) -> Iterator[Fault]:
-    for gpu, seen in _watched(machine, history):
-        enough = seen.loaded >= LOADED_SAMPLES.value and seen.loaded > LOADED_SHARE.value * seen.samples
-        if not enough or not seen.generations:
-            continue
-        best, top = max(seen.generations), gpu.pcie.gen_max
-        evidence: dict[str, object] = {"best": best, "due": top, "working_moments": seen.loaded}
-        rates = [expected_link(generation, gpu.pcie.width_now) for generation in (best, top)]
-        if rates[0] and rates[1]:
-            evidence["copy_gb_per_s"] = [rate.copy_to_device_gb_per_s for rate in rates if rate]
-        fault = generation_fault(gpu, best, f"at most, in {seen.loaded} samples under load", evidence)
-        if fault is not None:
+        elif fault := _fell(gpu, seen) or _below_slot(gpu, seen) or _below_peers(gpu, history, names):
             yield fault
 
 
-@check(CLOCKS_SAGGING)
-def _sagging(machine: Machine, history: History) -> Iterator[Fault]:
-    for gpu, seen in _watched(machine, history):
-        if seen.mean_mhz is None or seen.clocked < SAG_SAMPLES.value or explained(_reasons(seen)):
+@check(GPU_BUSY)
+def _others(machine: Machine, history: History) -> Iterator[Fault]:
+    for gpu, _ in _watched(machine, history):
+        others = history.others.get(gpu.index)
+        if others is None or not others.max:
             continue
-        if seen.mean_mhz < seen.best_mean_mhz * (1 - SAG_SHARE.value) and isfinite(seen.best_mean_mhz):
-            yield CLOCKS_SAGGING.fault(
-                gpu,
-                f"core clock fell from {seen.best_mean_mhz:.0f} to {seen.mean_mhz:.0f} MHz under load; no "
-                "throttle reason reported",
-                {"mhz": round(seen.mean_mhz), "before_mhz": round(seen.best_mean_mhz)},
-            )
+        evidence = {"other_processes": others.max, "at_first": others.first}
+        more = others.max - others.first
+        if more:
+            came = "another process came" if more == 1 else f"{more} other processes came"
+            yield GPU_BUSY.fault(gpu, f"{came} during the run", evidence)
+        else:
+            there = "another process" if others.first == 1 else f"{others.first} other processes"
+            yield GPU_BUSY.fault(gpu, f"{there} used it from the start", evidence, "info")
+
+
+@check(HOST_BUSY)
+def _host(machine: Machine, history: History) -> Iterator[Finding]:
+    host = history.host
+    if host is not None and host.busy is not None and host.samples >= MIN_HOST_SAMPLES.value:
+        share = host.other_cpu_share
+        yield HOST_BUSY.finding(MACHINE, f"host: {host.busy}", {"other_cpu_share": share})
+
+
+def _fell(gpu: Gpu, seen: GpuHistory) -> Fault | None:
+    """Return the fault of a link that fell for good: seen last, and for longer than load takes to begin."""
+    for rule, kinds, before, now in (
+        (WIDTH_DEGRADED, seen.widths, "x", seen.link[1]),
+        (GENERATION_DEGRADED, seen.generations, "generation ", seen.link[0]),
+    ):
+        if now is not None and kinds and now < max(kinds) and kinds.get(now, 0) >= MIN_LOADED.value:
+            says = f"PCIe link fell from {before}{max(kinds)} to {before}{now} under load"
+            return rule.fault(gpu, says, {"before": max(kinds), "now": now, "samples": kinds[now]})
+    return None
+
+
+def _below_slot(gpu: Gpu, seen: GpuHistory) -> Fault | None:
+    enough = seen.loaded >= LOADED_SAMPLES.value and seen.loaded > LOADED_SHARE.value * seen.samples
+    if not enough or not seen.generations:
+        return None
+    best, top = max(seen.generations), gpu.pcie.gen_max
+    evidence: dict[str, object] = {"best": best, "due": top, "working_moments": seen.loaded}
+    rates = [expected_link(generation, gpu.pcie.width_now) for generation in (best, top)]
+    if rates[0] and rates[1]:
+        evidence["copy_gb_per_s"] = [rate.copy_to_device_gb_per_s for rate in rates if rate]
+    return generation_fault(gpu, best, f"at most, in {seen.loaded} samples under load", evidence)
+
+
+def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) -> Fault | None:
+    """Return the fault of a link of half the lanes, or a generation less, than the median of its model's."""
+    links = {
+        index: link
+        for index, seen in history.gpus.items()
+        if gpu.name and names.get(index) == gpu.name and is_loaded(seen) and (link := _usual_link(seen))
+    }
+    own = links.get(gpu.index)
+    if own is None:
+        return None
+    rates = [width * 2.0 ** (generation - 1) for generation, width in links.values()]
+    if median(rates) < 2 * own[1] * 2.0 ** (own[0] - 1):
+        return None
+    says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
+    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]}, "warning")
+
+
+def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:
+    """Return generation and lanes that were seen most often under load."""
+    if not seen.generations or not seen.widths:
+        return None
+    return (
+        max(seen.generations, key=lambda one: seen.generations[one]),
+        max(seen.widths, key=lambda one: seen.widths[one]),
+    )
 
 
 def _tally(seen: GpuHistory) -> str:
@@ -176,20 +263,96 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
-def _reasons(seen: GpuHistory) -> dict[str, tuple[int, float]]:
-    """Return the samples and the seconds with each throttle reason."""
-    found: dict[str, tuple[int, float]] = {}
+def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:
+    """Return the share of the time and the seconds with each throttle reason.
+
+    The general hardware slowdown counts where no other bit names its cause.
+    """
+    samples: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     for mask, count in seen.masks.items():
-        for name in decode(mask):
-            samples, seconds = found.get(name, (0, 0.0))
-            found[name] = samples + count, seconds + seen.mask_s.get(mask, 0.0)
-    return found
+        for name in (names := decode(mask)):
+            if not has_named_cause(name, names):
+                samples[name] = samples.get(name, 0) + count
+                seconds[name] = seconds.get(name, 0.0) + seen.mask_s.get(mask, 0.0)
+    shares = (
+        {name: one / seen.watched_s for name, one in seconds.items()}
+        if seen.watched_s > 0
+        else {name: count / max(seen.samples, 1) for name, count in samples.items()}
+    )
+    return {name: (share, seconds[name]) for name, share in shares.items()}
 
 
-def _has_named_cause(name: str, reasons: Mapping[str, tuple[int, float]]) -> bool:
-    """Return whether another bit always named the cause of the general hardware slowdown."""
-    causes = [other for other in reasons if has_named_cause(name, (other,))]
-    return bool(causes) and sum(reasons[one][0] for one in causes) >= reasons[name][0]
+class Watch(NamedTuple):
+    """A check over a history. `needs`: fields of the samples; `shown`: whether a history has them.
+
+    `under_load`: what it finds on a GPU is judged from `MIN_LOADED` samples under load on.
+    """
+
+    id: str  # its rule, or the group of its rules
+    title: str
+    needs: tuple[str, ...]
+    check: Check[[History]]
+    shown: Callable[[History], bool] = lambda history: True
+    reason: str = ""
+    under_load: bool = True
+
+    def not_checked(self, history: History) -> str | None:
+        """Return why a history does not show what the check looks for; None: it does."""
+        if self.needs != ("host",) and not history.samples:
+            return "no GPU was sampled"
+        if self.under_load and not any(map(is_loaded, history.gpus.values())):
+            return "no GPU was under load long enough"
+        return None if self.shown(history) else self.reason
 
 
-WATCH_CHECKS = (_xids, _silent, _slowdowns, _flapping, _generations, _sagging)
+_LOAD = ("graphics_mhz", "gpu_utilization_percent")
+WATCHES = (
+    Watch(XID.id, "Xid errors of the driver", ("xids",), _xids, under_load=False),
+    Watch(
+        GPU_LOST.id, "a GPU that fell off the bus, or does not answer", ("lost",), _silent, under_load=False
+    ),
+    Watch(
+        "throttle.*",
+        "throttle reasons under load; the power limit is for information",
+        ("throttle_mask",),
+        _slowdowns,
+        lambda history: bool(history.reasons_known),
+        "throttle reasons are not reported",
+    ),
+    Watch(
+        CORE_SLOWER_THAN_PEERS.id,
+        "core clock below the other GPUs of the same model at the same load",
+        _LOAD,
+        _slower,
+        lambda history: bool(history.peers),
+        "no two GPUs of one model were under the same load",
+    ),
+    Watch(CLOCKS_SAGGING.id, "core clock fell under load", _LOAD, _sagging),
+    Watch(
+        "pcie.*",
+        "PCIe link fell or changes repeatedly under load, or is half as fast as those of the same model",
+        ("pcie_gen", "pcie_width"),
+        _links,
+        lambda history: any(seen.generations for seen in history.gpus.values() if is_loaded(seen)),
+        "the link is not reported",
+    ),
+    Watch(
+        GPU_BUSY.id,
+        "processes of others on the GPUs",
+        ("other_processes",),
+        _others,
+        lambda history: bool(history.others),
+        "NVML does not list the processes",
+        under_load=False,
+    ),
+    Watch(
+        HOST_BUSY.id,
+        HOST_BUSY.title,
+        ("host",),
+        _host,
+        lambda history: history.host is not None and history.host.samples >= MIN_HOST_SAMPLES.value,
+        f"fewer than {MIN_HOST_SAMPLES.value} samples of the host",
+        under_load=False,
+    ),
+)

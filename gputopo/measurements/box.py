@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.copies.numbers import host_copies, rate
 from gputopo.copies.pair_speeds import single_paths
-from gputopo.measurements.conditions import RUN_TO_RUN, key, value_words
+from gputopo.measurements.cells import RUN_TO_RUN, key, value_words
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.run.measurement import Measurement

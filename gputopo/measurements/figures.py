@@ -1,16 +1,25 @@
-"""All that is derived from measurements without a judgement: what observations are made of."""
+"""All figures of a study: cells, scaling, ratios, pairs, clocks, predicted, published, earlier ones."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
-from gputopo.measurements.against import Against, against_earlier, against_published
-from gputopo.measurements.by_cpu import CpuTable, cpu_tables
-from gputopo.measurements.cells import Cell, cells_of
-from gputopo.measurements.clocks import ClockTable, clock_tables
-from gputopo.measurements.pairs import PairTable, pair_tables
-from gputopo.measurements.ratios import RatioTable, ratio_tables
-from gputopo.measurements.scaling import MedianScaling, Scaling, medians_of, scalings_of
+from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, cells_of, differences, key, ratio_noise
+from gputopo.measurements.clocks import ClockTable, CpuTable, clock_tables, cpu_tables
+from gputopo.measurements.ratios import (
+    MedianScaling,
+    PairTable,
+    RatioTable,
+    Scaling,
+    medians_of,
+    pair_tables,
+    ratio_tables,
+    scalings_of,
+)
+from gputopo.reference.expectations import expected_gpu
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement, Predicted
 
@@ -22,6 +31,33 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Predicted
     images_per_sec: float
     difference_percent: float
+
+
+Word = Literal["slower", "faster", "even"]
+# What may differ between a run and a published figure of the same job on the same GPU model.
+ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", "version", "dataset", "xla",
+             "variable_update", "ps_device", "all_reduce", "data_format")  # fmt: skip
+# What may differ between a run and an earlier one of this machine: named, and then it is no regression.
+EARLIER = ("version", "framework")
+
+
+class Against(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell beside a reference. `reference`: its source; `reference_images_per_sec`: its figure.
+
+    `difference_percent`: of the cell over it, negative: slower. `noise_percent`: a difference below this is
+    none. `differs`: conditions that differ as well. `is_regression`: slower than an earlier run with no other
+    difference.
+    """
+
+    cell: int
+    kind: Literal["published", "earlier"]
+    reference: str
+    reference_images_per_sec: float
+    difference_percent: float
+    noise_percent: float
+    verdict: Word
+    differs: tuple[str, ...] = ()
+    is_regression: bool = False
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,4 +110,58 @@ def _predicted(cells: Sequence[Cell]) -> tuple[PredictedRow, ...]:
         )
         for cell in cells
         if cell.of.predicted is not None and cell.images_per_sec is not None
+    )
+
+
+def against_published(cells: Sequence[Cell], references: Sequence[Cell]) -> tuple[Against, ...]:
+    """Return each cell beside the published figure that is alike in most conditions, where there is one."""
+    known: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for one in references:
+        if one.images_per_sec is not None and one.of.suspect is None:
+            known[_job(one)].append(one)
+    found = []
+    for cell in cells:
+        same = known.get(_job(cell), []) if cell.images_per_sec is not None and cell.of.gpu else []
+        if same:
+            nearest = min(same, key=lambda other: len(differences(cell.of, other.of)))
+            found.append(_against(cell, nearest, "published"))
+    return tuple(found)
+
+
+def against_earlier(cells: Sequence[Cell], earlier: Iterable[Cell]) -> tuple[Against, ...]:
+    """Return each cell beside the earlier cell of the same conditions, where there is one."""
+    known: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for one in earlier:
+        if one.images_per_sec is not None:
+            known[key(one.of, EARLIER)].append(one)
+    found = []
+    for cell in cells:
+        same = known.get(key(cell.of, EARLIER), []) if cell.images_per_sec is not None else []
+        if same:
+            nearest = min(same, key=lambda other: len(differences(cell.of, other.of)))
+            found.append(_against(cell, nearest, "earlier"))
+    return tuple(found)
+
+
+def _job(cell: Cell) -> tuple[Any, ...]:
+    gpu = expected_gpu(cell.of.gpu or "")
+    return (gpu.name if gpu else cell.of.gpu, *key(cell.of, ELSEWHERE))
+
+
+def _against(cell: Cell, reference: Cell, kind: Literal["published", "earlier"]) -> Against:
+    ratio = (cell.images_per_sec or 0.0) / (reference.images_per_sec or 1.0)
+    noise = DEVIATIONS * ratio_noise(cell, reference)
+    beyond = ratio > 0 and abs(math.log(ratio)) > noise
+    verdict: Word = "even" if not beyond else "slower" if ratio < 1 else "faster"
+    differs = tuple(CONDITIONS[name] for name in differences(cell.of, reference.of))
+    return Against(
+        cell=cell.number,
+        kind=kind,
+        reference=reference.sources[0],
+        reference_images_per_sec=reference.images_per_sec or 0.0,
+        difference_percent=100 * (ratio - 1),
+        noise_percent=100 * math.expm1(noise),
+        verdict=verdict,
+        differs=differs,
+        is_regression=kind == "earlier" and verdict == "slower" and not differs,
     )

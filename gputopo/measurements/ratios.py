@@ -1,23 +1,137 @@
 """Ratios of measurements that differ in one condition, by the declared comparisons, with medians."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import Cell, ratio_noise
-from gputopo.measurements.conditions import (
+from gputopo.measurements.cells import (
     COMPARISONS,
     MODE,
+    RUN_TO_RUN,
     SET,
+    Cell,
     Comparison,
     holds,
     key,
+    ratio_noise,
     value_words,
 )
-from gputopo.measurements.scaling import Scaling
+from gputopo.topology.hops import links_by_pair
+from gputopo.values.machine import Hop, Machine
+
+
+class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of GPUs. `cell`, `baseline`: numbers of cells. `speedup`: over one GPU.
+
+    `efficiency_percent`: speedup for each GPU. `noise`: standard error of the speedup, as a share.
+    `same_mode`: whether the run of one GPU had the same exchange of variables, which matters little there.
+    """
+
+    cell: int
+    baseline: int
+    n_gpus: int
+    gpus: tuple[int, ...]
+    images_per_sec: float
+    speedup: float
+    efficiency_percent: float
+    noise: float
+    same_mode: bool
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """A job on one machine with several numbers of GPUs; `rows` by number, that of one GPU first."""
+
+    rows: tuple[ScalingRow, ...]
+
+    @property
+    def largest(self) -> ScalingRow:
+        """The row of the most GPUs."""
+        return self.rows[-1]
+
+
+class MedianScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over `of` jobs with this number of GPUs."""
+
+    n_gpus: int
+    speedup: float
+    efficiency_percent: float
+    of: int
+
+
+def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
+    """Return the scaling of each job that ran on one GPU and on more, in the order of the cells.
+
+    A job's batch per GPU is the same for all numbers (weak scaling). Where several numbers of GPUs ran on
+    several sets, each set has its row. One-GPU figures without a mode, or with another one, are used where
+    there is none of the mode itself.
+    """
+    alone: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.images_per_sec is None:
+            continue
+        if cell.of.n_gpus == 1:
+            alone[key(cell.of, (*SET, *MODE))].append(cell)
+        else:
+            jobs[key(cell.of, SET)].append(cell)
+    found = []
+    for group in jobs.values():
+        baselines = alone.get(key(group[0].of, (*SET, *MODE)), [])
+        if not baselines:
+            continue
+        several = sorted(group, key=lambda cell: (cell.of.n_gpus, cell.of.gpus))
+        rows = [_row(cell, _baseline(cell, baselines)) for cell in several]
+        first = _baseline(several[0], baselines)
+        found.append(Scaling(rows=(_row(first, first), *rows)))
+    return tuple(found)
+
+
+def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
+    """Return the medians over all jobs, by number of GPUs, without the figure of one GPU."""
+    by_number: dict[int, list[ScalingRow]] = defaultdict(list)
+    for scaling in scalings:
+        for row in scaling.rows[1:]:
+            by_number[row.n_gpus].append(row)
+    return tuple(
+        MedianScaling(
+            n_gpus=number,
+            speedup=median(row.speedup for row in rows),
+            efficiency_percent=median(row.efficiency_percent for row in rows),
+            of=len(rows),
+        )
+        for number, rows in sorted(by_number.items())
+    )
+
+
+def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
+    """Return the one-GPU figure of the same mode, then of a GPU of the set, then the fastest."""
+
+    def rank(one: Cell) -> tuple[bool, bool, float]:
+        same = all(getattr(one.of, name) == getattr(cell.of, name) for name in MODE)
+        return same, bool(set(one.of.gpus) & set(cell.of.gpus)), one.images_per_sec or 0.0
+
+    return max(alone, key=rank)
+
+
+def _row(cell: Cell, baseline: Cell) -> ScalingRow:
+    speed, one = cell.images_per_sec or 0.0, baseline.images_per_sec or 0.0
+    speedup = speed / one
+    return ScalingRow(
+        cell=cell.number,
+        baseline=baseline.number,
+        n_gpus=cell.of.n_gpus,
+        gpus=cell.of.gpus,
+        images_per_sec=speed,
+        speedup=speedup,
+        efficiency_percent=100 * speedup / cell.of.n_gpus,
+        noise=0.0 if cell is baseline else ratio_noise(cell, baseline),
+        same_mode=cell is baseline or all(getattr(cell.of, n) == getattr(baseline.of, n) for n in MODE),
+    )
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,3 +291,91 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
         _table("batch-scaling", "Larger batch over smaller, speedup", *names, some)
         for names, some in rows.items()
     ]
+
+
+_NEAREST_FIRST = tuple(Hop)
+
+
+class PairRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short.
+
+    `gain`: mean images/sec of the near pairs over that of the far ones; `noise`: standard error as a share.
+    """
+
+    mode: str
+    near_path: str
+    far_path: str
+    near: tuple[int, ...]
+    far: tuple[int, ...]
+    gain: float
+    noise: float
+    holds: bool
+
+
+class PairTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All modes of one job on pairs of one machine."""
+
+    machine: str
+    model: str
+    rows: tuple[PairRow, ...]
+
+
+def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[PairTable, ...]:
+    """Return the table of each job on pairs of different paths. `machines`: by name, for the paths."""
+    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.of.n_gpus == 2 == len(cell.of.gpus) and cell.images_per_sec is not None:
+            jobs[key(cell.of, ("gpus",))].append(cell)
+    rows: dict[tuple[str, str], list[PairRow]] = defaultdict(list)
+    for group in jobs.values():
+        of = group[0].of
+        machine = machines.get(of.machine or "")
+        if machine is not None and (row := _pair_row(group, machine)) is not None:
+            rows[of.machine or "", of.model].append(row)
+    return tuple(
+        PairTable(machine=machine, model=model, rows=tuple(some)) for (machine, model), some in rows.items()
+    )
+
+
+def path_between(machine: Machine, gpus: Sequence[int]) -> str | None:
+    """Return the farthest path between GPUs as nvidia-smi names it, `NVLink` where all pairs have it."""
+    links = links_by_pair(machine)
+    found = [links.get((min(pair), max(pair))) for pair in combinations(gpus, 2)]
+    if not found or any(link is None for link in found):
+        return None
+    if all(link.nvlinks for link in found if link):
+        return "NVLink"
+    hops = [link.hop for link in found if link and link.hop is not None]
+    return max(hops, key=_NEAREST_FIRST.index).value if len(hops) == len(found) else None
+
+
+def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
+    by_path: dict[str, list[Cell]] = defaultdict(list)
+    for cell in group:
+        if (path := path_between(machine, cell.of.gpus)) is not None:
+            by_path[path].append(cell)
+    if len(by_path) < 2:
+        return None
+    order = ["NVLink", *(hop.value for hop in _NEAREST_FIRST)]
+    near, *_, far = sorted(by_path, key=order.index)
+    gain = _mean(by_path[near]) / _mean(by_path[far])
+    noise = math.hypot(_noise(by_path[near]), _noise(by_path[far]))
+    return PairRow(
+        mode=group[0].of.mode,
+        near_path=near,
+        far_path=far,
+        near=tuple(cell.number for cell in by_path[near]),
+        far=tuple(cell.number for cell in by_path[far]),
+        gain=gain,
+        noise=noise,
+        holds=holds(gain, noise),
+    )
+
+
+def _mean(cells: Sequence[Cell]) -> float:
+    return fmean(cell.images_per_sec or 0.0 for cell in cells)
+
+
+def _noise(cells: Sequence[Cell]) -> float:
+    """Return the standard error of the mean of several cells, as a share."""
+    return fmean(cell.noise or RUN_TO_RUN for cell in cells) / math.sqrt(len(cells))

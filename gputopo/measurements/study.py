@@ -1,22 +1,18 @@
 """The whole of a study (`gputopo.study/1`): measurements, figures, observations. What every renderer gets."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
+from gputopo.measurements.doubts import doubts
 from gputopo.measurements.figures import Figures, figures_of
-from gputopo.measurements.observing import doubts, ratios, scaling
-from gputopo.measurements.observing.observation import OBSERVATIONS, Observation
+from gputopo.measurements.observations import OBSERVATIONS, Observation, of_ratios, of_scaling
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 
 # Observations of one id that are shown; the last one states how many more there are.
 MAX_OF_A_KIND = 12
-_OBSERVERS: tuple[Callable[[Figures], Iterator[Observation]], ...] = (
-    scaling.observe,
-    ratios.observe,
-    doubts.observe,
-)
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +66,8 @@ def study_of(
 def observations_of(figures: Figures) -> tuple[Observation, ...]:
     """Return all observations, in the order of their declaration."""
     by_id: dict[str, list[Observation]] = {id: [] for id in OBSERVATIONS}
-    for observe in _OBSERVERS:
-        for one in observe(figures):
-            by_id[one.id].append(one)
+    for one in chain(of_scaling(figures), of_ratios(figures), doubts(figures)):
+        by_id[one.id].append(one)
     found = []
     for some in by_id.values():
         more = len(some) - MAX_OF_A_KIND

@@ -20,11 +20,10 @@ from functools import partial
 from statistics import median, stdev
 from typing import Any
 
-from gputopo.planner.request import SPREAD
 from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.speed import MAD_TO_SIGMA
 from gputopo.values.run.all_reduce import Backend, parse
-from gputopo.values.run.plan import Candidate, Plan, Settled, Timed, mode_of
+from gputopo.values.run.plan import SPREAD, Candidate, Plan, Settled, Timed, mode_of
 
 SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
 FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.request import SPREAD
 from gputopo.prediction.programs import FILE
 from gputopo.prediction.step import Model, Placing, model_of
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, Reduction, parse
 from gputopo.values.run.plan import (
     CPU_DEVICES,
+    SPREAD,
     SURE_MARGIN,
     Candidate,
     Plan,

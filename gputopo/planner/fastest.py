@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.planner.reasons import farthest_words, in_words, reduction_reasons, search_reason
-from gputopo.planner.request import SPREAD, Request, batch_reasons, batches, gpus_in_words, speed_classes
+from gputopo.planner.request import Request, batch_reasons, batches, gpus_in_words, speed_classes
 from gputopo.planner.selection import ALL, LISTED, Selection
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.gradients import IN_ORDER
@@ -27,7 +27,7 @@ from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
+from gputopo.values.run.plan import SPREAD, SURE_MARGIN, Candidate, Learned, Prediction, Price, runners_up
 
 # Reductions of which gputopo chooses one. Others are predicted by what they send, and were never measured.
 CHOSEN_REDUCTIONS = ("copy", "nccl", "pscpu")

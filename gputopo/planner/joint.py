@@ -14,7 +14,7 @@ from gputopo.planner.choose import basis_of
 from gputopo.planner.fastest import Basis
 from gputopo.planner.network import rates_in_words
 from gputopo.planner.reasons import in_words
-from gputopo.planner.request import HOST_PS, SPREAD, Request, batches
+from gputopo.planner.request import Request, batches
 from gputopo.prediction import step as steps
 from gputopo.prediction.calibration import Run, range_share
 from gputopo.prediction.links.flows import is_network
@@ -28,6 +28,8 @@ from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import (
+    HOST_PS,
+    SPREAD,
     SURE_MARGIN,
     Candidate,
     Learned,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.network.schedule import AT_ONCE
+from gputopo.copies.network import AT_ONCE
 from gputopo.prediction.links.hosts import NetworkRate, rate_of_card, rate_of_tcp
 from gputopo.values.bandwidth import TCP, Bandwidth, Sample, host_of
 from gputopo.values.index_ranges import index_ranges

@@ -17,13 +17,11 @@ from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
-from gputopo.values.run.plan import Refusal, VariableUpdate
+from gputopo.values.run.plan import HOST_PS, SPREAD, Refusal, VariableUpdate
 from gputopo.values.samples import at_samples
 from gputopo.workload.workloads import Workload
 
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
-HOST_PS = "host:"  # host:2: on the CPU of the host of rank 2, past one host
-SPREAD = "gpu:spread"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,36 +1,136 @@
-"""A document of text, tables and pictures as a value, and its forms: text for a terminal, Markdown.
+"""A report as a value: sections of paragraphs, rows, tables, lists, findings, drawings, pictures; as text.
 
-The form for a browser is `gputopo.report.page`. Strings are shown as they are, whatever a log contained: each
-form escapes them.
+The forms for files are `gputopo.report.markdown` and `gputopo.report.page`. Strings are shown as they are,
+whatever a log contained: each form escapes them.
 """
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
-from urllib.parse import quote
+
+import msgspec
 
 from gputopo.report.layout import (
     GAP,
     HEADING,
+    INDENT,
+    QUIET,
+    SEVERITY_STYLES,
     Column,
     Line,
     Side,
     aligned,
     blocks,
+    indented,
+    labelled,
     line,
     paragraph,
     plain,
-    section,
+    printable,
+    text_of,
 )
-from gputopo.report.markdown import code, escaped, table
 
-_MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
+MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
 _BAR_COLUMNS = (10, 48)  # of the longest bar, at least and at most
-FILE_WIDTH = 120  # columns of a table that is written to a file
+FILE_WIDTH = 120  # columns of a table or drawing that is written to a file
+
+
+class Styled(NamedTuple):
+    """A paragraph in a style of `gputopo.report.layout`."""
+
+    text: str
+    style: str
+
+
+class Rows(NamedTuple):
+    """Rows of a label and words. A row with an empty label belongs to the one before. `styles`: of each."""
+
+    rows: tuple[tuple[str, str], ...]
+    styles: tuple[str, ...] = ()
+
+
+class Table(NamedTuple):
+    """Columns next to one that names the rows. `groups` stay together where the screen is narrow.
+
+    `notes`: below it. `gap`: spaces between columns.
+    """
+
+    head: Column
+    groups: tuple[tuple[Column, ...], ...]
+    notes: tuple[str, ...] = ()
+    gap: int = GAP
+
+    @classmethod
+    def of(
+        cls,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        sides: Sequence[Side] = (),
+        notes: Sequence[str] = (),
+    ) -> "Table":
+        """Return the table with these rows. `sides`: of each column, left where there are none."""
+        cells = zip(*rows, strict=True) if rows else [()] * len(heads)
+        sides = sides or tuple[Side, ...]("left" for _ in heads)
+        first, *rest = (
+            Column(head, tuple(own), side, MAX_CELL)
+            for head, own, side in zip(heads, cells, sides, strict=True)
+        )
+        return cls(first, tuple((column,) for column in rest), tuple(notes))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, that with the names of the rows first."""
+        return (self.head, *chain.from_iterable(self.groups))
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of all columns, each on one line."""
+        return tuple(column.head.replace("\n", " ") for column in self.columns)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The cells by row."""
+        return tuple(zip(*(column.cells for column in self.columns), strict=True))
+
+    def mapped(self, change: Callable[[Column], Column | None]) -> "Table":
+        """Return the table with each column changed; without those for which `change` returns None."""
+        groups = (tuple(filter(None, map(change, group))) for group in self.groups)
+        return self._replace(head=change(self.head) or self.head, groups=tuple(filter(None, groups)))
+
+
+class Bullets(NamedTuple):
+    """A list. `style`: of its items on a terminal."""
+
+    items: tuple[str, ...]
+    style: str = ""
+
+
+class Item(NamedTuple):
+    """A finding, or several of one id, severity and remedy. `of`: their subjects; `says`: a sentence each."""
+
+    severity: str
+    id: str
+    of: str
+    says: tuple[str, ...]
+    remedy: str | None
+
+
+class Items(NamedTuple):
+    """Findings. `nothing`: stands for none."""
+
+    items: tuple[Item, ...]
+    nothing: str
+
+
+class Drawing(NamedTuple):
+    """Lines that are drawn for a width, such as a tree or bars. `title`: a line above it, if any."""
+
+    lines: Callable[[int], Sequence[Line]]
+    title: str = ""
 
 
 class Picture(NamedTuple):
-    """A picture. `name`: of its file, letters, digits and hyphens; `alt`: what it shows, in words."""
+    """A picture. `name`: of its file, letters, digits and hyphens; `alt`: what it shows, as text."""
 
     name: str
     title: str
@@ -38,48 +138,11 @@ class Picture(NamedTuple):
     svg: str
 
 
-class Table(NamedTuple):
-    """Rows of cells under heads. `sides`: of each column, left where there are none; `notes`: below it."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    sides: tuple[Side, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def side(self, column: int) -> Side:
-        """Return where the cells of a column stand."""
-        return self.sides[column] if self.sides else "left"
-
-
-class Bullets(NamedTuple):
-    """A list."""
-
-    items: tuple[str, ...]
-
-
-class Bar(NamedTuple):
-    """One value of a series. `at`: what it is of; `full`: the value that would be ideal."""
-
-    series: str
-    at: str
-    value: float
-    full: float
-
-
-class Bars(NamedTuple):
-    """Values drawn with letters, where there are no pictures. `unit`: after each value."""
-
-    title: str
-    heads: tuple[str, str]
-    rows: tuple[Bar, ...]
-    unit: str = ""
-
-
-Block = str | Table | Bullets | Picture | Bars
+Block = str | Styled | Rows | Table | Bullets | Items | Drawing | Picture
 
 
 class Section(NamedTuple):
-    """A title and what is under it; a string is a paragraph."""
+    """A title and what is under it; a string is a paragraph. Without a title it is not indented."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -94,7 +157,7 @@ class Page(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A title, a paragraph that says what it is, and sections; `pages`: more, which a terminal leaves out."""
+    """A title and a paragraph, where there are any, and sections; `pages`: more, for files only."""
 
     title: str
     summary: str
@@ -107,114 +170,115 @@ class Document(NamedTuple):
         return tuple(one for part in self.sections for one in part.blocks if isinstance(one, Picture))
 
 
+class Bar(NamedTuple):
+    """One value of a series. `at`: what it is of; `full`: the value that would be ideal."""
+
+    series: str
+    at: str
+    value: float
+    full: float
+
+
+def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
+    """Return a document without a title of its own; a section without blocks is left out."""
+    return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
+
+
 def document_lines(document: Document, width: int) -> list[Line]:
     """Return the document for a terminal of `width` columns; of a picture its title and words."""
-    lines = paragraph(plain(document.title), width, HEADING)
-    lines += [*paragraph(plain(document.summary), width), line()]
-    for part in document.sections:
-        body: list[Line] = []
-        for block in part.blocks:
-            body += [line()] if body else []
-            body += _block_lines(block, width - 2)
-        lines += section(plain(part.title), body)
-    return lines
-
-
-def _block_lines(block: Block, width: int) -> list[Line]:
-    if isinstance(block, str):
-        return paragraph(plain(block), width)
-    if isinstance(block, Bullets):
-        return [
-            (("- " if number == 0 else "  ", ""), *spans)
-            for item in block.items
-            for number, spans in enumerate(paragraph(plain(item), width - 2))
-        ]
-    if isinstance(block, Picture):
-        return paragraph(plain(f"{block.title}: {block.alt}"), width)
-    if isinstance(block, Bars):
-        return [*paragraph(plain(f"{block.title}:"), width), *bar_lines(block, width)]
-    columns = [
-        Column(head, tuple(plain(row[place]) for row in block.rows), block.side(place), max_width=_MAX_CELL)
-        for place, head in enumerate(block.heads)
-    ]
     lines: list[Line] = []
-    for shown in blocks([[one] for one in columns[1:]], width - columns[0].width):
+    if document.title:
+        lines += [*paragraph(document.title, width, HEADING), *paragraph(document.summary, width), line()]
+    for part in document.sections:
+        by = INDENT if part.title else 0
+        body: list[Line] = []
+        for before, block in pairwise(("", *part.blocks)):
+            # A paragraph belongs to what follows it.
+            apart = not isinstance(block, Styled) and (isinstance(block, str) or not isinstance(before, str))
+            body += [line()] if body and apart else []
+            body += block_lines(block, width - by)
+        lines += paragraph(part.title, width, HEADING) if part.title else []
+        lines += [*indented(body, by), line()]
+    return printable(lines[:-1])
+
+
+def document_text(document: Document, width: int = 80) -> str:
+    """Return the document as plain text."""
+    return text_of(document_lines(document, width))
+
+
+def block_lines(block: Block, width: int) -> Sequence[Line]:
+    """Return a block in lines of at most `width` columns."""
+    match block:
+        case str():
+            return paragraph(plain(block), width)
+        case Styled(text, style):
+            return [one for part in text.split("\n") for one in paragraph(plain(part), width, style)]
+        case Rows(rows, styles):
+            return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
+        case Bullets(items, style):
+            folded = (paragraph(plain(item), width - 2, style) for item in items)
+            return [
+                (("- " if number == 0 else "  ", QUIET), *spans)
+                for own in folded
+                for number, spans in enumerate(own)
+            ]
+        case Items(items, nothing):
+            return [one for item in items for one in _item(item, width)] or paragraph(nothing, width)
+        case Drawing(lines, title):
+            return [*(paragraph(plain(f"{title}:"), width) if title else []), *lines(width)]
+        case Picture():
+            return paragraph(plain(f"{block.title}: {block.alt}"), width)
+        case Table():
+            return _table(block, width)
+
+
+def _table(table: Table, width: int) -> list[Line]:
+    lines: list[Line] = []
+    head = _narrowed(table.head, width // 2)
+    room = width - head.width - table.gap
+    groups = [[_narrowed(column, room) for column in group] for group in table.groups]
+    for shown in blocks(groups, room + table.gap, table.gap):
         lines += [line()] if lines else []
-        lines += aligned(columns[0], shown)
-    return [*lines, *(spans for note in block.notes for spans in paragraph(plain(note), width))]
+        lines += aligned(head, shown, table.gap)
+    return [*lines, *(spans for note in table.notes for spans in paragraph(plain(note), width, QUIET))]
 
 
-def bar_lines(bars: Bars, width: int) -> list[Line]:
-    """Return a row for each value: a bar that is full at the ideal value of the longest row."""
-    texts = [f"{row.value:.2f}{bars.unit}" for row in bars.rows]
-    longest = max((max(row.full, row.value) for row in bars.rows), default=1.0) or 1.0
-    labels = [plain(row.series) for row in bars.rows]
+def _narrowed(column: Column, room: int) -> Column:
+    """Return a column that may fold with at most this width."""
+    if column.max_width is None or column.width <= room:
+        return column
+    return msgspec.structs.replace(column, max_width=max(room, 8))
+
+
+def _item(item: Item, width: int) -> list[Line]:
+    severity = (item.severity.ljust(9), SEVERITY_STYLES[item.severity])
+    space = width - len(severity[0])
+    lines = paragraph(plain(f"{item.of}  {item.id}"), space, QUIET)
+    lines += [one for says in item.says for one in paragraph(plain(says), space)]
+    lines += paragraph(f"To do: {plain(item.remedy)}", space) if item.remedy else []
+    marks = [severity, *[(" " * len(severity[0]), "")] * len(lines)]
+    return [(mark, *spans) for mark, spans in zip(marks, lines, strict=False)]
+
+
+def bars(title: str, heads: tuple[str, str], rows: Sequence[Bar], unit: str) -> Drawing:
+    """Return values as bars of letters, each full at the ideal value of the longest row."""
+    texts = [f"{row.value:.2f}{unit}" for row in rows]
+    longest = max((max(row.full, row.value) for row in rows), default=1.0) or 1.0
+    labels = [plain(row.series) for row in rows]
     names = (*labels[:1], *("" if one == last else one for last, one in pairwise(labels)))
-    first = Column(bars.heads[0], names, max_width=_MAX_CELL)
-    at = Column(bars.heads[1], tuple(plain(row.at) for row in bars.rows), "right")
+    first = Column(heads[0], names, max_width=MAX_CELL)
+    at = Column(heads[1], tuple(plain(row.at) for row in rows), "right")
     values = Column("", tuple(texts), "right")
-    room = width - first.width - sum(one.width + GAP for one in (at, values)) - GAP
-    room = min(max(room, _BAR_COLUMNS[0]), _BAR_COLUMNS[1])
-    drawn = tuple(_bar(row, room / longest) for row in bars.rows)
-    return aligned(first, [at, Column("", drawn), values])
+
+    def lines(width: int) -> list[Line]:
+        room = width - first.width - sum(one.width + GAP for one in (at, values)) - GAP
+        scale = min(max(room, _BAR_COLUMNS[0]), _BAR_COLUMNS[1]) / longest
+        return aligned(first, [at, Column("", tuple(_bar(row, scale) for row in rows)), values])
+
+    return Drawing(lines, title)
 
 
 def _bar(row: Bar, scale: float) -> str:
     filled, full = round(row.value * scale), round(row.full * scale)
     return "█" * filled + "░" * (full - filled)
-
-
-def document_markdown(document: Document, folder: str | None = None, *, pages: str | None = None) -> str:
-    """Return the document as GitHub Markdown.
-
-    Its pictures are files of `folder`, None: their words alone. Its pages are files of `pages`, to which it
-    has links; None: sections.
-    """
-    parts = [f"# {escaped(document.title)}\n\n{escaped(document.summary)}\n"]
-    sections = [*document.sections, *(() if pages else map(page_section, document.pages))]
-    parts += [f"## {escaped(part.title)}\n\n{_body(part.blocks, folder)}" for part in sections]
-    if pages and document.pages:
-        links = (f"- {_link(page.title, f'{pages}/{page.name}.md')}\n" for page in document.pages)
-        parts.append(f"## Pages\n\n{''.join(links)}")
-    return "\n".join(parts)
-
-
-def page_markdown(page: Page, document: Document, index: str) -> str:
-    """Return a page as a file of its own. `index`: where the document is, seen from it."""
-    return f"# {escaped(page.title)}\n\n{_link(document.title, index)}\n\n{_body(page.blocks, None)}"
-
-
-def page_section(page: Page) -> Section:
-    """Return a page as a section, in a form that is one file."""
-    return Section(page.title, page.blocks)
-
-
-def _body(blocks: Iterable[Block], folder: str | None) -> str:
-    return "\n".join(_block_markdown(block, folder) for block in blocks)
-
-
-def _link(words: str, path: str) -> str:
-    """Return a link to a file beside the document, whatever letters its path has."""
-    return f"[{escaped(words)}]({quote(path)})"
-
-
-def _block_markdown(block: Block, folder: str | None) -> str:
-    if isinstance(block, str):
-        return f"{escaped(block)}\n"
-    if isinstance(block, Bullets):
-        return "".join(f"- {escaped(item)}\n" for item in block.items)
-    if isinstance(block, Picture):
-        words = escaped(block.alt)
-        if folder is None:
-            return f"{escaped(block.title)}: {words}\n"
-        return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{file_of(block)}')}\n"
-    if isinstance(block, Bars):
-        return f"{escaped(block.title)}:\n\n{code(bar_lines(block, FILE_WIDTH))}"
-    sides = ["---:" if block.side(place) == "right" else "---" for place in range(len(block.heads))]
-    notes = "".join(f"\n{escaped(note)}\n" for note in block.notes)
-    return table(block.heads, block.rows, sides) + notes
-
-
-def file_of(picture: Picture) -> str:
-    """Return the file name of a picture."""
-    return f"{picture.name}.svg"

@@ -3,35 +3,24 @@
 from collections.abc import Sequence
 
 from gputopo.findings.fleet import Fleet
-from gputopo.report.findings import findings_view
-from gputopo.report.layout import INDENT, Line, labelled, plain, printable, section
-from gputopo.report.markdown import findings_list, table
+from gputopo.report.document import Document, Rows, of_sections
+from gputopo.report.findings import findings_block
+from gputopo.report.layout import plain
 from gputopo.report.units import counted
 
 _NOTHING = "None: no host differs from the others of its kind."
-_TITLES = ("Hosts", "Findings of single hosts", "Findings of most hosts")
 _NAMED = 8  # hosts of a kind; the rest is in the JSON
 
 
-def fleet_view(fleet: Fleet, width: int) -> list[Line]:
-    """Return the fleet in lines of at most `width` columns."""
-    space = width - INDENT
-    lines = section(_TITLES[0], labelled(_rows(fleet), space))
-    lines += section(_TITLES[1], findings_view(fleet.findings, space, nothing=_NOTHING))
-    if fleet.shared:
-        lines += section(_TITLES[2], findings_view(fleet.shared, space))
-    return printable(lines[:-1])
-
-
-def fleet_markdown(fleet: Fleet) -> str:
-    """Return the fleet as Markdown."""
-    parts = [
-        (_TITLES[0], table(("", ""), _rows(fleet))),
-        (_TITLES[1], findings_list(fleet.findings, nothing=_NOTHING)),
-    ]
-    if fleet.shared:
-        parts.append((_TITLES[2], findings_list(fleet.shared)))
-    return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
+def fleet_document(fleet: Fleet) -> Document:
+    """Return the hosts by kind, and the findings of single hosts and of most of them."""
+    return of_sections(
+        [
+            ("Hosts", [Rows(tuple(_rows(fleet)))]),
+            ("Findings of single hosts", [findings_block(fleet.findings, nothing=_NOTHING)]),
+            ("Findings of most hosts", [findings_block(fleet.shared)] if fleet.shared else []),
+        ]
+    )
 
 
 def _rows(fleet: Fleet) -> list[tuple[str, str]]:

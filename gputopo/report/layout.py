@@ -4,9 +4,10 @@ A report is lines, a line is spans of text with a style of rich ("bold", "dim", 
 for a pipe is made without importing rich, which costs 36 ms.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from typing import Literal
 
 import msgspec
@@ -17,10 +18,15 @@ Side = Literal["left", "right"]
 
 INDENT = 2
 GAP = 2  # spaces between two columns
+_MAX_WORD = 200  # letters without a space: longer than any path that is worth reading
+_ENDLESS = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
+_MAX_LABEL = 24  # of rows; the words of a longer one stand under it
 
 HEADING = "bold"
 QUIET = "dim"
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+ANOMALY_STYLE = SEVERITY_STYLES["error"]
 
 UNKNOWN = "?"  # asked for, not available; the report has the reason
 NOT_ASKED = "-"  # this source does not report it
@@ -68,11 +74,6 @@ def text_of(lines: Iterable[Line]) -> str:
     return "".join("".join(text for text, _ in spans).rstrip() + "\n" for spans in lines)
 
 
-def section(title: str, body: Iterable[Line]) -> list[Line]:
-    """Return a heading, its body indented, and an empty line."""
-    return [line(title, HEADING), *indented(body, INDENT), line()]
-
-
 def indented(lines: Iterable[Line], by: int) -> list[Line]:
     """Return lines with spaces before them."""
     return [((" " * by, ""), *spans) for spans in lines]
@@ -83,37 +84,38 @@ def paragraph(text: str, width: int, style: str = "") -> list[Line]:
     return [line(part, style) for part in _folded(text, width)]
 
 
-def labelled(rows: Iterable[tuple[str, Sequence[Line] | str]], width: int) -> list[Line]:
-    """Return rows of a label and its body: text, which is folded beside the label, or finished lines."""
+def labelled(rows: Iterable[tuple[str, str]], width: int, styles: Iterable[str] = ()) -> list[Line]:
+    """Return rows of a label and words, which are folded next to the label; under it where it is long.
+
+    `styles`: of the words of each row, the others have none.
+    """
     rows = list(rows)
-    space = max((len(label) for label, _ in rows), default=0)
+    space = max((len(label) for label, _ in rows if len(label) <= _MAX_LABEL), default=0)
     lines: list[Line] = []
-    for label, body in rows:
-        ready = paragraph(body, width - space - GAP) if isinstance(body, str) else body
-        heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(ready)]
-        lines += [((head, QUIET), *spans) for head, spans in zip(heads, ready, strict=False)]
+    for (label, words), style in zip(rows, chain(styles, repeat("")), strict=False):
+        if len(label) > _MAX_LABEL:
+            lines += [*paragraph(label, width, QUIET), *indented(paragraph(words, width - GAP, style), GAP)]
+            continue
+        body = paragraph(words, width - space - GAP, style)
+        heads = [label.ljust(space + GAP), *[" " * (space + GAP)] * len(body)]
+        lines += [((head, QUIET), *spans) for head, spans in zip(heads, body, strict=False)]
     return lines
 
 
-def body_width(labels: Iterable[str], width: int) -> int:
-    """Return the width that `labelled` leaves beside these labels."""
-    return width - max(map(len, labels), default=0) - GAP
-
-
-def blocks(groups: Sequence[Sequence[Column]], width: int) -> list[list[Column]]:
+def blocks(groups: Sequence[Sequence[Column]], width: int, gap: int = GAP) -> list[list[Column]]:
     """Distribute columns over blocks of at most `width`; a group is split only if it is too wide for one."""
     shared: list[list[Column]] = [[]]
     for group in groups:
-        for part in _even_parts(group, width):
-            if shared[-1] and width_of([*shared[-1], *part]) > width:
+        for part in _even_parts(group, width, gap):
+            if shared[-1] and width_of([*shared[-1], *part], gap) > width:
                 shared.append([])
             shared[-1] += part
     return [block for block in shared if block]
 
 
-def width_of(columns: Sequence[Column]) -> int:
+def width_of(columns: Sequence[Column], gap: int = GAP) -> int:
     """Return the width of columns side by side, with the gap before each."""
-    return sum(GAP + column.width for column in columns)
+    return sum(gap + column.width for column in columns)
 
 
 def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[Line]:
@@ -134,8 +136,11 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
 
 
 def plain(text: str) -> str:
-    """Return text from outside (a GPU's name, a line of a capture) without control characters."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    """Return text from outside (a GPU's name, a line of a capture) without control characters and endless
+    words.
+    """
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= _MAX_WORD else _ENDLESS.sub(lambda word: f"{word[0][:_MAX_WORD]}…", shown)
 
 
 def printable(lines: Iterable[Line]) -> list[Line]:
@@ -157,11 +162,11 @@ def _folded(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 8), break_on_hyphens=False) or [""]
 
 
-def _even_parts(group: Sequence[Column], width: int) -> list[list[Column]]:
+def _even_parts(group: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
     """Cut a group into as few parts as will do, all about as long. A column that is too wide stands alone."""
     for count in range(1, len(group) + 1):
         size = -(-len(group) // count)
         parts = [list(group[start : start + size]) for start in range(0, len(group), size)]
-        if all(width_of(part) <= width for part in parts):
+        if all(width_of(part, gap) <= width for part in parts):
             return parts
     return [[column] for column in group]

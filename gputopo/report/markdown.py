@@ -1,50 +1,60 @@
-"""An inspection as GitHub Markdown, to be pasted into a bug report."""
+"""A document as GitHub Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import quote
 
-from gputopo.findings import Finding, Inspection
-from gputopo.report.findings import grouped_findings, nothing_found
+from gputopo.report.document import (
+    FILE_WIDTH,
+    Block,
+    Bullets,
+    Document,
+    Drawing,
+    Items,
+    Page,
+    Picture,
+    Rows,
+    Section,
+    Styled,
+    Table,
+)
 from gputopo.report.layout import Line, plain, printable, text_of
-from gputopo.report.machine.about import about_rows
-from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_columns, gpu_notes, order_warning
-from gputopo.report.machine.health import health_rows
-from gputopo.report.machine.matrix import matrix_view, peer_rows
-from gputopo.report.machine.ports import port_rows
-from gputopo.report.machine.tree import tree_view
-from gputopo.values.machine import Machine
-from gputopo.values.subject import subjects_in_words
 
-_CODE_WIDTH = 120  # GitHub scrolls wider blocks sideways
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _MENTION = re.compile(r"@(?=\w)")
 
 
-def markdown(inspection: Inspection) -> str:
-    """Return the whole inspection as Markdown: tables, matrix and tree as code, the findings as a list."""
-    machine = inspection.machine
-    parts = [("Machine", table(("", ""), about_rows(machine)))]
-    if machine.gpus:
-        parts += [("GPUs", _gpus(machine)), ("Topology", _topology(machine))]
-    if tree := tree_view(machine, _CODE_WIDTH):
-        parts.append(("PCI tree", code(tree)))
-    if ports := port_rows(machine):
-        parts.append(("Network ports", table(("", ""), ports)))
-    if health := _filled(health_rows(machine)):
-        parts.append(("Health", table(("", ""), health)))
-    parts.append(("Findings", findings_list(inspection.findings, nothing=nothing_found(machine))))
-    if machine.contradictions:
-        values = ((one.fact, "; ".join(f"{who}: {what}" for who, what in one.said.items()))
-                for one in machine.contradictions)  # fmt: skip
-        parts.append(("Contradictions (the first one is used)", table(("Fact", "Sources"), values)))
-    if machine.unread:
-        lines = [((f"{one.source}:{one.line}  {plain(one.text)}", ""),) for one in machine.unread]
-        parts.append(("Lines not understood", code(lines)))
-    if missing := not_read(machine):
-        rows = ((who, reason_in_words(why), facts) for (who, why), facts in grouped_missing(missing).items())
-        parts.append(("Not read", table(("", "Reason", "Facts"), rows)))
-    return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
+def document_markdown(document: Document, folder: str | None = None, *, pages: str | None = None) -> str:
+    """Return the document as Markdown, to be pasted into a bug report where it has no title.
+
+    Its pictures are files of `folder`, None: their words alone. Its pages are files of `pages`, to which it
+    has links; None: sections.
+    """
+    parts, level = [], "###"
+    if document.title:
+        parts, level = [f"# {escaped(document.title)}\n\n{escaped(document.summary)}\n"], "##"
+    sections = [*document.sections, *(() if pages else map(page_section, document.pages))]
+    heads = (f"{level} {escaped(part.title)}\n\n" if part.title else "" for part in sections)
+    parts += [head + _body(part.blocks, folder) for head, part in zip(heads, sections, strict=True)]
+    if pages and document.pages:
+        links = (f"- {_link(page.title, f'{pages}/{page.name}.md')}\n" for page in document.pages)
+        parts.append(f"{level} Pages\n\n{''.join(links)}")
+    return "\n".join(parts)
+
+
+def page_markdown(page: Page, document: Document, index: str) -> str:
+    """Return a page as a file of its own. `index`: where the document is, seen from it."""
+    return f"# {escaped(page.title)}\n\n{_link(document.title, index)}\n\n{_body(page.blocks, None)}"
+
+
+def page_section(page: Page) -> Section:
+    """Return a page as a section, in a form that is one file."""
+    return Section(page.title, page.blocks)
+
+
+def file_of(picture: Picture) -> str:
+    """Return the file name of a picture."""
+    return f"{picture.name}.svg"
 
 
 def escaped(text: str) -> str:
@@ -52,46 +62,53 @@ def escaped(text: str) -> str:
     return _MENTION.sub("&#64;", _MARKUP.sub(r"\\\1", plain(" ".join(text.splitlines()))))
 
 
-def _gpus(machine: Machine) -> str:
-    columns = gpu_columns(machine)
-    heads = [column.head.replace("\n", " ") for column in columns]
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    sides = ["---:" if column.side == "right" else "---" for column in columns]
-    notes = [f"- {escaped(label)}: {escaped(words)}\n" for label, words in gpu_notes(machine)]
-    if warning := order_warning(machine):
-        notes.append(f"- **{escaped(warning)}**\n")
-    return table(heads, rows, sides) + ("\n" + "".join(notes) if notes else "")
+def _body(blocks: Iterable[Block], folder: str | None) -> str:
+    return "\n".join(_block(block, folder) for block in blocks)
 
 
-def _topology(machine: Machine) -> str:
-    peers = "".join(f"- {escaped(words)}\n" for _, words in peer_rows(machine))
-    return code(matrix_view(machine, _CODE_WIDTH)) + (f"\nPeer access:\n\n{peers}" if peers else "")
+def _link(words: str, path: str) -> str:
+    """Return a link to a file beside the document, whatever letters its path has."""
+    return f"[{escaped(words)}]({quote(path)})"
 
 
-def findings_list(findings: Sequence[Finding], *, nothing: str = "None.") -> str:
-    """Return findings as a list; those that share a block on the screen share an item."""
-    if not findings:
-        return f"{nothing}\n"
-    items = []
-    for group in grouped_findings(findings):
-        first = group[0]
-        subjects = escaped(subjects_in_words(one.subject for one in group))
-        items.append(f"- **{first.severity}** `{first.id}` ({subjects})\n")
-        items += [f"  - {escaped(says)}\n" for says in dict.fromkeys(finding.says for finding in group)]
-        if first.remedy:
-            items.append(f"  - To do: {escaped(first.remedy)}\n")
-    return "".join(items)
+def _block(block: Block, folder: str | None) -> str:
+    match block:
+        case str():
+            return f"{escaped(block)}\n"
+        case Styled(text):
+            return "".join(f"{escaped(line)}\n" for line in text.split("\n"))
+        case Rows(rows):
+            return _table(("", ""), _filled(rows))
+        case Bullets(items):
+            return "".join(f"- {escaped(item)}\n" for item in items)
+        case Items(items, nothing):
+            return "".join(_finding(*item) for item in items) or f"{nothing}\n"
+        case Drawing(lines, title):
+            return (f"{escaped(title)}:\n\n" if title else "") + _code(lines(FILE_WIDTH))
+        case Picture():
+            words = escaped(block.alt)
+            if folder is None:
+                return f"{escaped(block.title)}: {words}\n"
+            return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{file_of(block)}')}\n"
+        case Table():
+            sides = ["---:" if column.side == "right" else "---" for column in block.columns]
+            notes = "".join(f"- {escaped(note)}\n" for note in block.notes)
+            return _table(block.heads, block.rows, sides) + (f"\n{notes}" if notes else "")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
-    """Return a table whose cells are shown as they are."""
+def _finding(severity: str, id: str, of: str, says: Sequence[str], remedy: str | None) -> str:
+    text = f"- **{severity}** `{id}` ({escaped(of)})\n"
+    text += "".join(f"  - {escaped(one)}\n" for one in says)
+    return text + (f"  - To do: {escaped(remedy)}\n" if remedy else "")
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
     lines = [[escaped(head) for head in heads], list(sides) or ["---"] * len(heads)]
     lines += [[escaped(cell).strip() for cell in row] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def code(lines: Iterable[Line]) -> str:
-    """Return lines as a block that is shown as it is."""
+def _code(lines: Iterable[Line]) -> str:
     text = text_of(printable(lines))
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -99,7 +116,7 @@ def code(lines: Iterable[Line]) -> str:
 
 
 def _filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return rows with the label repeated where the screen's table leaves it out."""
+    """Return rows with the label repeated where a terminal's leaves it out."""
     filled: list[tuple[str, str]] = []
     for label, words in rows:
         filled.append((label or (filled[-1][0] if filled else ""), words))

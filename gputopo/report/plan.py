@@ -1,29 +1,18 @@
 """A plan as text to read: what was chosen, why, what else there was, what a launcher must set."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gputopo.report.layout import (
-    INDENT,
-    QUIET,
-    Column,
-    Line,
-    aligned,
-    labelled,
-    line,
-    plain,
-    section,
-    width_of,
-)
-from gputopo.report.markdown import escaped, table
-from gputopo.report.plan_tables import (
-    how_many_lines,
+from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Table, of_sections
+from gputopo.report.layout import Column, Line, aligned, line, plain, width_of
+from gputopo.report.plan_parts import (
+    how_many_blocks,
     how_many_words,
-    unequal_lines,
-    what_if_lines,
+    step_line_blocks,
+    unequal_blocks,
+    what_if_blocks,
 )
-from gputopo.report.runs.autotune import autotune_lines
-from gputopo.report.step_line import step_line_lines
+from gputopo.report.runs.screen import autotune_blocks
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -53,48 +42,32 @@ _HOSTS_NAMED = 8  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
-def plan_markdown(plan: Plan) -> str:
-    """Return the choice with its reasons and what was refused as Markdown."""
-    title = f"Plan for {plan.model}" if plan.model else "Plan"
-    rows = _choice(plan)
-    if plan.how_many is not None:
-        rows.insert(0, ("Number of GPUs", how_many_words(plan.how_many)))
-    parts = [(title, table(("", ""), rows)), ("Why", _bullets(plan.choice.reasons))]
-    if plan.refused:
-        parts.append(("Refused", _bullets([refusal.reason for refusal in plan.refused])))
-    return "\n".join(f"### {title}\n\n{body}" for title, body in parts)
-
-
-def _bullets(texts: Iterable[str]) -> str:
-    return "".join(f"- {escaped(text)}\n" for text in texts)
-
-
-def plan_view(plan: Plan, width: int) -> list[Line]:
+def plan_document(plan: Plan) -> Document:
     """Return the choice with its reasons, the next best candidates, what was refused, the environment."""
-    space = width - INDENT
-    lines = section(f"Plan for {plan.model}" if plan.model else "Plan", labelled(_choice(plan), space))
-    if plan.how_many is not None:
-        lines += section("Number of GPUs", how_many_lines(plan.how_many, space))
-    if plan.unequal is not None:
-        lines += section("Unequal GPUs", unequal_lines(plan.unequal, space))
-    if plan.what_if is not None:
-        lines += section("What if", what_if_lines(plan.what_if, plan.model, space))
-    if plan.line is not None:
-        lines += section("Line of gradients", step_line_lines(plan.line, space))
-    if plan.autotune is not None:
-        lines += section("Measured", autotune_lines(plan.autotune))
-    lines += section("Why", _listed(plan.choice.reasons, space))
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
+    next_best: list[Block] = []
     if others and plan.prediction is not None:
-        steps = _steps((plan.choice, *plan.runners_up[:_RUNNERS_UP]), space)
-        lines += section("Next best", steps)
+        steps = (plan.choice, *plan.runners_up[:_RUNNERS_UP])
+        next_best = [Drawing(lambda width: _steps(steps, width))]
     elif others:
-        lines += section("Next best", _alternatives(others, space))
-    if plan.refused:
-        lines += section("Refused", _listed((refusal.reason for refusal in plan.refused), space))
-    if not plan.choice.hosts:  # each has its own
-        lines += section("Environment", map(line, environment_lines(plan)))
-    return lines[:-1]
+        next_best = [_alternatives(others)]
+    refused = tuple(refusal.reason for refusal in plan.refused)
+    environment = environment_lines(plan)
+    return of_sections(
+        [
+            (f"Plan for {plan.model}" if plan.model else "Plan", [Rows(tuple(_choice(plan)))]),
+            ("Number of GPUs", [] if plan.how_many is None else how_many_blocks(plan.how_many)),
+            ("Unequal GPUs", [] if plan.unequal is None else unequal_blocks(plan.unequal)),
+            ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if, plan.model)),
+            ("Line of gradients", [] if plan.line is None else step_line_blocks(plan.line)),
+            ("Measured", [] if plan.autotune is None else autotune_blocks(plan.autotune)),
+            ("Why", [Bullets(tuple(plan.choice.reasons))]),
+            ("Next best", next_best),
+            ("Refused", [Bullets(refused)] if refused else []),
+            # Each of several hosts has its own.
+            ("Environment", [] if plan.choice.hosts else [Drawing(lambda _: list(map(line, environment)))]),
+        ]
+    )
 
 
 def environment_lines(plan: Plan) -> list[str]:
@@ -280,20 +253,12 @@ def _painted(spans: Line) -> Line:
     return tuple((run, styles.get(run[0], style)) for text, style in spans for run in runs.findall(text))
 
 
-def _alternatives(others: Sequence[Candidate], width: int) -> list[Line]:
+def _alternatives(others: Sequence[Candidate]) -> Table:
     shown = others[:_ALTERNATIVES]
-    gpus = Column("GPUs", tuple(_gpus(other.gpus) for other in shown), max_width=width // 3)
-    places = Column("Variables", tuple(map(placement_in_words, shown)), max_width=width // 2)
-    space = max(width - gpus.width - width_of([places]) - 2, 8)
-    why = Column("Because", tuple(plain("".join(other.reasons[:1])) for other in shown), max_width=space)
-    lines = aligned(gpus, [places, why])
-    if len(others) > _ALTERNATIVES:
-        lines.append(line(f"and {len(others) - _ALTERNATIVES} more; --json has them", QUIET))
-    return lines
-
-
-def _listed(texts: Iterable[str], width: int) -> list[Line]:
-    return labelled((("-", plain(text)) for text in texts), width)
+    rows = [(_gpus(one.gpus), placement_in_words(one), "".join(one.reasons[:1])) for one in shown]
+    more = len(others) - len(shown)
+    notes = (f"and {more} more; --json has them",) if more else ()
+    return Table.of(("GPUs", "Variables", "Because"), rows, notes=notes)
 
 
 def _named(gpus: Sequence[int]) -> str:

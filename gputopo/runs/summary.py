@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.runs.bounded import Thinned
 from gputopo.runs.devices import batch_sizes, device_results
-from gputopo.runs.hardware.hosts import HostRecords
+from gputopo.runs.hardware import HostRecords
 from gputopo.runs.ran import what_ran
 from gputopo.runs.speed import CountedSteps, RunningThroughput
 from gputopo.runs.verdict.judge import AnomalyCheck, event_of, judge

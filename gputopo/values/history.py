@@ -3,16 +3,20 @@
 An idle GPU lowers its link and clocks to save power, so only samples under load count for those.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:  # each start of `inspect` loads this module, and only a watch the events
     from gputopo.values.run.events import GpuSample, MachineSample, Xid
+    from gputopo.values.run.verdict import HostSummary
 
 # A GPU that computes less than half of the time may lower its clocks between kernels. Ours.
 BUSY_PERCENT = 50
+# Percent points from the median utilization within which GPUs are at the same load.
+SAME_LOAD_POINTS = 10
 IDLE_BIT = 0x1  # nvml.h, nvmlClocksEventReasonGpuIdle
 # The running mean of the clock follows a change within some ten samples.
 MEAN_WEIGHT = 0.1
@@ -62,15 +66,16 @@ class GpuHistory(msgspec.Struct, kw_only=True):
         self.streak += 1
 
     def _add_link(self, sample: "GpuSample") -> None:
-        link = (sample.pcie_gen, sample.pcie_width)
+        # In a run the width is read less often than the generation.
+        link = (sample.pcie_gen, self.link[1] if sample.pcie_width is None else sample.pcie_width)
         # The first sample under load may still show the link of the idle GPU.
         if self.streak > 1 and None not in link and None not in self.link and link != self.link:
             self.link_changes += 1
         self.link = link
         if sample.pcie_gen is not None:
             self.generations[sample.pcie_gen] = self.generations.get(sample.pcie_gen, 0) + 1
-        if sample.pcie_width is not None:
-            self.widths[sample.pcie_width] = self.widths.get(sample.pcie_width, 0) + 1
+        if link[1] is not None:
+            self.widths[link[1]] = self.widths.get(link[1], 0) + 1
 
     def _add_clock(self, sample: "GpuSample") -> None:
         if sample.graphics_mhz is None or self.streak == 0:
@@ -82,25 +87,85 @@ class GpuHistory(msgspec.Struct, kw_only=True):
             self.best_mean_mhz = max(self.best_mean_mhz, self.mean_mhz)
 
 
-class History:
-    """All samples so far. It needs the same memory after an hour as after a minute."""
+class PeerClock(msgspec.Struct):
+    """Sum of a GPU's core clock as a share of the median of its peers at the same load, over samples."""
 
-    def __init__(self, gpus: Iterable[GpuHistory] = ()) -> None:
+    samples: int = 0
+    shares: float = 0.0
+
+
+class OtherProcesses(msgspec.Struct):
+    """Processes on a GPU that are not of the run: in the first sample that shows them, and the maximum."""
+
+    first: int
+    max: int
+
+
+class History:
+    """All samples so far. It needs the same memory after an hour as after a minute.
+
+    `models`: of each GPU, to compare the clocks of one model. `reasons_known`: GPUs that report throttle
+    reasons. `host`: its load, set by the caller that samples it.
+    """
+
+    def __init__(
+        self, gpus: Iterable[GpuHistory] = (), models: Mapping[int, str | None] | None = None
+    ) -> None:
         self.gpus: dict[int, GpuHistory] = {gpu.gpu: gpu for gpu in gpus}
+        self.models = models or {}
+        self.samples = 0
         self.xids: dict[Xid, int] = {}
         self.more_xids = 0
+        self.lost: set[int] = set()  # as NVML reported
+        self.reasons_known: set[int] = set()
+        self.others: dict[int, OtherProcesses] = {}
+        self.peers: dict[int, PeerClock] = {}
+        self.host: HostSummary | None = None
         self._last_s: float | None = None
 
     def add(self, sample: "MachineSample") -> None:
         """Add the next sample of all GPUs; one of which nothing is known did not answer."""
         seconds = self.passed_s(sample.time_s)
+        self.samples += bool(sample.gpus)
         for one in sample.gpus:
             self.gpu(one.gpu).add(one, seconds, silent=one.silent)
+            if one.lost:
+                self.lost.add(one.gpu)
+            if one.throttle_mask is not None:
+                self.reasons_known.add(one.gpu)
+            if one.other_processes is not None:
+                others = self.others.setdefault(one.gpu, OtherProcesses(one.other_processes, 0))
+                others.max = max(others.max, one.other_processes)
+        self._compare(sample.gpus)
         for xid in sample.xids:
             if xid in self.xids or len(self.xids) < MAX_KINDS:
                 self.xids[xid] = self.xids.get(xid, 0) + 1
             else:
                 self.more_xids += 1
+
+    def _compare(self, gpus: "Sequence[GpuSample]") -> None:
+        for alike in self._at_the_same_load(gpus):
+            for gpu, mhz in alike.items():
+                mine = self.peers.setdefault(gpu, PeerClock())
+                mine.samples += 1
+                mine.shares += mhz / median(clock for other, clock in alike.items() if other != gpu)
+
+    def _at_the_same_load(self, gpus: "Sequence[GpuSample]") -> Iterator[dict[int, int]]:
+        """Yield the core clocks of two GPUs or more of one model that are under about the same load."""
+        by_model: dict[str, list[GpuSample]] = {}
+        for gpu in gpus:
+            if (model := self.models.get(gpu.gpu)) and under_load(gpu) and gpu.graphics_mhz:
+                by_model.setdefault(model, []).append(gpu)
+        for group in by_model.values():
+            loads = {gpu.gpu: gpu.gpu_utilization_percent or 0 for gpu in group}
+            usual = median(loads.values())
+            alike = {
+                gpu.gpu: gpu.graphics_mhz or 0
+                for gpu in group
+                if abs(loads[gpu.gpu] - usual) <= SAME_LOAD_POINTS
+            }
+            if len(alike) > 1:
+                yield alike
 
     def passed_s(self, time_s: float) -> float:
         """Return the time since the sample before. A sample with a time in the past counts as now."""

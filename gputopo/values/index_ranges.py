@@ -4,6 +4,12 @@ import re
 from collections.abc import Iterable
 from itertools import combinations, product
 
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
 _PAIRS_NAMED = 4
 _MAX_CPUS = 8192  # of Linux (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import JOB, device_name
+from gputopo.launch.spec.names import JOB, device_name, read
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.strategy_names import read
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.loop import Emit, StepOutcome
 from gputopo.launch.train.placement.devices import cannot_listen

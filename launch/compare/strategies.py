@@ -11,11 +11,9 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.device_names import host_of
-from gputopo.launch.spec.rules.numerics import remarks
-from gputopo.launch.spec.rules.trainer import require_strategy
+from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of
+from gputopo.launch.spec.rules import remarks, require_strategy
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.strategy_names import MULTI_WORKER, StrategyName
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, unequal_batches
 from gputopo.launch.train.marks.reading import Marks, clock, row_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -12,8 +12,6 @@ from gputopo.launch.hosts.messages import JOIN_S
 from gputopo.launch.hosts.starters import Claim
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
-
-Starter = Literal["auto", "ssh", "srun", "mpirun"]
 
 
 def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
@@ -56,14 +54,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             max=MAX_HOSTS,
         ),
     ] = None
-    starter: Annotated[
-        Starter,
-        Option(
-            "--starter",
-            "What starts gputopo on each of the --hosts where this is none of them; auto: srun in a Slurm "
-            "job, else ssh",
-        ),
-    ] = "auto"
     remote_python: Annotated[
         str | None,
         Option(

@@ -15,7 +15,7 @@ import msgspec
 from gputopo import planner
 from gputopo.launch.hosts.earlier import Earlier, shown_by
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.spec.device_names import host_names, rank_of_place
+from gputopo.launch.spec.names import host_names, rank_of_place
 from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.how_many import how_many_of_hosts
@@ -30,13 +30,22 @@ from gputopo.planner.joint import (
     scaling,
 )
 from gputopo.planner.network import Card, Cards, SavedNetwork, rates_of
-from gputopo.planner.request import HOST_PS, SPREAD, Request, check_batch_size
+from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.plan import CPU_DEVICES, SURE_MARGIN, Candidate, HostGpus, HowMany, Plan
+from gputopo.values.run.plan import (
+    CPU_DEVICES,
+    HOST_PS,
+    SPREAD,
+    SURE_MARGIN,
+    Candidate,
+    HostGpus,
+    HowMany,
+    Plan,
+)
 
 
 @dataclass(frozen=True)

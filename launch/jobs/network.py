@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from gputopo.copies.jobs import matchings
-from gputopo.copies.network.by_nccl import (
+from gputopo.copies.nccl_hosts import (
     ALL_LIMIT_S,
     LIMIT_S,
     Pair,
@@ -23,15 +23,27 @@ from gputopo.copies.network.by_nccl import (
     pair_command,
     with_all,
 )
-from gputopo.copies.network.schedule import Host, Measured, Order, Result, Timing, bandwidth_of, schedule
-from gputopo.copies.network.tools import NCCL_TESTS, USES, Nccl, Tool, ToolChoice, choose
+from gputopo.copies.network import (
+    NCCL_TESTS,
+    USES,
+    Host,
+    Measured,
+    Nccl,
+    Order,
+    Result,
+    Timing,
+    Tool,
+    ToolChoice,
+    bandwidth_of,
+    choose,
+    schedule,
+)
 from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
 from gputopo.launch.hosts.server import Meeting
-from gputopo.probes.network.nccl_tests import Ended, all_reduce_of, rate_of, run_all
-from gputopo.probes.network.programs import ProgramError, Programs
-from gputopo.probes.network.tcp import Listener, latency, send
 from gputopo.probes.processes import tethered
+from gputopo.probes.programs import Ended, ProgramError, Programs, all_reduce_of, rate_of, run_all
+from gputopo.probes.tcp import Listener, latency, send
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode

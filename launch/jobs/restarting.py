@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.launch.failure import UNREACHABLE
-from gputopo.launch.spec.device_names import rank_of
-from gputopo.launch.spec.rules.checks import check
+from gputopo.launch.spec.names import rank_of
+from gputopo.launch.spec.rules import check
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, UsageError

@@ -6,16 +6,13 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.device_names import device_name, host_names, rank_of, rank_of_place
-from gputopo.launch.spec.model_names import data_of, model_for
-from gputopo.launch.spec.model_schedules import Recipe, model_recipe
+from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
+from gputopo.launch.spec.names import device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
-from gputopo.launch.spec.rules.checks import check
-from gputopo.launch.spec.rules.hosts import is_multi_worker
+from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices
-from gputopo.planner.request import HOST_PS, SPREAD
 from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
@@ -31,7 +28,7 @@ from gputopo.values.run.batches import (
 )
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
-from gputopo.values.run.plan import CPU_DEVICES, Candidate, Plan
+from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
 
 # On CPU devices the whole command should end within two minutes on two cores: starting TensorFlow, building
 # and tracing need at most about half of that, so the counted steps get 45 s and the warm-up few steps.

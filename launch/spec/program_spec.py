@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.spec.device_names import host_names
+from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.prepare import devices_of, driver_versions, max_clocks_of_all
 from gputopo.launch.spec.run_spec import Backend, Server
 from gputopo.launch.spec.target import Target

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from gputopo.launch.spec.names import STRATEGIES
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
@@ -17,7 +18,6 @@ from gputopo.launch.spec.readers import (
     read_steps,
     read_warmup,
 )
-from gputopo.launch.spec.strategy_names import STRATEGIES
 from gputopo.values.option import Option, require_choice
 from gputopo.values.run.batches import AUTO, BatchSize, batches_of, read_batch_size
 from gputopo.values.run.drill import Drill, read_drills

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from gputopo import planner
 from gputopo.findings import driver_broken
-from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
+from gputopo.launch.spec.env import HostPlace, Usable, host_place
 from gputopo.launch.spec.run_spec import Backend, Server
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan

@@ -1,12 +1,12 @@
-"""Signals to the launcher: as bytes in a pipe, so that one loop can wait for them and for everything else;
-as exceptions between two runs; and deferred while a result is written.
+"""Signals to the launcher, by one of two ways: as bytes in a pipe, so that one loop can wait for them and for
+everything else (`caught`), or as exceptions between two runs (`raised`), deferred while a result is written.
 """
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
@@ -22,8 +22,8 @@ class EndedError(BaseException):
 
 
 @contextlib.contextmanager
-def caught() -> Iterator[int]:
-    """Catch SIGINT, SIGTERM and SIGHUP; yield a pipe with one byte, the number, for each that came."""
+def caught(*numbers: signal.Signals) -> Iterator[int]:
+    """Catch these signals, by default ENDING; yield a pipe with one byte, the number, for each that came."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -33,7 +33,7 @@ def caught() -> Iterator[int]:
             os.write(writing, bytes((signum,)))
 
     try:
-        with _handled(ENDING, note):
+        with _handled(numbers or ENDING, note):
             yield reading
     finally:
         os.close(reading)
@@ -62,15 +62,21 @@ def raised() -> Iterator[None]:
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Defer a signal that would end the launcher until the end of the context; of several the first."""
-    came: list[int] = []
-
-    def note(signum: int, _: FrameType | None) -> None:
-        came.append(signum)
-
-    with _handled(ENDING, note):
+    with caught() as came:
         yield
-    if came:
-        signal.raise_signal(came[0])
+        numbers = take(came)
+    if numbers:
+        signal.raise_signal(numbers[0])
+
+
+@contextlib.contextmanager
+def blocked(numbers: Iterable[int]) -> Iterator[None]:
+    """Block signals for what is started in the context: threads and processes inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

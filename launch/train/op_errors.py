@@ -2,7 +2,7 @@
 
 import re
 
-from gputopo.launch.spec.device_names import JOB, rank_of
+from gputopo.launch.spec.names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
 # Lines before the one with the cause: headings, and the Python lines that made the node.

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from gputopo.launch.spec.device_names import JOB
+from gputopo.launch.spec.names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode

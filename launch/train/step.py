@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.device_names import host_of
-from gputopo.launch.spec.rules.numerics import remarks
+from gputopo.launch.spec.names import host_of
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.drills import Drills, drilled
 from gputopo.launch.train.inputs.source import Source

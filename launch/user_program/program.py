@@ -1,11 +1,14 @@
-"""Runs the user's program on the planned GPUs: its terminal, its signals, its exit code.
+"""Runs the user's program on the planned GPUs: terminal, signals, exit code, and what it leaves behind.
 
 The program stays in the launcher's process group and gets its stdin, stdout and stderr, so what reads keys or
-draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM.
+draws on the terminal works as without gputopo. If the launcher is killed, the program gets SIGTERM. The
+launcher becomes the parent of what the program leaves behind (see `supervise.child.adopting`), also of
+processes with a session of their own.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -14,38 +17,36 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from gputopo.launch.failure import signal_name
-from gputopo.launch.jobs.witness import Witness
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.child import Ours, adopting
-from gputopo.launch.user_program import leftovers
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 
-_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
-_BY_THE_TERMINAL = 0x80  # SI_KERNEL of <bits/siginfo-consts.h>; a signal of another process has 0 or less
-# One request for many processes: Slurm, systemd and timeout(1) signal one after another, within a few ms; a
-# person takes longer for a second Ctrl-C. Seconds. Ours.
-ONE_REQUEST_S = 0.05
+_STOPS_WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (*_STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2)
+# Seconds, not measured on hardware.
+ONE_REQUEST_S = 0.05  # Slurm, systemd and timeout(1) signal many processes one after another, within a few ms
+TERM_S = 5.0  # between SIGTERM and SIGKILL of what is left
+KILL_S = 10.0  # until a process that was killed is given up as stuck in a driver call
+MAX_COMMAND = 60  # characters of a command that are shown
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a program ended. `status`: as subprocess has it, -n for signal n.
+    """How a program ended."""
 
-    `passed`: the signals that came for it. `out_of_memory`: SIGKILL, while the kernel's count of such kills
-    rose. `left`: processes that it left behind, in words. `stopped`: the exit code for which it was ended,
-    whatever it ended with: it hung, or the run failed elsewhere (see Stop).
-    """
-
-    status: int
-    passed: frozenset[int] = frozenset()
-    out_of_memory: bool = False
-    left: str | None = None
-    stopped: int | None = None
+    status: int  # as subprocess has it, -n for signal n
+    passed: frozenset[int] = frozenset()  # signals that came for it
+    out_of_memory: bool = False  # SIGKILL, while the kernel's count of such kills rose
+    left: str | None = None  # processes that it left behind, in words
+    stopped: int | None = None  # exit code for which it was ended: it hung, or the run failed elsewhere
 
     @property
     def exit_code(self) -> int:
@@ -56,15 +57,12 @@ class Ending:
 
 
 class Stop:
-    """Lets another thread than that of `run_program` end the program, as one that hangs.
-
-    `exit_code`: what its run ends with then.
-    """
+    """Lets another thread than that of `run_program` end the program, as one that hangs."""
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
         self.asked = False
-        self.exit_code = int(ExitCode.HARDWARE)
+        self.exit_code = int(ExitCode.HARDWARE)  # of the run then
 
     def ask(self, exit_code: int = ExitCode.HARDWARE) -> bool:
         """Ask for the end of the program; False where it has ended by itself."""
@@ -97,78 +95,110 @@ def run_program(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
-    report: Report = lambda line: None,
-    leave_children: bool = False,
+    report: Say = lambda line: None,
     ours: Ours | None = None,
     stop: Stop | None = None,
     on_end: Callable[[Ending], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Ending:
-    """Run a program to its end.
+    """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for a signal
-    that ended the program, and for processes that it left behind: they are ended, or left running with
-    `leave_children`. `ours`: children that other threads start meanwhile. `stop`: where one asks for the end
-    of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some seconds; with
-    `leave_children` it alone. `on_end` is called as soon as the program has ended, before what it left behind
-    is. Raises UsageError if the program is not there. Main thread only.
+    that ended the program, and for processes that it left behind, which are ended. `ours`: children that
+    other threads start meanwhile. `stop`: where one asks for the end of a program that hangs: it and its
+    descendants get SIGTERM, and SIGKILL after some seconds. `on_end` is called as soon as the program has
+    ended, before what it left behind is.
     """
     check_program(command, environment)
-    waited_for = _PASSED_ON | {signal.SIGCHLD}
-    at_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the exit code would be lost
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     kills_before = count_oom_kills()
     ours = Ours() if ours is None else ours
     stop = Stop() if stop is None else stop
-    ours.add(*leftovers.children(os.getpid()))
-    try:
-        with adopting(), Witness() as witness:
-            ours.add(witness.pid)
+    ours.add(*_children(os.getpid()))
+    with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
+        with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
+            witness = _Witness(ours)
             process = subprocess.Popen(tethered(list(command), signal.SIGTERM), env=dict(environment))
-            passed: set[int] = set()
-            while not leftovers.reap(ours, process.pid) and not stop.asked:
-                got = signal.sigwaitinfo(waited_for)
-                if got.si_signo != signal.SIGCHLD:
-                    passed.add(got.si_signo)
-                    _pass_on(got, process.pid, witness)
-            stopped = stop.exit_code if stop.over() else None
-            if stopped is not None:
-                _end_stopped(process, ours, report, alone=leave_children)
-            status = process.wait()
-            kills = _difference(kills_before, count_oom_kills())
-            killed = -status == signal.SIGKILL and kills > 0 and stopped is None
-            ending = Ending(status, frozenset(passed), killed, stopped=stopped)
-            on_end(ending)
-            if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
-                report(_killed(command[0], -status, kills))
-            left = _end_leftovers(command[0], ours, report, leave=leave_children)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGCHLD, at_child)
-    return replace(ending, left=left)
+        with witness:
+            passed = _passed_on(process.pid, witness, came, ours, stop)
+        stopped = stop.exit_code if stop.over() else None
+        if stopped is not None:
+            stuck = end_descendants(ours, came, program=process.pid)
+            _report_stuck(stuck, report)
+            if any(one.pid == process.pid for one in stuck):
+                process.returncode = -signal.SIGKILL  # there is no end to wait for
+        status = process.wait()
+        kills = _difference(kills_before, count_oom_kills())
+        killed = -status == signal.SIGKILL and kills > 0 and stopped is None
+        ending = Ending(status, frozenset(passed), killed, stopped=stopped)
+        on_end(ending)
+        if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
+            report(_killed(command[0], -status, kills))
+        return replace(ending, left=_end_leftovers(command[0], ours, came, report))
 
 
-def _end_stopped(process: subprocess.Popen[bytes], ours: Ours, report: Report, *, alone: bool) -> None:
-    """End a program, such as one that hangs; one that is stuck in a driver call is given up."""
-    stuck = leftovers.end(ours, program=process.pid, alone=alone)
-    _report_stuck(stuck, report)
-    if any(one.pid == process.pid for one in stuck):
-        process.returncode = -signal.SIGKILL  # there is no end to wait for
+def _passed_on(program: int, witness: "_Witness", came: int, ours: Ours, stop: Stop) -> set[int]:
+    """Pass signals on until the program has ended, or is to be; return those that came for it."""
+    passed: set[int] = set()
+    while not _has_ended(ours, program) and not stop.asked:
+        numbers = _waited(came, None)
+        if set(numbers) & {*_PASSED_ON}:
+            time.sleep(ONE_REQUEST_S)
+            numbers += signals.take(came)
+        for number in dict.fromkeys(number for number in numbers if number != signal.SIGCHLD):
+            passed.add(number)
+            if witness.saw(number) and _is_of_our_group(program):
+                continue
+            # Popen.send_signal would reap a program that has ended, and then there is none to wait for.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program, number)
+    return passed
 
 
-def _pass_on(got: signal.struct_siginfo, program: int, witness: Witness) -> None:
-    """Send the program a signal that came to the launcher, unless the program had it, too."""
-    if got.si_code == _BY_THE_TERMINAL:
-        return
-    time.sleep(ONE_REQUEST_S)
-    while signal.sigtimedwait({got.si_signo}, 0) is not None:
-        pass  # the same request once more
-    if witness.saw(got.si_signo) and _is_of_our_group(program):
-        return
-    # Popen.send_signal would reap a program that has ended, and then there is none to wait for.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(program, got.si_signo)
+class _Witness:
+    """Whether a signal was sent to the whole process group.
+
+    kill(2) reports the same to a process whether the signal was for it alone or for its group, and a batch
+    system may signal each process of a job by itself. The witness is a member of the group that blocks the
+    signals that are blocked where it is made: what is pending there was sent to all. It ends with the pipe
+    that it reads.
+    """
+
+    def __init__(self, ours: Ours) -> None:
+        self._ours = ours
+        self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._ours.add(self._process.pid)
+
+    def saw(self, number: int) -> bool:
+        """Return whether it was sent this signal since it said so last; False if it was killed."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError:
+            return False
+        pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
+        if not int(pending, 16) >> (number - 1) & 1:
+            return False
+        self._end()
+        with signals.blocked(_PASSED_ON):  # a pending signal stays: a new one has none
+            self._start()
+        return True
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._end()
 
 
 def _is_of_our_group(pid: int) -> bool:
@@ -188,22 +218,120 @@ def _killed(name: str, signum: int, kills: int) -> str:
     return words
 
 
-def _end_leftovers(name: str, ours: Ours, report: Report, *, leave: bool) -> str | None:
-    """Report and return the processes that the program left behind; end them unless they are to be left."""
-    left = leftovers.find(ours)
+def _end_leftovers(name: str, ours: Ours, came: int, report: Say) -> str | None:
+    """Report, end and return the processes that the program left behind."""
+    left = descendants(ours)
     if not left:
         return None
     named = ", ".join(map(str, left))
     count = "a process" if len(left) == 1 else f"{len(left)} processes"
-    if leave:
-        said = f"{name} left {count} running: {named}"
-        report(said)
-        return said
-    report(f"{name} left {count} behind, which gputopo ends (--leave-children does not): {named}")
-    _report_stuck(leftovers.end(ours), report)
+    report(f"{name} left {count} behind, which gputopo ends: {named}")
+    _report_stuck(end_descendants(ours, came), report)
     return f"{name} left {count} behind: {named}"
 
 
-def _report_stuck(stuck: Sequence[leftovers.Process], report: Report) -> None:
+def _report_stuck(stuck: Sequence["Descendant"], report: Say) -> None:
     if stuck:
         report(f"{', '.join(map(str, stuck))}: not ended even by SIGKILL")
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """A process of the program: its id and its command line, cut to a few words."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.pid} ({self.command})"
+
+
+def descendants(ours: Ours) -> tuple[Descendant, ...]:
+    """Return the descendants of this process that have not ended, without `ours` and theirs."""
+    found: list[Descendant] = []
+    with ours.starting:
+        waiting = [pid for pid in _children(os.getpid()) if pid not in ours and not ours.has_session_of(pid)]
+    while waiting:
+        pid = waiting.pop(0)
+        waiting += _children(pid)
+        command = _command(pid)
+        if command is not None:
+            found.append(Descendant(pid, command))
+    return tuple(found)
+
+
+def end_descendants(
+    ours: Ours, came: int, *, term_s: float = TERM_S, kill_s: float = KILL_S, program: int | None = None
+) -> tuple[Descendant, ...]:
+    """Send SIGTERM to descendants, SIGKILL after `term_s` or at a signal to this process; return the rest.
+
+    `came`: the signals to this process, SIGCHLD among them. `program`: one that its own waiter reaps.
+    """
+    for signum, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+        asked: set[int] = set()
+        deadline = time.monotonic() + limit_s
+        while left := descendants(ours):
+            for process in left:
+                if process.pid not in asked:  # one that was started meanwhile is asked, too
+                    asked.add(process.pid)
+                    _send(process.pid, signum)
+            numbers = _waited(came, deadline - time.monotonic())
+            _reap(ours, program)
+            if not numbers or (signum == signal.SIGTERM and set(numbers) & {*_STOPS_WAITING}):
+                break
+        if not left:
+            _reap(ours, program)  # those that ended without being waited for; init may take its time
+            return ()
+    return descendants(ours)
+
+
+def _waited(came: int, seconds: float | None) -> list[int]:
+    """Wait for signals and return them; none after so many seconds."""
+    select.select([came], [], [], None if seconds is None else max(seconds, 0.0))
+    return signals.take(came)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the process ids of the children of a process, oldest first; empty if it has ended.
+
+    Source: /proc/PID/task/TID/children. The command: `ps --ppid PID`.
+    """
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return sorted(found)
+
+
+def _has_ended(ours: Ours, program: int) -> bool:
+    """Reap orphans that have ended; return whether the program has, which its own waiter reaps."""
+    _reap(ours, program)
+    return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _reap(ours: Ours, program: int | None) -> None:
+    with ours.starting:
+        for pid in _children(os.getpid()):
+            if pid != program and pid not in ours:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def _send(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+        os.kill(pid, signal.SIGCONT)  # one that is stopped would not end by SIGTERM
+
+
+def _command(pid: int) -> str | None:
+    """Return the command line of a process; None if it has ended, be it as a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        name = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")
+    except OSError:
+        return None
+    if state in (b"Z", b"X"):
+        return None
+    line = (b" ".join(words) or name).decode(errors="replace")
+    return line if len(line) <= MAX_COMMAND else f"{line[: MAX_COMMAND - 1]}…"

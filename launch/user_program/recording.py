@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
 from gputopo.launch.throughput import Report
 from gputopo.launch.user_program.program import Ending
@@ -28,8 +29,6 @@ END_S = 10.0
 # A full pipe, and what came while it was read: what processes that were left behind go on to report is not
 # waited for.
 _READINGS_AT_THE_END = 2
-# Signals for a group of processes that a process of ours, such as the watch, must not end by.
-_FOR_THE_PROGRAM = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
 
 
 class Company(AbstractContextManager["Company"], Protocol):
@@ -55,20 +54,6 @@ class Company(AbstractContextManager["Company"], Protocol):
 
 
 @contextlib.contextmanager
-def signals_blocked(*, all_of_them: bool = True) -> Iterator[None]:
-    """Block signals for what is started in the context: threads and processes inherit that.
-
-    Not `all_of_them`: those that a program may be sent with its group, and Ctrl-C still ends the context.
-    """
-    numbers = signal.valid_signals() if all_of_them else _FOR_THE_PROGRAM
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
 def recording(
     record: ProgramRecord,
     sampler: Sampler | None,
@@ -86,7 +71,7 @@ def recording(
     over, end = os.pipe()
     state = Recording()
     with contextlib.ExitStack() as stack:
-        with signals_blocked():
+        with signals.blocked(signal.valid_signals()):
             samples = stack.enter_context(sampled(sampler))
             work = _Work(record, samples, pipe, spec, stall, company, over, state)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)

@@ -12,8 +12,7 @@ from gputopo.launch.failure import gpu_words
 from gputopo.launch.supervise.child import Ours, process_state
 from gputopo.launch.supervise.watchdog import Patience, Watchdog, process_words
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
-from gputopo.launch.user_program import leftovers
-from gputopo.launch.user_program.program import Stop
+from gputopo.launch.user_program.program import Stop, descendants
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Noticed, RankFailed, Sample, Step
 
@@ -74,7 +73,7 @@ class StallWatch:
         if verdict is None:
             return None
         # One that was killed could not report its end.
-        self._stepping &= {process.pid for process in leftovers.find(self._ours)}
+        self._stepping &= {process.pid for process in descendants(self._ours)}
         if not self._stepping:
             return None
         pids = sorted(self._stepping)

@@ -24,7 +24,7 @@ from gputopo.probes.cuda.calling import (
     nameless,
 )
 from gputopo.probes.cuda.kernels import KernelCalls
-from gputopo.probes.pci.nodes import normal_address
+from gputopo.probes.pci import normal_address
 
 _NAME_BYTES = 256
 _ADDRESS_BYTES = 32

@@ -10,21 +10,66 @@ from types import TracebackType
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, CopyTime, Job, Window
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.chunks import common_window, fitting
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
-from gputopo.probes.cuda.layout import Places, gpus_of, host_gpu, host_nodes, places, transfer
-from gputopo.probes.cuda.pattern import seed_of
-from gputopo.probes.cuda.transfer import PageableTransfer, Transfer
-from gputopo.probes.cuda.window import CopyTime, Window, failure, times
+from gputopo.probes.cuda.kernels import seed_of
+from gputopo.probes.cuda.layout import Places, host_nodes, places, transfer
+from gputopo.probes.cuda.transfer import (
+    PageableTransfer,
+    Transfer,
+    common_window,
+    fitting,
+    rate_alone,
+    rate_within,
+)
 from gputopo.probes.numa import NumaMemory, lies_on, most_of
 from gputopo.values.bandwidth import Failure
 
-__all__ = ["CopyTime", "Engine", "Window"]
+_GB = 1e9
+
+
+def times(
+    job: Job, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
+) -> dict[int, CopyTime]:
+    """Return what each copy that went well did; `ends` as `Transfer.ends`, by the copies' numbers."""
+    window = common_window(list(ends.values())) if ends else 0.0
+    found: dict[int, CopyTime] = {}
+    for number, times in ends.items():
+        one = ready[number]
+        whole, seconds = sum(one.sizes), times[-1]
+        if len(ends) > 1:
+            rate = rate_within(one.sizes, times, window, staged=one.staged)
+        else:
+            rate = rate_alone(one.sizes, times, staged=one.staged)
+        latency = job.kind == "latency"
+        found[number] = CopyTime(
+            bytes=one.chunks[0].size if one.repeats > 1 else whole,
+            seconds=seconds / one.repeats,
+            gb_per_s=0.0 if latency else rate / _GB * (2 if one.copy.kind == "d2d_local" else 1),
+            microseconds=seconds / one.repeats * 1e6 if latency else None,
+        )
+    return found
+
+
+def failure(job: Job, copy: Copy, error: CudaError) -> Failure:
+    """Return the failure with the copy it belongs to."""
+    between = job.kind in ("bidirectional", "latency")
+    return Failure(
+        kind=job.kind,
+        source=copy.source,
+        destination=copy.destination,
+        reason=error.reason,
+        says=error.says,
+        method=copy.method,
+        path={"p2p_direct": "direct", "p2p_staged": "staged"}.get(copy.kind) if between else None,  # type: ignore[arg-type]
+        pinned=copy.pinned,
+        group=job.group,
+    )
+
 
 _NOT_HELD_SAYS = "the driver did not accept all copies of the window while its streams were blocked"
 
@@ -237,7 +282,7 @@ class Engine:
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
-            self._gpus.blame(gpus_of(ready[number].copy), error)
+            self._gpus.blame(ready[number].copy.gpus, error)
         self._drain(broken)
         return released_s
 
@@ -247,12 +292,12 @@ class Engine:
         So that it disturbs no later window.
         """
         for one in broken:
-            if any(self._gpus.of[gpu].unusable is not None for gpu in gpus_of(one.copy)):
+            if any(self._gpus.of[gpu].unusable is not None for gpu in one.copy.gpus):
                 continue
             try:
                 self._wait_for(one)
             except CudaError as error:
-                self._gpus.blame(gpus_of(one.copy), error)
+                self._gpus.blame(one.copy.gpus, error)
 
     def _settle(self, job: Job) -> None:
         """After an interruption: release the streams, and wait until no copy uses memory to be freed.
@@ -261,7 +306,7 @@ class Engine:
         """
         self._blocker.release()
         error = CudaError(TIMED_OUT, "it was in progress at the interruption and was not waited for")
-        waiting = {gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._gpus.of}
+        waiting = {gpu for gpu in job.gpus if gpu in self._gpus.of}
         while waiting:
             gpu = min(waiting)
             try:
@@ -278,7 +323,7 @@ class Engine:
         self._gpus.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
-                failure(job, copy, error) for copy in job.copies if not gpus.isdisjoint(gpus_of(copy))
+                failure(job, copy, error) for copy in job.copies if not gpus.isdisjoint(copy.gpus)
             ]
 
     def _wait_for(self, one: Transfer) -> None:
@@ -295,7 +340,7 @@ class Engine:
             wrong[number] = error
         except CudaError as error:
             wrong[number] = error
-            self._gpus.blame(gpus_of(copy), error)
+            self._gpus.blame(copy.gpus, error)
 
     def _node(self, copies: Sequence[Copy]) -> int | None:
         """Return the node that all copies have in common, to which the thread is bound."""
@@ -304,7 +349,7 @@ class Engine:
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
         """Add to a copy with host memory on which node that lies."""
-        if host_gpu(copy) is None or copy.numa_node is None:
+        if copy.host_gpu is None or copy.numa_node is None:
             return done
         nodes = self._gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)
         wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node

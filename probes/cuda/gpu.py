@@ -7,7 +7,7 @@ from typing import Any
 
 from gputopo.probes.cuda.calling import CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.door import Cuda, CudaDevice
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.kernels import BLOCK_BYTES
 
 # Each more than any chip's cache (B200: 126 MB). What is received must fit whole, or only the last round over
 # it can be compared: 512 MiB is the largest copy of a sweep, 1 GiB takes 1.3 ms over the NVLinks of a B200.

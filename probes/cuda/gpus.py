@@ -9,7 +9,6 @@ from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
 from gputopo.probes.cuda.gpu import EngineGpu
 from gputopo.probes.cuda.host_memory import HostMemory
-from gputopo.probes.cuda.layout import acting_gpu, gpus_of
 from gputopo.probes.numa import NumaMemory
 
 _TOO_MANY = "CUDA_ERROR_TOO_MANY_PEERS"
@@ -50,7 +49,7 @@ class EngineGpus:
 
     def require(self, copy: Copy) -> None:
         """Raise CudaError where a GPU of a copy cannot be used."""
-        for gpu in gpus_of(copy):
+        for gpu in copy.gpus:
             card = self.of.get(gpu)
             if card is None:
                 raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
@@ -97,10 +96,10 @@ class EngineGpus:
 
     def _peers_of(self, copy: Copy) -> list[tuple[int, int]]:
         """Return the permissions of a direct copy, (acts, is reached), the one that it needs first."""
-        gpus = gpus_of(copy)
+        gpus = copy.gpus
         if copy.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
             return []
-        acts = acting_gpu(copy)
+        acts = copy.acting_gpu
         a, b = self.of[acts].ordinal, self.of[next(gpu for gpu in gpus if gpu != acts)].ordinal
         return [(a, b), (b, a)]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.door import Cuda
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.kernels import BLOCK_BYTES
 from gputopo.probes.numa import NumaMemory
 
 MIB = 2**20

@@ -5,11 +5,21 @@ from typing import NamedTuple
 
 from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.chunks import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
-from gputopo.probes.cuda.pattern import BLOCK_BYTES
-from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
+from gputopo.probes.cuda.kernels import BLOCK_BYTES
+from gputopo.probes.cuda.transfer import (
+    STEPS,
+    Chase,
+    Chunk,
+    PageableTransfer,
+    StagedTransfer,
+    Transfer,
+    chunk_at_once,
+    chunk_staged,
+    chunks,
+    messages,
+)
 from gputopo.probes.cuda.verify import Span
 from gputopo.values.bandwidth import gpu_of
 
@@ -25,26 +35,6 @@ _SMALL_REPEATS = 16
 Part = tuple[int, int]  # (which, of how many)
 
 
-def gpus_of(copy: Copy) -> tuple[int, ...]:
-    """Return the GPUs of a copy, each once, the source first."""
-    places = (gpu_of(copy.source), gpu_of(copy.destination))
-    return tuple(dict.fromkeys(gpu for gpu in places if gpu is not None))
-
-
-def acting_gpu(copy: Copy) -> int:
-    """Return the GPU whose copy engine or kernel does it.
-
-    Between GPUs the source pushes, but `kernel_read`.
-    """
-    gpus = gpus_of(copy)
-    return gpus[-1] if copy.kind == "p2p_staged" or copy.method == "kernel_read" else gpus[0]
-
-
-def host_gpu(copy: Copy) -> int | None:
-    """Return the GPU whose host memory a copy uses: near the source if staged; None: it uses none."""
-    return gpus_of(copy)[0] if copy.kind in ("h2d", "d2h", "p2p_staged") else None
-
-
 def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
     """Return which part of the destination's buffer each copy gets, and which of the host memory on its node.
 
@@ -55,7 +45,7 @@ def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
     for number, copy in enumerate(copies):
         if gpu_of(copy.destination) is not None:
             device.setdefault(copy.destination, []).append(number)
-        if host_gpu(copy) is not None:
+        if copy.host_gpu is not None:
             area = (copy.numa_node, copy.pinned is False, copy.kind == "h2d")  # sends or receives there
             host.setdefault(area, []).append(number)
     return _numbered(device), _numbered(host)
@@ -75,7 +65,7 @@ def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
     return {
         copy.numa_node
         for copy in copies
-        if host_gpu(copy) is not None and (copy.pinned is not False) == pinned
+        if copy.host_gpu is not None and (copy.pinned is not False) == pinned
     }
 
 
@@ -88,10 +78,10 @@ def places(
 ) -> Places:
     """Take the memory that one copy of a job needs. Raises CudaError."""
     copy = job.copies[number]
-    used = [cards[gpu] for gpu in gpus_of(copy)]
+    used = [cards[gpu] for gpu in copy.gpus]
     for card in used:
         card.allocate_buffers()
-    acting = cards[acting_gpu(copy)]
+    acting = cards[copy.acting_gpu]
     if copy.method != "copy_engine" and acting.load_kernels() is None:
         assert acting.no_kernels is not None
         raise acting.no_kernels
@@ -100,7 +90,7 @@ def places(
     origin = Span(source, source.source, source.source_bytes, False)
     capacity, shift = _part(target.destination_bytes, on_device.get(number, (0, 1)))
     destination = Span(target, target.destination + shift, capacity, False)
-    if host_gpu(copy) is None:
+    if copy.host_gpu is None:
         return Places(acting, origin, destination)
     area: HostArea
     if copy.pinned is False:
@@ -128,8 +118,8 @@ def transfer(job: Job, number: int, size: int, seed: int, there: Places) -> Tran
     if copy.kind == "p2p_staged":
         return _staged(job, copy, size, seed, there)
     found = _plain(job, copy, size, seed, there)
-    by_kernels = [acting_gpu(other) for other in job.copies if other.method != "copy_engine"]
-    found.kernels_at_once = max(by_kernels.count(acting_gpu(copy)), 1)
+    by_kernels = [other.acting_gpu for other in job.copies if other.method != "copy_engine"]
+    found.kernels_at_once = max(by_kernels.count(copy.acting_gpu), 1)
     return found
 
 

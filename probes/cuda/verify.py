@@ -9,9 +9,8 @@ from typing import NamedTuple
 from gputopo.probes.cuda.blocking import Waiter
 from gputopo.probes.cuda.calling import CudaError
 from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
-from gputopo.probes.cuda.kernels import grid
-from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
-from gputopo.probes.threads import NoThreadsError, at_once
+from gputopo.probes.cuda.kernels import BLOCK_BYTES, block, grid
+from gputopo.probes.numa import NoThreadsError, at_once
 
 WRONG_DATA = "WRONG_DATA"
 

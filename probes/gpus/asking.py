@@ -8,11 +8,11 @@ import msgspec
 from gputopo.probes.child import Desk
 from gputopo.probes.facts import NOT_ASKED, FactReader, MissingFacts, miss_all
 from gputopo.probes.gpus.gpu import facts_of_gpu
-from gputopo.probes.gpus.pairs import read_pair
 from gputopo.probes.gpus.received import LAST_FACT, MAX_GPUS, Part, Received
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
-from gputopo.values.fact_path import at_gpu, at_link
+from gputopo.probes.tree import read_pair
 from gputopo.values.machine import Driver, Gpu, Link
+from gputopo.values.subject import at_gpu, at_link
 
 _NO_SUCH_GPU = "INVALID_ARGUMENT"
 

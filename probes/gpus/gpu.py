@@ -7,8 +7,8 @@ from gputopo.probes.gpus import errors as gpu_errors
 from gputopo.probes.gpus import links as gpu_links
 from gputopo.probes.gpus import load as gpu_load
 from gputopo.probes.host import cpu_list
-from gputopo.values.fact_path import within
 from gputopo.values.machine import Mig
+from gputopo.values.subject import within
 
 
 def facts_of_gpu(gpu: FactReader) -> Iterator[tuple[str, object]]:

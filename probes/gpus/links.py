@@ -5,8 +5,8 @@ import msgspec
 from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import LOST, NotReadError
 from gputopo.probes.nvml.words import NVLINK_ERRORS
-from gputopo.values.fact_path import item, within
 from gputopo.values.machine import Fabric, NvLink, Pcie
+from gputopo.values.subject import item, within
 
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 

@@ -4,7 +4,6 @@ from gputopo.probes.facts import FactReader
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.words import MARGINS, PROCESS_KINDS, THRESHOLDS, VIOLATIONS
 from gputopo.reference.clock_events import decode
-from gputopo.values.fact_path import within
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -15,6 +14,7 @@ from gputopo.values.machine import (
     Throttle,
     UtilizationPercent,
 )
+from gputopo.values.subject import within
 
 _MEMORY_PARTS = ("total", "used", "free")
 

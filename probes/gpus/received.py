@@ -9,8 +9,8 @@ import msgspec
 
 from gputopo.probes.child import Answer, Stop
 from gputopo.probes.facts import NOT_ASKED, MissingFacts, absent_facts
-from gputopo.values.fact_path import at_gpu
 from gputopo.values.machine import Driver, Gpu, Link
+from gputopo.values.subject import at_gpu
 
 # Ours: no host has as many, so a larger count is garbage.
 MAX_GPUS = 256

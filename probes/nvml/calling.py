@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NewType, TypeVar
 
-from gputopo.probes.pci.nodes import normal_address
+from gputopo.probes.pci import normal_address
 
 T = TypeVar("T")
 Handle = NewType("Handle", object)

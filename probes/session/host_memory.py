@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gputopo.probes.files import read_text
-from gputopo.probes.numa import NumaMemory, lies_on, most_of
-from gputopo.probes.threads import at_once
+from gputopo.probes.host import read_text
+from gputopo.probes.numa import NumaMemory, at_once, lies_on, most_of
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host

@@ -6,38 +6,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
+from gputopo.copies.copies import WindowRunner
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import LOCAL_CACHES, Request, Setting, gpu_place
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
 from gputopo.probes.cuda.calling import NO_LOG, CallLog, NoCudaError
-from gputopo.probes.sampling.sampler import Monitor
-from gputopo.probes.session.conditions import Meter, Sampler
-from gputopo.probes.session.devices import Matched, far_nodes, match, near_nodes, selected_gpus
-from gputopo.probes.session.engine import Engine
-from gputopo.probes.session.host_memory import (
-    MIB,
-    REPEATS,
-    HostMemory,
-    available_bytes,
-    measure_host_memory,
-)
-from gputopo.probes.session.ramp_up import ramp_up
-from gputopo.probes.session.session import (
-    INTERRUPTED,
-    Earlier,
-    End,
-    News,
-    OnNews,
-    Progress,
-    Results,
-    Session,
-)
+from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.session.conditions import Meter, Sampler, ramp_up
+from gputopo.probes.session.host_memory import MIB, REPEATS, HostMemory, available_bytes, measure_host_memory
+from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, OnNews, Progress, Results, Session
 from gputopo.probes.session.soak import Soaking
 from gputopo.reference.expectations import expected_gpu, known_gpus
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
@@ -45,7 +28,107 @@ from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
 
-__all__ = ["Doors", "NoGpuMeasuredError", "Progress", "bandwidth_of", "check", "measure", "run_session"]
+
+class Device(Protocol):
+    """What is needed of a CUDA device; `gputopo.probes.cuda.door.CudaDevice` is one."""
+
+    @property
+    def ordinal(self) -> int:
+        """Its number in this process."""
+        ...
+
+    @property
+    def pci_address(self) -> str | None:
+        """Its address as `Gpu.pci_address` has it."""
+        ...
+
+
+class Matched(NamedTuple):
+    """GPU index -> CUDA ordinal, and the GPUs that were wanted and that CUDA does not show."""
+
+    ordinals: dict[int, int]
+    not_measured: tuple[NotMeasured, ...]
+
+
+def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the indices to measure. Raises UsageError for one that the machine does not have."""
+    known = [gpu.index for gpu in machine.gpus]
+    if gpus is None:
+        return tuple(known)
+    for gpu in gpus:
+        if gpu not in known:
+            there = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {there}")
+    return tuple(sorted(set(gpus)))
+
+
+def match(
+    machine: Machine, gpus: Sequence[int], devices: Sequence[Device], environment: Mapping[str, str]
+) -> Matched:
+    """Find the CUDA device of each GPU by PCI address. Of a card that is split (MIG) the first counts."""
+    by_address: dict[str, int] = {}
+    for device in devices:
+        if device.pci_address is not None:
+            by_address.setdefault(device.pci_address, device.ordinal)
+    ordinals: dict[int, int] = {}
+    missing: list[NotMeasured] = []
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    for gpu in machine.gpus:
+        if gpu.index not in gpus:
+            continue
+        ordinal = by_address.get(gpu.pci_address or "")
+        if ordinal is not None:
+            ordinals[gpu.index] = ordinal
+        else:
+            missing.append(NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible)))
+    return Matched(ordinals, tuple(missing))
+
+
+def _why(lost: bool, visible: str | None) -> str:
+    if lost:
+        return "the GPU is lost: it does not answer the driver"
+    if visible is not None:
+        return f"CUDA does not show it to this process: CUDA_VISIBLE_DEVICES is '{visible}'"
+    return "CUDA does not show it to this process (compute mode, MIG, a container without it)"
+
+
+def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[int, int]:
+    """Return each GPU's NUMA node, or `numa` for all of them; a GPU whose node is unknown is left out.
+
+    A machine with one node, and none known for the GPU (the kernel's -1), has only that one to use.
+    """
+    if numa is not None:
+        return dict.fromkeys(gpus, numa)
+    nodes = [node.index for node in machine.host.numa_nodes or ()]
+    reported = {gpu.index: gpu.numa_node for gpu in machine.gpus}
+    found: dict[int, int] = {}
+    for gpu in gpus:
+        node = reported.get(gpu)
+        if node is not None and node >= 0:
+            found[gpu] = node
+        elif len(nodes) == 1:
+            found[gpu] = nodes[0]
+    return found
+
+
+def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
+    """Return the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
+    usable = {
+        node.index: node.distances or ()
+        for node in machine.host.numa_nodes or ()
+        if node.cpus and node.memory_mib != 0
+    }
+    found: dict[int, int] = {}
+    for gpu, own in near.items():
+        others = [(_distance(usable.get(own, ()), node), -node) for node in usable if node != own]
+        if others:
+            found[gpu] = -max(others)[1]
+    return found
+
+
+def _distance(distances: Sequence[int], node: int) -> int:
+    return distances[node] if node < len(distances) else 0
+
 
 _QUICK_HOST_BYTES = 256 * MIB
 _QUICK_HOST_REPEATS = 5
@@ -81,10 +164,11 @@ def live_cuda(log: CallLog = NO_LOG) -> Iterator[Any]:
 @contextlib.contextmanager
 def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
-) -> Iterator[Engine]:
-    from gputopo.probes.cuda.engine import Engine as CudaEngine
+) -> Iterator[WindowRunner]:
+    """Open the engine that copies with CUDA; `pinned_bytes`: page-locked host memory that it may take."""
+    from gputopo.probes.cuda.engine import Engine
 
-    with CudaEngine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
+    with Engine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
         yield engine
 
 
@@ -94,7 +178,7 @@ class Doors:
 
     open_cuda: Callable[[], AbstractContextManager[Any]] = live_cuda
     open_engine: Callable[
-        [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[Engine]
+        [Any, Mapping[int, int], Mapping[int, Sequence[int]], int], AbstractContextManager[WindowRunner]
     ] = live_engine
     open_sampler: Callable[[int], Sampler] = lambda gpu: Monitor([gpu])
     host_memory: Callable[[Machine, Request], HostMemory] = lambda machine, request: _host_memory(
@@ -242,7 +326,7 @@ def _run(
     machine: Machine,
     request: Request,
     matched: Matched,
-    engine: Engine,
+    engine: WindowRunner,
     meter: Meter,
     on_news: OnNews,
     doors: Doors,
@@ -297,7 +381,9 @@ def _pinned_bytes(level: Level) -> int:
     return limit if available is None else min(limit, int(available * _SHARE_OF_AVAILABLE))
 
 
-def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results: Results) -> dict[int, str]:
+def _unusable(
+    machine: Machine, gpus: Mapping[int, int], engine: WindowRunner, results: Results
+) -> dict[int, str]:
     """Return the GPUs that cannot be measured, with CUDA's reason; note those with little free memory."""
     modes = {gpu.index: gpu.compute_mode for gpu in machine.gpus}
     given_up: dict[int, str] = {}
@@ -317,7 +403,7 @@ def _unusable(machine: Machine, gpus: Mapping[int, int], engine: Engine, results
     return given_up
 
 
-def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: Engine) -> Setting:
+def _setting(machine: Machine, request: Request, gpus: Sequence[int], engine: WindowRunner) -> Setting:
     nodes = near_nodes(machine, gpus, request.numa)
     reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
     caches = {gpu: engine.l2_bytes(gpu) or _l2_bytes(machine, gpu) for gpu in gpus}

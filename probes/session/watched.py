@@ -16,13 +16,12 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job
-from gputopo.copies.jobs import Request, Setting, describe, gpu_place, gpus_of, jobs, path_of
+from gputopo.copies.copies import Copy, Job, WindowRunner
+from gputopo.copies.jobs import Request, Setting, describe, gpu_place, jobs, path_of
 from gputopo.probes.child import Stop
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.sampling.sampler import Monitor
+from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import Sampler
-from gputopo.probes.session.engine import Engine
 from gputopo.probes.session.measuring import (
     ALL_COPIES,
     Doors,
@@ -89,7 +88,7 @@ def watched_doors(feed: Feed) -> Doors:
     @contextlib.contextmanager
     def engine(
         cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
-    ) -> Iterator[Engine]:
+    ) -> Iterator[WindowRunner]:
         log.gpus = {ordinal: gpu for gpu, ordinal in ordinals.items()}
         with live_engine(cuda, ordinals, node_cpus, pinned_bytes) as opened:
             yield opened
@@ -247,10 +246,10 @@ class _Watching:
             if job in self._begun:
                 self._begun.remove(job)  # it is measured again
             return again and self._request.soak_s is None
-        gpus = set(stop.gpus or (gpu for copy in (job.copies if job else ()) for gpu in gpus_of(copy)))
+        gpus = set(stop.gpus or (gpu for copy in (job.copies if job else ()) for gpu in copy.gpus))
         if not gpus:
             return False
-        copies = [(job, copy) for copy in job.copies if gpus & set(gpus_of(copy))] if job else []
+        copies = [(job, copy) for copy in job.copies if gpus & set(copy.gpus)] if job else []
         if not copies:
             firsts = [self._first_job(gpu) for gpu in gpus]
             self._begun += firsts
@@ -262,7 +261,7 @@ class _Watching:
         # A GPU whose copy did not end was given up by the child itself.
         hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
         for one in hung:
-            for index in gpus_of(Copy(kind="h2d", source=one.source, destination=one.destination)):
+            for index in Copy(kind="h2d", source=one.source, destination=one.destination).gpus:
                 self._given_up.setdefault(index, f"{gpu_place(index)} is no longer used: {one.says}")
         left = [gpu for gpu in self._chosen() if gpu not in self._given_up]
         return bool(left) and self._request.soak_s is None
@@ -285,14 +284,14 @@ class _Watching:
 
     def _first_job(self, gpu: int) -> Job:
         """Return what would have been measured first with a GPU."""
-        first = next((job for job in self._left() if gpus_of(job.copies[0]) == (gpu,)), None)
+        first = next((job for job in self._left() if job.copies[0].gpus == (gpu,)), None)
         copy = Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True)
         return first or Job(kind="h2d", copies=(copy,))
 
     def _leave_out_given_up(self) -> None:
         listed = {one.what for one in self.results.not_measured}
         for job in self._left():
-            gone = [gpu for copy in job.copies for gpu in gpus_of(copy) if gpu in self._given_up]
+            gone = [gpu for gpu in job.gpus if gpu in self._given_up]
             if gone and job.group is None and describe(job) not in listed:
                 self._not_measured(describe(job), self._given_up[gone[0]])
 

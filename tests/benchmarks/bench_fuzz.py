@@ -17,7 +17,8 @@ from pathlib import Path
 
 from gputopo.captures import budget, detect, recording
 from gputopo.findings import Inspection, find
-from gputopo.report.markdown import markdown
+from gputopo.report.machine.inspection import inspection_document
+from gputopo.report.markdown import document_markdown
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -250,7 +251,7 @@ def _checked(machine: Machine) -> str | None:
     """Return what is wrong with a machine, its recording, its findings or its report."""
     try:
         found = find(machine)
-        markdown(Inspection(machine=machine, findings=found))
+        document_markdown(inspection_document(Inspection(machine=machine, findings=found)))
         return impossible(machine)
     except Exception as error:  # noqa: BLE001 (what this looks for)
         place = traceback.extract_tb(error.__traceback__)[-1]

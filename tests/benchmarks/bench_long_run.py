@@ -18,7 +18,7 @@ from rich.console import Console
 
 import gputopo.cli.run.command
 import gputopo.cli.run.training
-import gputopo.probes.sampling.run_watch  # noqa: F401 (what else a launcher has loaded)
+import gputopo.probes.run_watch  # noqa: F401 (what else a launcher has loaded)
 from gputopo.launch.supervise.output import EventLines
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import EventLog

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import detect, ledger, load
 from gputopo.findings import find
-from gputopo.report.machine.about import about_rows
+from gputopo.report.machine.inspection import about_rows
 from gputopo.values.machine import Machine
 from tests.captures.linux.test_host import LSCPU_2_34, NUMACTL
 from tests.captures.linux.test_kernel_log import LINES

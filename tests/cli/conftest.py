@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.probes.sampling import run_watch
-from gputopo.probes.sampling.run_watch import RunWatch
+from gputopo.probes import run_watch
+from gputopo.probes.run_watch import RunWatch
 from tests.cli.trained import WITH_WORKERS
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere, WatchHere

@@ -8,7 +8,7 @@ import pytest
 from gputopo.cli import bandwidth as command
 from gputopo.cli.bandwidth import BandwidthOptions
 from gputopo.probes.session import watched
-from gputopo.report.bandwidth.view import BandwidthReport, report_of
+from gputopo.report.bandwidth.parts import BandwidthReport, report_of
 from gputopo.runs import history
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured

@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.captures import detect
 from tests.cli.conftest import Call
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 FOLDER = Path(__file__).parents[3] / "shared" / "captures"
 ROOMS = ("topo", "smi_xml", "smi_text", "nccl_xml", "hwloc", "other")

@@ -12,7 +12,7 @@ from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import Call
 from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 OnScenario = Callable[[str], None]
 

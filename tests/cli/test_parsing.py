@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from gputopo.cli.parsing import Command, declared_to_typer
+from gputopo.cli.commands import Command, declared_to_typer
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Option
 

@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.progress import ProgressLine, progress_in_words
+from gputopo.cli.printing import ProgressLine, progress_in_words
 
 
 class Step(NamedTuple):

@@ -19,7 +19,7 @@ from gputopo.values.run.events import encode_line
 from tests.captures.training.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
-from tests.measurements.sources.test_from_sweep import sweep_folder
+from tests.measurements.test_from_ours import sweep_folder
 from tests.runs.test_history import result_of
 
 HOSTILE = "<script>alert(1)</script>|`x`|[a](javascript:x)\x1b[31m"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli import run_command, screen
+from gputopo.cli import run_command
+from gputopo.cli.run import screen
 from gputopo.runs import screen as screening
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.cli.sweep import command
+from gputopo.cli.run import sweep
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, stored_results
-from gputopo.sweeps.presets import PRESETS
+from gputopo.sweeps.matrix import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
@@ -42,7 +42,7 @@ ps = [false, "cpu"]
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "LOAD_S", 0.0)
+    monkeypatch.setattr(sweep, "LOAD_S", 0.0)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_stopped_sweep_goes_on(
             os.kill(os.getpid(), signal.SIGTERM)
         return (sys.executable, "-I", misbehave.__file__, "works", str(spec), str(events_fd))
 
-    monkeypatch.setattr(command, "worker_command", stops_second)
+    monkeypatch.setattr(sweep, "worker_command", stops_second)
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
     assert done.code == 143
     assert "1 done, 5 to run, 2 refused" in done.out
@@ -202,9 +202,9 @@ def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without
         assert shown.code == 0, shown.err
         return unmeasured(json.loads(shown.out.replace(str(folder), "FOLDER")))
 
-    monkeypatch.setattr(command, "worker_command", leaves_what_a_kill_would)
+    monkeypatch.setattr(sweep, "worker_command", leaves_what_a_kill_would)
     call("sweep", "--matrix", file, "--output", whole)
-    monkeypatch.setattr(command, "worker_command", pretends)
+    monkeypatch.setattr(sweep, "worker_command", pretends)
     killed = sorted(tmp_path.glob("killed-*"))
     assert len(killed) == 6
     for folder in (killed[0], killed[2], killed[-1]):

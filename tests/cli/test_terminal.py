@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from gputopo.cli.printing import show
-from gputopo.cli.terminal import Screen, can_redraw, for_this_stdout
+from gputopo.cli.printing import Screen, can_redraw, for_this_stdout, show
 
 
 @pytest.fixture

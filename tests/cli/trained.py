@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli import run_command, screen
-from gputopo.cli.run import autotune, training
-from gputopo.cli.sweep import command as sweep
+from gputopo.cli import run_command
+from gputopo.cli.run import autotune, screen, sweep, training
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values import schema
 from gputopo.values.run.result import Result

@@ -14,7 +14,6 @@ from gputopo.copies.jobs import (
     RING,
     Setting,
     describe,
-    gpus_of,
     group_name,
     jobs,
     next_jobs,
@@ -61,7 +60,7 @@ def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: floa
             assert job.group is not None
             assert job.group not in tried
             tried.add(job.group)
-            done += of(tuple(gpu for copy in job.copies for gpu in gpus_of(copy)))
+            done += of(tuple(gpu for copy in job.copies for gpu in copy.gpus))
     return done
 
 
@@ -122,7 +121,7 @@ def test_copies_within_memory_are_larger_than_the_caches() -> None:
 
 def test_one_gpu_has_no_groups_and_no_pairs() -> None:
     alone = jobs(Setting(gpus=(3,)))
-    assert {gpus_of(copy) for job in alone for copy in job.copies} == {(3,)}
+    assert {copy.gpus for job in alone for copy in job.copies} == {(3,)}
     assert all(job.group is None for job in alone)
 
 
@@ -143,8 +142,8 @@ def test_direct_copies_are_made_only_where_the_acting_gpu_reaches_the_other() ->
 
 def test_both_directions_of_a_pair_are_one_job_with_its_path() -> None:
     found = [job for job in jobs(EIGHT) if job.kind == "bidirectional" and path_of(job) == "direct"]
-    assert sorted(gpus_of(job.copies[0]) for job in found) == list(combinations(range(8), 2))
-    assert all(gpus_of(job.copies[1]) == gpus_of(job.copies[0])[::-1] for job in found)
+    assert sorted(job.copies[0].gpus for job in found) == list(combinations(range(8), 2))
+    assert all(job.copies[1].gpus == job.copies[0].gpus[::-1] for job in found)
 
 
 def test_full_has_all_of_quick() -> None:
@@ -221,7 +220,7 @@ def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
 
 
 def ends(job: Job) -> list[tuple[int, ...]]:
-    return [gpus_of(copy) for copy in job.copies]
+    return [copy.gpus for copy in job.copies]
 
 
 @pytest.mark.parametrize("count", [4, 5, 8])

@@ -3,7 +3,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, Inspection, driver_broken, fleet, reaches
+from gputopo.findings import Finding, Inspection, catalogue, driver_broken, fleet, reaches
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings.boxes import IDS, at_times, find, sound
@@ -235,6 +235,18 @@ def test_every_id_is_in_the_table_and_states_something() -> None:
     of_fleets = {rule.id for rule in fleet.RULES}  # see tests/fleet
     assert {finding.id for finding in found} == set(IDS) - of_fleets
     assert all(finding.says and finding.remedy and "\n" not in finding.says for finding in found)
+
+
+def test_every_rule_is_declared_once_and_completely() -> None:
+    rules = catalogue()
+    assert [rule.id for rule in rules] == sorted({rule.id for rule in rules})
+    for rule in rules:
+        cases = rule.cases.values()
+        texts = [rule.title, rule.remedy, *(text for case in cases for text in (case.says, case.remedy))]
+        assert all((rule.title, rule.remedy, rule.severities)), rule.id
+        assert not any("  " in text for text in texts), rule.id
+        assert all(case.severity in rule.severities for case in cases), rule.id
+        assert all(one.name and one.unit and len(one.origin) > 3 for one in rule.thresholds), rule.id
 
 
 def test_fail_on_counts_from_its_severity_upwards() -> None:

@@ -67,8 +67,12 @@ def test_an_idle_slow_link_cannot_be_judged() -> None:
     assert found([samples(pcie_gen=1)] * 4) == ()
 
 
-def test_a_link_that_reached_its_generation_once_is_not_degraded() -> None:
-    assert found([samples(pcie_gen=3), *[samples(pcie_gen=1)] * 30]) == ()
+@pytest.mark.parametrize(("slow", "ids"), [(19, []), (20, ["pcie.generation_degraded"])])
+def test_a_link_that_fell_for_twenty_samples_is_degraded(slow: int, ids: list[str]) -> None:
+    assert [one.id for one in found([samples()] * 30 + [samples(pcie_gen=1)] * slow)] == ids
+    narrow = found([samples()] * 30 + [samples(pcie_width=8)] * slow)
+    assert [one.id for one in narrow] == [one.replace("generation", "width") for one in ids]
+    assert found([samples(pcie_gen=1), *[samples()] * slow]) == ()  # it rose
 
 
 @pytest.mark.parametrize("reason", THROTTLE)

@@ -8,6 +8,7 @@ from gputopo.findings.watched import find_watched
 from gputopo.values.history import History
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
+from gputopo.values.run.verdict import HostSummary
 from tests.findings.boxes import sound
 
 WORKING: dict[str, Any] = {
@@ -57,9 +58,12 @@ def found(
 def all_watched() -> list[Finding]:
     """Return a finding of every kind that only a watch finds."""
     flapping = [samples(pcie_gen=1 + 2 * (number % 2)) for number in range(20)]
+    on_busy_host = History()
+    on_busy_host.host = HostSummary(samples=10, busy="the host swapped")
     sagging = [samples(graphics_mhz=1530 if number < 30 else 1100) for number in range(80)]
     return [
         *found(flapping),
         *found(sagging),
         *found([samples()] * 3, xids=[Xid(code=79, gpu=1)]),
+        *find_watched(sound(2), on_busy_host),
     ]

@@ -14,7 +14,7 @@ from gputopo.probes.collect import read_with
 from gputopo.probes.gpus.asking import ask_all
 from gputopo.probes.gpus.reading import Reading
 from gputopo.probes.gpus.received import NvmlAnswers, Received
-from gputopo.probes.sampling.gpu_watch import GpuWatch, GpuWatchChild
+from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed

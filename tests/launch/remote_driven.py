@@ -1,21 +1,16 @@
-"""A driver with agents that pretend: `python -m tests.launch.remote_driven STARTER HOSTS BEHAVIOURS`."""
+"""A driver with agents that pretend: `python -m tests.launch.remote_driven HOSTS BEHAVIOURS`."""
 
 import os
 import sys
 
 from gputopo.launch import remote_start
-from gputopo.launch.hosts.allocation import HostOptions, Starter
 from gputopo.launch.hosts.hostlists import read_hosts
-from gputopo.launch.remote_start import Agents, drive, find, starts
+from gputopo.launch.remote_start import Agents, commands, drive
 from tests.launch import remote_pretends
 
 
-def drives(
-    starter: Starter, hosts: str, behaviours: str, *, folder: str | None = None, may_lose: bool = False
-) -> int:
-    """Drive the hosts, `localhost` here and the others by the starter, and return the exit code."""
-    found = find(HostOptions(hosts=read_hosts("--hosts", hosts), starter=starter), {})
-    assert found is not None
+def drives(hosts: str, behaviours: str, *, folder: str | None = None, may_lose: bool = False) -> int:
+    """Drive the hosts, `localhost` here and the others by ssh, and return the exit code."""
     agents = Agents(
         words=("-IS", remote_pretends.__file__, behaviours),
         python=sys.executable,
@@ -23,7 +18,7 @@ def drives(
         folder=folder or os.getcwd(),
         environment=dict(os.environ),
     )
-    started = starts(found, agents, lambda name: name == "localhost")
+    started = commands(read_hosts("--hosts", hosts), agents, lambda name: name == "localhost")
     return drive(
         started,
         python=sys.executable,
@@ -41,4 +36,4 @@ def says(text: str) -> None:
 
 if __name__ == "__main__":
     remote_start.OTHERS_S = 0.2  # ranks that pretend do not hear of the end of rank 0
-    sys.exit(drives(sys.argv[1], sys.argv[2], sys.argv[3]))  # type: ignore[arg-type]
+    sys.exit(drives(sys.argv[1], sys.argv[2]))

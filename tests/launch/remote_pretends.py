@@ -18,8 +18,7 @@ HERE = Path(os.environ.get("GPUTOPO_HOME", "."))
 
 def main(behaviours: list[str], arguments: list[str]) -> int:
     """Behave as the rank of this process."""
-    given = arguments[arguments.index("--node-rank") + 1] if "--node-rank" in arguments else None
-    rank = int(given or os.environ.get("SLURM_NODEID") or os.environ["OMPI_COMM_WORLD_RANK"])
+    rank = int(arguments[arguments.index("--node-rank") + 1])
     behaviour = behaviours[rank]
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     (HERE / f"rank-{rank}").write_text(str(os.getpid()))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.measurements.box import MIN_CHANGE, Point, Series, box_of, change_of
-from gputopo.report.document import document_markdown
-from gputopo.report.study.box import box_document
+from gputopo.report.box import box_document
+from gputopo.report.markdown import document_markdown
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.run.measurement import DeviceFigure, Measurement

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.measurements.against import against_earlier
-from gputopo.measurements.cells import cells_of
-from gputopo.measurements.conditions import COMPARISONS, CONDITIONS
-from gputopo.measurements.figures import figures_of
-from gputopo.measurements.observing.observation import OBSERVATIONS
-from gputopo.measurements.sources.from_ours import of_result
+from gputopo.measurements.cells import COMPARISONS, CONDITIONS, cells_of
+from gputopo.measurements.figures import against_earlier, figures_of
+from gputopo.measurements.from_ours import of_result
+from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.study import MAX_OF_A_KIND, study_of
 from gputopo.values import schema
 from gputopo.values.run.measurement import DeviceFigure, Measurement

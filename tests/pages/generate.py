@@ -10,8 +10,8 @@ from gputopo import pages
 from gputopo.captures import detect
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
+from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import Program, program_names, require_program
-from gputopo.runs.hardware.checks import CHECKS
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.run import all_reduce
@@ -165,7 +165,7 @@ def program() -> str:
     """Return the page of programs, with the checks of their hardware as they are declared."""
     page = (_PAGES / "program.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CHECKS)
-    rows = [(f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs)) for one in CHECKS]
+    rows = [(f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs)) for one in WATCHES]
     return above + _table(_CHECKS_HEADER, rows) + "\n" + below.partition("\n\n")[2]
 
 
@@ -173,7 +173,7 @@ def _constant(value: float | bool) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
 
 
-_CHECKS_HEADER = ("check", "what is found", "fields of the samples")
+_CHECKS_HEADER = ("finding", "what is found", "fields of the samples")
 _CHECKS = f"| {' | '.join(_CHECKS_HEADER)} |\n"
 _CAUSES_HEADER = ("cause", "meaning", "fields of the samples", "explains at most")
 _CAUSES = f"| {' | '.join(_CAUSES_HEADER)} |\n"

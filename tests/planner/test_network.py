@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo import captures, planner
-from gputopo.copies.network.schedule import AT_ONCE
+from gputopo.copies.network import AT_ONCE
 from gputopo.planner.by_distance.subsets import closest_sets
 from gputopo.planner.network import Card, Cards, SavedNetwork, fastest_port, port_of, rates_in_words, rates_of
 from gputopo.planner.request import Request

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
-from gputopo.report.findings import inspection_view
+from gputopo.report.document import document_text
 from gputopo.report.layout import text_of
-from gputopo.report.machine.difference import difference_markdown, difference_view
+from gputopo.report.machine.inspection import difference_document, inspection_document
 from gputopo.report.machine.tree import tree_view
-from gputopo.report.markdown import markdown
-from gputopo.report.metrics.prometheus import exposition
+from gputopo.report.markdown import document_markdown
+from gputopo.report.prometheus import exposition
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 FINDINGS = (
     Finding(
@@ -41,7 +41,7 @@ def is_printable(text: str) -> bool:
 
 @given(machines(), st.integers(40, 200))
 def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(machine: Machine, width: int) -> None:
-    text = text_of(inspection_view(Inspection(machine=machine, findings=FINDINGS), width))
+    text = document_text(inspection_document(Inspection(machine=machine, findings=FINDINGS)), width)
     assert is_printable(text)
     assert re.search(r"^Findings", text, re.MULTILINE)
 
@@ -58,7 +58,7 @@ def test_the_tree_shows_every_gpu_of_the_tree_once(machine: Machine) -> None:
 
 @given(machines())
 def test_markdown_tables_have_as_many_cells_in_every_row(machine: Machine) -> None:
-    text = markdown(Inspection(machine=machine, findings=FINDINGS))
+    text = document_markdown(inspection_document(Inspection(machine=machine, findings=FINDINGS)))
     assert is_printable(text)
     table: list[int] = []
     for row in [*text.splitlines(), ""]:
@@ -98,14 +98,14 @@ def test_nothing_differs_from_itself(machine: Machine) -> None:
 @given(machines(), machines())
 def test_any_two_machines_can_be_compared_and_the_result_be_shown(one: Machine, other: Machine) -> None:
     found = difference(one, other)
-    assert is_printable(text_of(difference_view(found, 80)))
-    assert is_printable(difference_markdown(found))
+    assert is_printable(document_text(difference_document(found), 80))
+    assert is_printable(document_markdown(difference_document(found)))
     assert msgspec.json.decode(schema.encode(found))["compared"] == found.compared
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_an_empty_machine_is_shown_in_every_format(width: int) -> None:
     empty = Inspection(machine=Machine(source="nothing"))
-    assert "None is known." in text_of(inspection_view(empty, width))
-    assert "### Findings\n\nNone." in markdown(empty)
+    assert "None is known." in document_text(inspection_document(empty), width)
+    assert "### Findings\n\nNone." in document_markdown(inspection_document(empty))
     assert read(exposition(empty))["gputopo_gpus"].samples[0].value == 0

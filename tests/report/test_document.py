@@ -6,21 +6,20 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import (
     Bar,
-    Bars,
     Bullets,
     Document,
     Page,
     Picture,
     Section,
     Table,
+    bars,
     document_lines,
-    document_markdown,
-    page_markdown,
 )
 from gputopo.report.layout import text_of
+from gputopo.report.markdown import document_markdown, page_markdown
 
 PICTURE = Picture("speedup", "Speedup", "1.9 at 2 GPUs", "<svg/>")
-TABLE = Table(
+TABLE = Table.of(
     ("model", "images/sec"), (("alexnet", "2,022"), ("vgg16", "n/a")), ("left", "right"), ("A note.",)
 )
 DOCUMENT = Document(
@@ -37,7 +36,7 @@ def test_a_terminal_gets_every_text_cell_and_item_and_the_words_of_a_picture() -
 
 
 def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
-    wide = Table(tuple(f"column {number}" for number in range(12)), (tuple(["value"] * 12),))
+    wide = Table.of(tuple(f"column {number}" for number in range(12)), (tuple(["value"] * 12),))
     text = text_of(document_lines(Document("", "", (Section("", (wide,)),)), 60))
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("column 0") > 1
@@ -53,7 +52,7 @@ def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> No
 
 def test_bars_have_a_row_for_each_value_and_show_what_is_missing_to_the_ideal_one() -> None:
     rows = (Bar("vgg16", "2", 1.5, 2.0), Bar("vgg16", "4", 2.0, 4.0), Bar("lenet", "4", 4.2, 4.0))
-    document = Document("", "", (Section("", (Bars("Speedup", ("job", "GPUs"), rows, "x"),)),))
+    document = Document("", "", (Section("", (bars("Speedup", ("job", "GPUs"), rows, "x"),)),))
     for shown in (text_of(document_lines(document, 60)), document_markdown(document)):
         lines = [one for one in shown.splitlines() if one.endswith("x")]
         assert [one.split()[-1] for one in lines] == ["1.50x", "2.00x", "4.20x"]
@@ -77,7 +76,7 @@ def test_pages_are_sections_of_one_file_or_files_that_are_linked_both_ways() -> 
 
 @given(st.text(max_size=60))
 def test_no_text_ends_a_cell_or_becomes_markup(text: str) -> None:
-    document = Document("t", "s", (Section("x", (Table(("a", "b"), ((text, "end"),)),)),))
+    document = Document("t", "s", (Section("x", (Table.of(("a", "b"), ((text, "end"),)),)),))
     row = document_markdown(document).splitlines()[-1]
     assert row.endswith("| end |")
     assert "<" not in row.replace("\\<", "")

@@ -1,13 +1,15 @@
 from gputopo.findings import Finding, Inspection
-from gputopo.report.findings import findings_view, inspection_view, watched_view
-from gputopo.report.layout import SEVERITY_STYLES, text_of
-from gputopo.report.markdown import markdown
+from gputopo.report.document import block_lines, document_text
+from gputopo.report.findings import findings_block, watched_document
+from gputopo.report.layout import SEVERITY_STYLES
+from gputopo.report.machine.inspection import inspection_document
+from gputopo.report.markdown import document_markdown
 from gputopo.values.machine import Contradiction, Driver, Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 
 
 def shown(machine: Machine, *findings: Finding, width: int = 80) -> str:
-    return text_of(inspection_view(Inspection(machine=machine, findings=findings), width))
+    return document_text(inspection_document(Inspection(machine=machine, findings=findings)), width)
 
 
 LOST = Finding(
@@ -47,12 +49,12 @@ def test_many_findings_are_counted_in_the_title() -> None:
 
 
 def test_what_was_seen_while_watching_states_what_could_not_be_seen() -> None:
-    assert text_of(watched_view((), None, 80)) == "Seen while watching\n  None.\n"
-    assert "Xid errors: NOT_SUPPORTED" in text_of(watched_view((LOST,), "NOT_SUPPORTED", 80))
+    assert document_text(watched_document((), None), 80) == "Seen while watching\n  None.\n"
+    assert "Xid errors: NOT_SUPPORTED" in document_text(watched_document((LOST,), "NOT_SUPPORTED"), 80)
 
 
 def test_the_severity_has_its_colour() -> None:
-    (severity, style), *_ = findings_view([LOST], 80)[0]
+    (severity, style), *_ = block_lines(findings_block([LOST]), 80)[0]
     assert (severity.strip(), style) == ("error", SEVERITY_STYLES["error"])
 
 
@@ -64,7 +66,7 @@ def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
     machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not reported"})
     words = "None in what was read. What was not read was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)
-    assert words in markdown(Inspection(machine=machine))
+    assert words in document_markdown(inspection_document(Inspection(machine=machine)))
 
 
 def test_a_machine_without_an_nvidia_device_reports_it_in_a_sentence() -> None:

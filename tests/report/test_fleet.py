@@ -2,8 +2,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.findings.fleet import Fleet, FleetKind, inspect_fleet
-from gputopo.report.fleet import fleet_markdown, fleet_view
-from gputopo.report.layout import text_of
+from gputopo.report.document import document_text
+from gputopo.report.fleet import fleet_document
+from gputopo.report.markdown import document_markdown
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -15,8 +16,8 @@ from tests.kit.machines import machine_of
 def test_any_hosts_can_be_compared_and_the_result_be_shown(hosts: list[Machine], width: int) -> None:
     found = inspect_fleet({f"n{number}": machine for number, machine in enumerate(hosts)})
     assert sum(len(kind.hosts) for kind in found.kinds) == len(hosts)
-    assert max(map(len, text_of(fleet_view(found, width)).splitlines())) <= width
-    assert fleet_markdown(found).startswith("### Hosts")
+    assert max(map(len, document_text(fleet_document(found), width).splitlines())) <= width
+    assert document_markdown(fleet_document(found)).startswith("### Hosts")
     assert schema.encode(found)
 
 
@@ -30,7 +31,9 @@ def test_copies_of_any_host_do_not_differ(machine: Machine, count: int) -> None:
 def test_many_hosts_are_counted_and_those_without_a_reading_are_named() -> None:
     names = tuple(f"n{number:02}" for number in range(64))
     kinds = (FleetKind(name="8 x GPU", hosts=names, compared=1234),)
-    text = " ".join(text_of(fleet_view(Fleet(kinds=kinds, unread=("n77",), outliers=("n03",)), 80)).split())
+    text = " ".join(
+        document_text(fleet_document(Fleet(kinds=kinds, unread=("n77",), outliers=("n03",))), 80).split()
+    )
     assert "64 hosts 8 x GPU: n00, n01, n02, n03, n04, n05, n06, n07 and 56 more; 1234 facts compared" in text
     assert "Not read n77" in text
     assert "Outliers n03" in text
@@ -40,5 +43,5 @@ def test_many_hosts_are_counted_and_those_without_a_reading_are_named() -> None:
 def test_a_host_name_from_outside_is_shown_without_control_characters() -> None:
     machine = machine_of("four")
     found = inspect_fleet({"a\x1b[31m": machine, "b|c": InputError("x", "y"), "d": machine})
-    assert "\x1b" not in text_of(fleet_view(found, 80))
-    assert "\x1b" not in fleet_markdown(found)
+    assert "\x1b" not in document_text(fleet_document(found), 80)
+    assert "\x1b" not in document_markdown(fleet_document(found))

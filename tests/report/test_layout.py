@@ -7,17 +7,11 @@ from gputopo.report.layout import (
     aligned,
     blocks,
     labelled,
-    line,
     paragraph,
-    section,
     text_of,
     width_of,
 )
 from gputopo.values.index_ranges import index_ranges
-
-
-def test_a_section_is_a_heading_and_its_indented_body() -> None:
-    assert text_of(section("GPUs", [line("None.")])) == "GPUs\n  None.\n\n"
 
 
 def test_a_text_hangs_beside_its_label() -> None:

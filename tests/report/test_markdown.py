@@ -3,16 +3,18 @@ import re
 import pytest
 
 from gputopo.findings import Finding, Inspection
+from gputopo.report.document import Drawing, of_sections
 from gputopo.report.layout import text_of
+from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import matrix_view
-from gputopo.report.markdown import escaped, markdown
+from gputopo.report.markdown import document_markdown, escaped
 from gputopo.values.machine import Contradiction, Gpu, Machine, Unread
 from gputopo.values.subject import Subject
 from tests.kit.machines import machine_of
 
 
 def shown(machine: Machine, *findings: Finding) -> str:
-    return markdown(Inspection(machine=machine, findings=findings))
+    return document_markdown(inspection_document(Inspection(machine=machine, findings=findings)))
 
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
@@ -22,7 +24,8 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 def table_after(text: str, title: str) -> list[list[str]]:
     """Return the cells of the first table under a heading, without the line of dashes."""
     body = text.partition(f"### {title}\n")[2].partition("### ")[0]
-    rows = [line for line in body.splitlines() if line.startswith("|")]
+    first = next(part for part in body.split("\n\n") if part.lstrip().startswith("|"))
+    rows = [line for line in first.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
     assert all(re.fullmatch(r"-{3}:?", cell) for cell in cells[1])
     return [cells[0], *cells[2:]]
@@ -65,8 +68,8 @@ def test_what_is_in_doubt_or_missing_is_there_too() -> None:
     )
     text = shown(machine)
     assert table_after(text, "Contradictions (the first one is used)")[1][1] == "a: PIX; b: SYS"
-    assert "t.txt:7  odd" in text
-    assert table_after(text, "Not read")[1][2] == "P-state"
+    assert "| t.txt:7 | odd |" in text
+    assert table_after(text, "Not read")[1][1].endswith("does not offer it: P-state")
 
 
 def test_words_from_outside_are_no_markup() -> None:
@@ -76,8 +79,8 @@ def test_words_from_outside_are_no_markup() -> None:
 
 
 def test_a_fence_in_a_name_does_not_end_the_code_block() -> None:
-    machine = Machine(source="x", unread=(Unread(source="a", line=1, text="```\n# title"),))
-    (fence, block), *_ = code_blocks(shown(machine))
+    drawing = Drawing(lambda _: [(("```\n# title", ""),)])
+    (fence, block), *_ = code_blocks(document_markdown(of_sections([("", [drawing])])))
     assert len(fence) == 4
     assert "```?# title" in block
 

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.plan import environment_lines, placement_in_words, plan_view, summary_lines
+from gputopo.report.document import document_lines, document_text
+from gputopo.report.plan import environment_lines, placement_in_words, plan_document, summary_lines
 from gputopo.values.run.plan import (
     Candidate,
     GroupSpeed,
@@ -20,7 +20,7 @@ CHOICE = Candidate(
 
 
 def shown(plan: Plan, width: int = 80) -> str:
-    return text_of(plan_view(plan, width))
+    return document_text(plan_document(plan), width)
 
 
 def test_a_plan_shows_choice_reasons_others_refusals_and_environment() -> None:
@@ -35,9 +35,9 @@ def test_a_plan_shows_choice_reasons_others_refusals_and_environment() -> None:
     text = shown(plan)
     assert "Plan for alexnet\n  GPUs       0,1\n" in text
     assert "nvidia-smi topo" in text
-    assert "-  lowest of 9 equal sets" in text
+    assert "- lowest of 9 equal sets" in text
     assert "3,4   parameter_server, variables on cpu  farthest pair PHB\n" in text
-    assert "-  GPU 2 left out: lost" in text
+    assert "- GPU 2 left out: lost" in text
     assert text.endswith("Environment\n  CUDA_VISIBLE_DEVICES=0,1\n")
 
 
@@ -170,7 +170,7 @@ def test_the_steps_of_the_next_best_are_bars_of_their_parts() -> None:
 
 
 def test_a_bar_has_a_colour_for_each_part() -> None:
-    spans = [span for line in plan_view(PREDICTED, 80) for span in line]
+    spans = [span for line in document_lines(plan_document(PREDICTED), 80) for span in line]
     styles = {text[0]: style for text, style in spans if text.startswith(("█", "▓", "▒"))}
     assert len(set(styles.values()) - {""}) == len(styles) == 3
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.step_line import step_line_lines
+from gputopo.report.plan_parts import step_line_blocks
 from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
+from tests.report.shown import text_of_blocks
 
 UP = ResourceLoad(
     resource="GPUs 0-3 to the host",
@@ -36,7 +36,7 @@ LINE = StepLine(
 
 
 def shown(line: StepLine, width: int = 80) -> str:
-    return text_of(step_line_lines(line, width))
+    return text_of_blocks(*step_line_blocks(line), width=width)
 
 
 def test_parts_are_shown_by_their_ends_without_those_that_take_no_time() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import text_of
-from gputopo.report.runs.report import repeats_report
+from gputopo.report.document import document_text
+from gputopo.report.runs.report import repeats_document
 from gputopo.runs.repeats import Repeats, TimeBudget, combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
@@ -76,14 +76,14 @@ def test_mean_and_spread_are_over_the_complete_repeats_only() -> None:
 def test_without_a_complete_repeat_there_is_no_speed_and_never_a_zero() -> None:
     none = combine([failed()], 2)
     assert none.images_per_sec is None
-    text = text_of(repeats_report(none))
+    text = document_text(repeats_document(none))
     assert "repeat 1  failed: killed by SIGKILL" in text
     assert "No repeat of 2 gave a speed." in text
     assert "\n0" not in text
 
 
 def test_the_report_has_a_line_for_each_repeat_and_one_for_all() -> None:
-    text = text_of(repeats_report(combine([run_at(100.0), run_at(120.0)], 2)))
+    text = document_text(repeats_document(combine([run_at(100.0), run_at(120.0)], 2)))
     assert "repeat 1  100.0 images/sec ±" in text
     assert "repeat 2  120.0 images/sec ±" in text
     assert "110.0 images/sec ± 14.1 over 2 of 2 repeats, from 100.0 to 120.0" in text

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import text_of
-from gputopo.report.runs.devices import device_tables
-from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_report, title
+from gputopo.report.document import document_lines
+from gputopo.report.runs.report import device_table, run_document, title
+from gputopo.report.runs.state import news
 from gputopo.runs.summary import Life, Summary, summarise
 from gputopo.runs.verdict.judge import event_of, find_anomalies
 from gputopo.values import schema
@@ -69,7 +68,7 @@ def test_what_was_kept_and_noticed_is_reported_once() -> None:
 def test_a_result_holds_them_and_its_report_shows_them() -> None:
     reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
     result = summarise([*reported[:-1], *LIFE, reported[-1]])
-    text = " ".join("".join(piece for piece, _ in line) for line in run_report(result, 120))
+    text = " ".join("".join(piece for piece, _ in line) for line in document_lines(run_document(result), 120))
     text = " ".join(text.split())
     for words in (
         "checkpoint 2 is damaged",
@@ -221,8 +220,7 @@ def test_a_run_with_a_drill_is_labelled_in_its_result_and_in_the_title_of_its_re
     result = summarise([msgspec.structs.replace(started, spec=spec), *rest])
     assert result.drills == ("slow-gpu=1:0.85",)
     assert "DRILL slow-gpu=1:0.85" in title(result)
-    table = text_of([line for table in device_tables(result) for line in table])
-    assert "slow-gpu 0.85" in table
+    assert any("slow-gpu 0.85" in row for row in device_table(result).rows)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ GPUTOPO = (sys.executable, "-m", "gputopo")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ENDLESS = ("--num-batches", "1000000")
 
-# By the starter, before `gputopo run`; and after it, where the driver starts the hosts.
+# By the starter, before `gputopo run`; and after it, where gputopo starts the hosts by ssh.
 WAYS = {
     "srun": (("srun", "--nodes={n}", "--ntasks-per-node=1"), ()),
     "mpirun": (("mpirun", "-x", "GPUTOPO_HOME", "--host", "{hosts}"), ("--hosts", "{hosts}")),
-    "driver by srun": (("salloc", "--nodes={n}"), ("--num-hosts", "{n}")),
-    "driver by ssh": ((), ("--hosts", "{hosts}")),
-    "driver by mpirun": ((), ("--hosts", "{hosts}", "--starter", "mpirun")),
+    "ssh": ((), ("--hosts", "{hosts}")),
 }
 
 

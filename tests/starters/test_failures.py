@@ -63,7 +63,7 @@ def test_a_rank_0_that_is_killed_is_named_on_the_other_hosts(hosts: Cluster, tra
 def test_a_host_whose_network_is_cut_is_named_within_15_s_and_it_ends_too(
     hosts: Cluster, training: Training
 ) -> None:
-    started = training("driver by ssh")
+    started = training("ssh")
     hosts.unplug("n2")
     began = time.monotonic()
     try:
@@ -86,11 +86,8 @@ def test_scancel_lets_rank_0_save_the_last_step(hosts: Cluster, training: Traini
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("way", ["driver by srun", "driver by ssh", "driver by mpirun"])
-def test_nothing_outlives_a_driver_that_is_ended(
-    hosts: Cluster, training: Training, way: str, number: int
-) -> None:
-    started = training(way)
+def test_nothing_outlives_a_driver_that_is_ended(hosts: Cluster, training: Training, number: int) -> None:
+    started = training("ssh")
     kill(hosts, HEAD, RUN, number)
     code, _, err = started.ended(15)
     if number == signal.SIGTERM:
@@ -115,14 +112,14 @@ def test_nothing_outlives_a_starter_that_is_killed(hosts: Cluster, training: Tra
 def test_a_host_that_ssh_does_not_reach_is_named_and_nobody_waits(
     hosts: Cluster, tmp_path: Path, name: str, says: str
 ) -> None:
-    words = [*run("driver by ssh")[:-2], "--hosts", f"n1,{name}"]
+    words = [*run("ssh")[:-2], "--hosts", f"n1,{name}"]
     code, out, err = hosts.start(words, environ(tmp_path)).ended(20)
     assert (code, out) == (3, "")
     assert says in err
 
 
 def test_a_host_that_never_starts_is_named_after_the_time_to_join(hosts: Cluster, tmp_path: Path) -> None:
-    words = [*run("driver by ssh"), "--node-rank", "0", "--join-timeout", "1"]
+    words = [*run("ssh"), "--node-rank", "0", "--join-timeout", "1"]
     code, out, err = hosts.start(words, environ(tmp_path), host="n1").ended()
     assert (code, out) == (3, "")
     assert "1 of 2 hosts did not join within 1 s: n2 (rank 1)" in err

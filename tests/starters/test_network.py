@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gputopo.copies.network.by_nccl import ALL_BYTES, BYTES
+from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES
 from tests.kit.dialects.nccl_tests import one_size
 from tests.starters.cluster import Cluster
 from tests.starters.runs import GPUTOPO, WAYS, environ

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.sweep.cells import UNFIT, known_options
-from gputopo.sweeps.matrix import Matrix, read
-from gputopo.sweeps.presets import PRESETS, preset_text
+from gputopo.cli.run.sweep_cells import UNFIT, known_options
+from gputopo.sweeps.matrix import PRESETS, Matrix, preset_text, read
 from gputopo.values.errors import GputopoError, InputError, UsageError
 
 MODEL = '[matrix]\nmodel = "alexnet"\n'

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gputopo.values.fact_path import (
+from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
+from gputopo.values.subject import (
     EVERY,
     FactPath,
     above,
@@ -17,7 +18,6 @@ from gputopo.values.fact_path import (
     values_at,
     within,
 )
-from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
 
 MACHINE = Machine(
     source="a test",

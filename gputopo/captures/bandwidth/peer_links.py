@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from itertools import combinations
 
-from gputopo.values.fact_path import at_link
 from gputopo.values.machine import Contradiction, Link
+from gputopo.values.subject import at_link
 
 REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
 _REASON = "CUDA: cannot access peer"

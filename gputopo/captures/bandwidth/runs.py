@@ -20,8 +20,8 @@ from gputopo.captures.bandwidth.matrix_rows import Read
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Machine
+from gputopo.values.subject import EVERY, at_gpu
 
 Mark = tuple[int, Hashable]  # the line of a measurement, from 1, and what it is of
 

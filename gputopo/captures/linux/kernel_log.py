@@ -17,8 +17,8 @@ from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread
+from gputopo.values.subject import EVERY, at_gpu
 
 SOURCE = "kernel log"
 READS = "kernel log lines (dmesg, journalctl -k)"

@@ -16,8 +16,8 @@ from gputopo.captures.ledger import is_noise
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu
 from gputopo.values.machine import Driver, Gpu, Machine, Unread
+from gputopo.values.subject import EVERY, at_gpu
 
 SOURCE = "/proc/driver/nvidia"
 READS = "files of `/proc/driver/nvidia`"

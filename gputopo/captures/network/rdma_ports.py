@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from gputopo.captures.ledger import Claims
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_nic, item
 from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.subject import EVERY, at_nic, item
 
 READS = "`ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` and `ibdev2netdev` text"
 FACTS = "RDMA ports: state, rate, lanes, firmware"

@@ -15,9 +15,9 @@ from gputopo.captures.pci import hwloc_distances, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import at_pci
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
+from gputopo.values.subject import at_pci
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

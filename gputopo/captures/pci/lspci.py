@@ -16,8 +16,8 @@ from gputopo.captures.ledger import is_noise
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import Found
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Machine, PciNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_pci
 
 SOURCE = "lspci -tv"
 READS = "`lspci -tv` text"

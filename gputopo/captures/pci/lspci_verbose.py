@@ -17,8 +17,8 @@ from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.pci import pci_names, pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_pci
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_pci
 
 SOURCE = "lspci -vvv"
 READS = "`lspci -vvv` text"

@@ -24,9 +24,9 @@ from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_numa_node
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -10,8 +10,8 @@ from gputopo.captures.smi import table, values
 from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.names import Named
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, within
 from gputopo.values.machine import Contradiction, Driver, Gap, Gpu, Machine, Sample, Unread
+from gputopo.values.subject import EVERY, at_gpu, within
 
 _NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from gputopo.captures.topo.lines import Column
 from gputopo.captures.topo.table import Row
 from gputopo.topology.doubts import looks_cut
-from gputopo.values.fact_path import EVERY, at_gpu, at_numa_node
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import NumaNode
+from gputopo.values.subject import EVERY, at_gpu, at_numa_node
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10

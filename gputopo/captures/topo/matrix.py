@@ -19,8 +19,8 @@ from gputopo.captures.topo.affinity import Affinities, read_affinities
 from gputopo.captures.topo.lines import CELL, GPU, cells_below
 from gputopo.captures.topo.table import Matrix, Reading, Row
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_gpu, at_link, at_nic, within
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, within
 
 SOURCE = "nvidia-smi topo"
 READS = "`nvidia-smi topo -m` (or `-mp`) text"

@@ -14,8 +14,8 @@ from typing import Literal
 from gputopo.captures.ledger import Claims, by_line
 from gputopo.captures.topo.lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
-from gputopo.values.fact_path import EVERY, at_link
 from gputopo.values.machine import Contradiction, Gpu, Link, Machine, Unread
+from gputopo.values.subject import EVERY, at_link
 
 SOURCE = "nvidia-smi topo -p2p"
 READS = "`nvidia-smi topo -p2p` text"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import emit, note, show
+from gputopo.cli.printing import note, show_report
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
@@ -124,16 +124,6 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _print(found: "Fleet", shape: str) -> None:
-    if shape == "json":
-        from gputopo.values import schema
+    from gputopo.report.fleet import fleet_document
 
-        emit(schema.encode_pretty(found))
-        return
-    from gputopo.report.fleet import fleet_markdown, fleet_view
-
-    if shape == "markdown":
-        emit(fleet_markdown(found))
-    else:
-        from gputopo.cli.terminal import for_this_stdout
-
-        show(lambda width: for_this_stdout(fleet_view(found, width)))
+    show_report(found, lambda: fleet_document(found), shape)

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.cli.hosts.meeting import address_of, card_of, joining, meeting_of, name_of
 from gputopo.cli.printing import note, show_error
-from gputopo.copies.network.by_nccl import LIMIT_S
-from gputopo.copies.network.schedule import FULL, QUICK, Host, Timing, seconds_of
-from gputopo.copies.network.tools import NCCL_TESTS, PROBE, USES, ToolChoice
+from gputopo.copies.nccl_hosts import LIMIT_S
+from gputopo.copies.network import FULL, NCCL_TESTS, PROBE, QUICK, USES, Host, Timing, ToolChoice, seconds_of
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gputopo.copies.network.schedule import Order
+    from gputopo.copies.network import Order
     from gputopo.launch.hosts.addresses import Bindable
     from gputopo.launch.hosts.server import Meeting
-    from gputopo.probes.network.tcp import Listener
+    from gputopo.probes.tcp import Listener
     from gputopo.values.bandwidth import Bandwidth, Level
 
 PORT = 2223  # where the hosts meet unless rank 0 has a port: beside that of a training
@@ -111,7 +110,7 @@ def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
 
 def _listening(places: "list[Bindable]") -> "Listener":
     """Listen at the first place that this host has, at a free port. Raises HardwareError."""
-    from gputopo.probes.network.tcp import Listener
+    from gputopo.probes.tcp import Listener
 
     refused: OSError | None = None
     for family, address in places:
@@ -134,6 +133,6 @@ def _bindable(address: str) -> "Bindable":
 def _brought(address: str, asked: ToolChoice) -> dict[str, Any]:
     """Return the fields of a Host about the interface that has an address, and what can measure there."""
     from gputopo.cli.source import root_folder
-    from gputopo.probes.network.equipment import tools_at
+    from gputopo.probes.equipment import tools_at
 
     return {**card_of(address), "tools": tools_at(address, asked, root_folder())}

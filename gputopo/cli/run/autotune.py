@@ -13,7 +13,7 @@ import msgspec
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_runnable
+from gputopo.cli.run.prepare import require_runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -38,15 +38,15 @@ def train_fastest(
     `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
     `update`: the variable update that they need, or auto.
     """
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.autotune import autotune_lines, autotune_note
+    from gputopo.report.document import document_text, of_sections
+    from gputopo.report.runs.screen import autotune_blocks, autotune_note
 
     _refuse(target, spec, options)
     require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(target, spec, options, asked, training, update, claims)
         found, code, folder = _measured(target, trials, options)
-        to_stderr(text_of(autotune_lines(found)))
+        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
         to_stderr(f"{autotune_note(found)}\n")
         if code:
             return code
@@ -206,7 +206,7 @@ def _spec_of(
 
 def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
-    from gputopo.report.runs.autotune import autotune_note
+    from gputopo.report.runs.screen import autotune_note
 
     plan = winner.plan
     alike = winner.candidate.gpus == before.choice.gpus

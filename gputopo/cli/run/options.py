@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gputopo.cli.plan.options import AUTOTUNE
+from gputopo.cli.placement import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
 from gputopo.launch.supervise.alarm import read_alarm
 from gputopo.values.errors import InputError, UsageError
@@ -143,7 +143,3 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     dry_run: Annotated[bool, Option("--dry-run", "Show plan, environment and command; start nothing")] = False
-    leave_children: Annotated[
-        bool,
-        Option("--leave-children", "Leave processes running that a program after -- has left behind"),
-    ] = False

@@ -5,6 +5,7 @@ Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is 
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -23,11 +24,11 @@ from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
 from gputopo.launch.user_program.record import ProgramRecord
-from gputopo.launch.user_program.recording import recording, signals_blocked
+from gputopo.launch.user_program.recording import recording
 from gputopo.launch.user_program.stall import StallWatch
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
-from gputopo.report.runs.news import news
+from gputopo.report.runs.state import news
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
@@ -99,6 +100,10 @@ def make_folder(
         return None
 
 
+# Signals for a group of processes by which a process of gputopo, such as the watch, must not end.
+_FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+
+
 def run_recorded(
     program: tuple[str, ...],
     environment: Mapping[str, str],
@@ -128,13 +133,13 @@ def run_recorded(
         contextlib.ExitStack() as joined,
     ):
         if company is not None:
-            with signals_blocked():
+            with signals.blocked(signal.valid_signals()):
                 joined.enter_context(company)
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.sampling.run_watch import RunWatch
+            from gputopo.probes.run_watch import RunWatch
 
             pipe = _pipe(folder, stack)
-            with signals_blocked(all_of_them=False):
+            with signals.blocked(_FOR_THE_PROGRAM):
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
             record.begin(spec)
@@ -157,7 +162,6 @@ def run_recorded(
                     program,
                     {**environment, **named},
                     report=note,
-                    leave_children=options.leave_children,
                     ours=ours,
                     stop=stop,
                     on_end=on_end,
@@ -180,7 +184,7 @@ def _finished(
     options: OutputOptions,
 ) -> int:
     """`failure`: of a run of several hosts, be it on another one."""
-    from gputopo.report.runs.program import program_lines
+    from gputopo.report.runs.report import program_lines
 
     record.finish(name, ending, failure)
     if failure is not None and failure.kind != "hung":  # that is shown as it is recorded

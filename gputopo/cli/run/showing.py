@@ -10,12 +10,12 @@ import msgspec
 
 from gputopo.cli.printing import is_lost_terminal, note, tolerating_stderr_errors, unwritten
 from gputopo.cli.run.options import Shape
-from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.spec.env import HostPlace
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.scalars import SampleScalars
-from gputopo.report.metrics.run import RunMetrics
+from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, RunFinished
@@ -128,7 +128,7 @@ def show_dry_run(
     target: Target, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
 ) -> None:
     """Print it as a table or, where `shape` is json, as a DryRun document. Raises InputError."""
-    from gputopo.cli.printing import emit, show
+    from gputopo.cli.printing import emit, show_report
 
     plan = target.plan
     place = target.host_place if spec is None or spec.backend == "gpu" else HostPlace()
@@ -147,9 +147,9 @@ def show_dry_run(
     says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
     emit("".join(f"{line}\n" for line in says) + "\n")
     if plan.choice.gpus:
-        from gputopo.report.plan import plan_view
+        from gputopo.report.plan import plan_document
 
-        show(lambda width: plan_view(plan, width))
+        show_report(plan, lambda: plan_document(plan), "table")
         emit("\n")
     sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
     if place.says:

@@ -2,20 +2,156 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputopo.cli.hosts.driving import typed_words
-from gputopo.cli.hosts.exporting import OF_HOSTS
-from gputopo.cli.plan.options import PlanOptions
+import msgspec
+
+from gputopo.cli.hosts.meeting import typed_words
+from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
+from gputopo.launch.hosts.allocation import HostOptions, claim_of
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared
 
 if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Machine
+
+
+# Formats that are for several hosts only; sbatch is for one as well.
+OF_HOSTS = ("hostfile", "jobset", "trainjob")
+_OF_KUBERNETES = ("jobset", "trainjob")
+_WHICH = ("hosts", "hostfile", "num_hosts")
+_OF_ONE = ("node_rank", "remote_python")
+
+
+def exports_hosts(shape: str, options: HostOptions) -> bool:
+    """Whether a format is to start a run on several hosts."""
+    named = bool(options.hosts or options.hostfile)
+    return shape in OF_HOSTS or (shape == "sbatch" and (named or (options.num_hosts or 1) > 1))
+
+
+def words_of_hosts(shape: str, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of hosts, as typed, that the started run has too. Raises UsageError."""
+    of_one = next((name for name in _OF_ONE if name in typed), None)
+    if of_one is not None:
+        flag = f"--{of_one.replace('_', '-')}"
+        raise UsageError(
+            f"{flag} is for gputopo's own start, and --format {shape} is for another one",
+            f"leave {flag} out",
+        )
+    return {name: value for name, value in typed.items() if name not in _WHICH}
+
+
+def show_hosts_start(
+    shape: str,
+    options: HostOptions,
+    request: "Request",
+    machine: "Machine",
+    words: Sequence[str],
+    *,
+    rehearsal_of: str | None = None,
+    program: tuple[str, ...] = (),
+    may_lose: bool = False,
+    spec_of: "Callable[[Target], RunSpec] | None" = None,
+    folders_of: "Callable[[RunSpec], Sequence[str]] | None" = None,
+) -> int:
+    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, by its rules.
+
+    `may_lose`: the run goes on without a lost host. Raises UsageError, NoPlanError.
+    """
+    from gputopo.launch.spec import exports
+    from gputopo.launch.spec.exports import HostsExport
+    from gputopo.values.run.plan import SPREAD
+
+    claim = claim_of(options)
+    if claim is None or (claim.size or 0) < 2:
+        flags = "--num-hosts N" if shape in _OF_KUBERNETES else "--hosts LIST"
+        raise UsageError(f"--format {shape} is for several hosts", f"add {flags}")
+    assert claim.size is not None
+    if claim.hosts and shape in _OF_KUBERNETES:
+        raise UsageError(
+            f"--format {shape} names no hosts: Kubernetes chooses them",
+            f"give their number alone: --num-hosts {claim.size}",
+        )
+    if shape in _OF_KUBERNETES and request.ps.startswith("gpu:") and request.ps != SPREAD:
+        raise UsageError(
+            f"--ps {request.ps} is a number of this machine, and a pod numbers its GPUs anew",
+            "use --ps cpu, host:0 or gpu:spread",
+        )
+    if may_lose and shape != "sbatch":
+        ends = "mpirun ends all ranks" if shape == "hostfile" else "Kubernetes ends all pods"
+        raise UsageError(
+            f"--min-hosts has no effect with --format {shape}: {ends} when one fails",
+            "leave --min-hosts out, or use --format sbatch",
+        )
+    target = _joint(claim.size, request, machine, rehearsal_of, shape)
+    spec = None if spec_of is None else spec_of(target)
+    start = HostsExport(
+        size=claim.size,
+        gpus=target.plan.choice.gpus,
+        has=len(machine.gpus),
+        words=tuple(words),
+        folder=str(Path.cwd()),
+        hosts=claim.hosts,
+        program=program,
+        folders=() if spec is None or folders_of is None else tuple(folders_of(spec)),
+        may_lose=may_lose,
+    )
+    texts: dict[str, Callable[[HostsExport], str]] = {
+        "sbatch": exports.hosts_sbatch,
+        "hostfile": exports.hostfile,
+        "jobset": exports.jobset,
+        "trainjob": exports.trainjob,
+    }
+    emit(texts[shape](start))
+    return 0
+
+
+def _joint(
+    size: int, request: "Request", machine: "Machine", rehearsal_of: str | None, shape: str
+) -> "Target":
+    """Return the target of `size` hosts that are alike, each with an equal share of the GPUs."""
+    from gputopo.launch.hosts.planning import joint, request_of
+    from gputopo.launch.spec.run_spec import Server
+    from gputopo.launch.spec.target import target_of
+
+    each = _gpus_of_each(size, request, machine)
+    own = request_of(msgspec.structs.replace(request, num_gpus=each), each, 0)
+    if not machine.gpus:
+        raise UsageError(
+            f"--format {shape} starts a run on GPUs, and the pattern of its hosts has none",
+            "give the machine of one host with --from FILE",
+        )
+    target = target_of(machine, own, environ={}, rehearsal_of=rehearsal_of)
+    servers = [Server(host=f"host-{rank}", address=f"host-{rank}:0", cores=1) for rank in range(size)]
+    return joint([target] * size, servers, request)
+
+
+def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
+    """Return how many GPUs each host gives. Raises UsageError where they are not shared equally."""
+    usable = {gpu.index for gpu in machine.gpus if not gpu.lost} - set(request.exclude)
+    usable = usable if request.gpus is None else usable & set(request.gpus)
+    if request.num_gpus is None:
+        return len(usable)
+    assert request.num_gpus != "auto"
+    if request.num_gpus % size or request.num_gpus < size:
+        raise UsageError(
+            f"--num-gpus {request.num_gpus} cannot be shared equally by {size} hosts",
+            f"request a multiple of {size}: it counts the GPUs of all hosts",
+        )
+    each = request.num_gpus // size
+    if each > len(usable):
+        raise UsageError(
+            f"--num-gpus {request.num_gpus} is {each} of each host, and their pattern has {len(usable)}",
+            f"request at most {size * len(usable)}, or more hosts",
+        )
+    return each
+
 
 STARTS = ("env", "sbatch", "docker")
 # Options that are about what is shown here, not about the run.
@@ -39,7 +175,7 @@ def show_start(
     mode: bool = True,
 ) -> int:
     """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
-    from gputopo.launch.spec.start_scripts import Manager, Start, start_script
+    from gputopo.launch.spec.exports import HostExport, docker, sbatch
     from gputopo.launch.supervise.run_folder import runs_home
 
     place = target.host_place
@@ -54,8 +190,7 @@ def show_start(
             f"--format {shape} starts a run on GPUs, and none is planned: {target.why_cpu}",
             "plan for another machine with --from FILE, or start gputopo run itself there",
         )
-    manager: Manager = "sbatch" if shape == "sbatch" else "docker"
-    start = Start(
+    start = HostExport(
         choice=target.plan.choice,
         machine=target.machine,
         place=place,
@@ -68,7 +203,7 @@ def show_start(
         home=str(runs_home(os.environ).parent.absolute()),
         host_name=None if target.rehearsal_of is not None else platform.node().partition(".")[0],
     )
-    emit(start_script(manager, start))
+    emit((sbatch if shape == "sbatch" else docker)(start))
     return 0
 
 

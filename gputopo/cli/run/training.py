@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.required import require_files_of, require_runnable
+from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.jobs.run import Outcome, supervise, worker_command
 from gputopo.launch.spec import env
@@ -21,6 +21,7 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, Limits
+from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.batches import AUTO
@@ -285,7 +286,7 @@ def _supervised(
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
-    from gputopo.probes.sampling.run_watch import RunWatch
+    from gputopo.probes.run_watch import RunWatch
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]
@@ -319,34 +320,19 @@ def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":
 
 def _print(result: "Result", printed: str) -> None:
     """Print the result. Log lines were printed during the run; a failure goes to stderr."""
-    from gputopo.cli.printing import emit, show
-
-    if printed == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(result))
-        return
-    from gputopo.report.runs.report import failure_lines, run_report
+    from gputopo.report.runs.report import failure_lines, run_document
 
     if printed == "tf-cnn-log":
         to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
         return
-    show(lambda width: run_report(result, width))
+    show_report(result, lambda: run_document(result), printed)
 
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
     """Print all repeats. Log lines were printed during the runs; the summary goes to stderr."""
-    from gputopo.cli.printing import emit, show
-
-    if printed == "json":
-        from gputopo.values import schema
-
-        emit(schema.encode_pretty(repeats))
-        return
-    from gputopo.report.layout import text_of
-    from gputopo.report.runs.report import repeats_report
+    from gputopo.report.runs.report import repeats_document
 
     if printed == "tf-cnn-log":
-        to_stderr(text_of(repeats_report(repeats)))
+        to_stderr(document_text(repeats_document(repeats)))
         return
-    show(lambda width: repeats_report(repeats))
+    show_report(repeats, lambda: repeats_document(repeats), printed)

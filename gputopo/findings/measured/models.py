@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link
 from gputopo.copies.numbers import by_copy_engine, host_gpu, is_large, pair_copies, rate
-from gputopo.copies.nvlinks import NvLinks, pcie_max
+from gputopo.copies.pair_speeds import NvLinks, pcie_max
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.measured.links import (
     BELOW_EXPECTED,

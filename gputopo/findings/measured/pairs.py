@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
-from gputopo.copies.nvlinks import NvLinks, direct_copies, fastest, is_hybrid
+from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
-from gputopo.copies.slow_ends import SlowEnds, slow_ends
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
 from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, roughly

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, Self
 
-from gputopo.copies.pair_speeds import SAME_SPEED, Pair, PairSpeed, gb, speed_classes
+from gputopo.copies.numbers import Pair
+from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb, speed_classes
 from gputopo.planner.reasons import Links, pairs_of
 from gputopo.planner.request import gpus_in_words
 from gputopo.runs.history import date_in_words

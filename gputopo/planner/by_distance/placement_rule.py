@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.pair_speeds import Pair, PairSpeed, gb
-from gputopo.planner.request import SPREAD
-from gputopo.values.run.plan import AllReduce, VariableUpdate
+from gputopo.copies.numbers import Pair
+from gputopo.copies.pair_speeds import PairSpeed, gb
+from gputopo.values.run.plan import SPREAD, AllReduce, VariableUpdate
 
 RULE = "two-in-one-island"
 MAX_GPUS_ON_GPU_PS = 2

@@ -21,8 +21,7 @@ from gputopo.copies.numbers import (
     rate,
     rates,
 )
-from gputopo.copies.nvlinks import NvLinks, is_uniform
-from gputopo.copies.pair_speeds import PairSpeed, both_at_once, pair_speeds
+from gputopo.copies.pair_speeds import NvLinks, PairSpeed, both_at_once, is_uniform, pair_speeds
 from gputopo.copies.physics import over_nvlink
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,

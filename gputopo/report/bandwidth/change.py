@@ -4,35 +4,19 @@ from collections.abc import Sequence
 
 from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.numbers import number
-from gputopo.report.layout import HEADING, INDENT, Line, indented, labelled, line, paragraph, plain, printable
-from gputopo.report.machine.difference import changes_in_words
+from gputopo.report.document import Block, Bullets, Document, of_sections
+from gputopo.report.machine.inspection import changes_in_words
 from gputopo.report.units import counted
 
 _NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
 
 
-def change_view(found: BandwidthDifference, date: str, width: int) -> list[Line]:
-    """Return the changes in lines of at most `width` columns; `date`: when the earlier one was measured."""
-    lines: list[Line] = []
-    for title, texts in _sections(found, date):
-        lines += [
-            *paragraph(title, width, HEADING),
-            *indented(labelled((("*", plain(text)) for text in texts), width - INDENT), INDENT),
-            line(),
-        ]
-    lines += [one for text in _closing(found) for one in paragraph(text, width)]
-    return printable(lines)
-
-
-def change_markdown(found: BandwidthDifference, date: str) -> str:
-    """Return the changes as Markdown lists."""
-    from gputopo.report.markdown import escaped
-
-    parts = [
-        f"### {escaped(title)}\n\n" + "".join(f"- {escaped(text)}\n" for text in texts)
-        for title, texts in _sections(found, date)
+def change_document(found: BandwidthDifference, date: str) -> Document:
+    """Return the changes; `date`: when the earlier one was measured."""
+    parts: list[tuple[str, Sequence[Block]]] = [
+        (title, [Bullets(tuple(texts))]) for title, texts in _sections(found, date)
     ]
-    return "\n".join([*parts, *(f"{escaped(text)}\n" for text in _closing(found))])
+    return of_sections([*parts, ("", _closing(found))])
 
 
 def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str]]]:
@@ -54,8 +38,8 @@ def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str
     return shown
 
 
-def _closing(found: BandwidthDifference) -> list[str]:
-    left_out = []
+def _closing(found: BandwidthDifference) -> list[Block]:
+    left_out: list[Block] = []
     if found.not_compared:
         numbers = counted(found.not_compared, "number")
         left_out = [f"Left out: {numbers} of GPUs that only one of the two could measure."]

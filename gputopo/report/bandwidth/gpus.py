@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, has_any, share
-from gputopo.report.bandwidth.part import Part
+from gputopo.report.bandwidth.numbers import ENGINE, KERNELS, Beside, Numbers, cell, has_any, part, share
+from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import size
 from gputopo.values.bandwidth import Conditions, Failure, Kind, Method, Sample, gpu_of
@@ -15,11 +15,11 @@ Methods = Sequence[Method | None]
 _Cell = Callable[[int], str]
 
 
-def gpu_parts(numbers: Numbers) -> list[Part]:
+def gpu_parts(numbers: Numbers) -> list[Section]:
     """Return the table of the GPUs, and the one by NUMA node where that was measured."""
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
     groups = [_shown(group, numbers.gpus) for group in _groups(numbers)]
-    table = Part("GPUs and host", head=head, groups=tuple(filter(None, groups)), notes=tuple(_notes(numbers)))
+    table = part("GPUs and host", head=head, groups=tuple(filter(None, groups)), notes=tuple(_notes(numbers)))
     return [table, *_by_node(numbers)]
 
 
@@ -150,7 +150,7 @@ def _pstate(numbers: Numbers, gpu: int) -> str:
     return plain(next((one.pstate for one in _conditions(numbers, gpu) if one.pstate), NOT_ASKED))
 
 
-def _by_node(numbers: Numbers) -> list[Part]:
+def _by_node(numbers: Numbers) -> list[Section]:
     """Return the table of GPU by NUMA node where copies of a GPU used more than one."""
     speeds: dict[tuple[int, Kind, int], Sample] = {}
     for one in numbers.bandwidth.samples:
@@ -182,10 +182,10 @@ def _by_node(numbers: Numbers) -> list[Part]:
         for node in nodes
     ]
     head = Column("", tuple(f"GPU{gpu}" for gpu in numbers.gpus))
-    return [Part("GPUs by NUMA node, GB/s", head=head, groups=tuple(groups))]
+    return [part("GPUs by NUMA node, GB/s", head=head, groups=tuple(groups))]
 
 
-def sweep_parts(numbers: Numbers) -> list[Part]:
+def sweep_parts(numbers: Numbers) -> list[Section]:
     """Return GB/s by message size for each pair of ends that was copied in several sizes."""
     seen: set[tuple[object, ...]] = set()
     by_kind: dict[str, list[tuple[str, dict[int, str]]]] = {}
@@ -224,10 +224,10 @@ def _ends(sample: Sample) -> str:
     return f"{source}->{destination}"
 
 
-def _sweep(title: str, curves: Sequence[tuple[str, dict[int, str]]]) -> Part:
+def _sweep(title: str, curves: Sequence[tuple[str, dict[int, str]]]) -> Section:
     sizes = sorted({step for _, cells in curves for step in cells})
     columns = tuple(
         Column(name, tuple(cells.get(step, NOT_ASKED) for step in sizes), side="right")
         for name, cells in curves
     )
-    return Part(title, head=Column("", tuple(map(size, sizes)), side="right"), groups=(columns,))
+    return part(title, head=Column("", tuple(map(size, sizes)), side="right"), groups=(columns,))

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from gputopo.copies.numbers import host_gpu, is_large, runs_agree
-from gputopo.report.layout import FAILED, NOT_ASKED
+from gputopo.report.document import Block, Bullets, Rows, Section, Table
+from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
 from gputopo.values.machine import Machine
 
@@ -252,3 +253,20 @@ def _identity(sample: Sample) -> tuple[object, ...]:
         sample.group,
         sample.numa_node,
     )
+
+
+def part(
+    title: str,
+    *,
+    rows: tuple[tuple[str, str], ...] = (),
+    head: Column | None = None,
+    groups: tuple[tuple[Column, ...], ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Section:
+    """Return a section of rows, of a table (`head` names its rows) or of notes; without blocks if empty."""
+    blocks: list[Block] = [Rows(rows)] if rows else []
+    if head is not None and any(groups):
+        blocks.append(Table(head, tuple(filter(None, groups)), notes))
+    elif head is None and notes:
+        blocks.append(Bullets(notes))
+    return Section(title, tuple(blocks))

@@ -1,14 +1,139 @@
 """Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.jobs import BISECTION, MATCHING, RING
-from gputopo.report.bandwidth.numbers import ENGINE, INVALID_MARK, KERNELS, Numbers, cell, number, value_of
-from gputopo.report.bandwidth.part import Part
-from gputopo.report.layout import NOT_ASKED, Column
+from gputopo.copies.numbers import by_copy_engine, pair_of
+from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
+from gputopo.report.bandwidth.numbers import (
+    ENGINE,
+    INVALID_MARK,
+    KERNELS,
+    Numbers,
+    cell,
+    number,
+    part,
+    value_of,
+)
+from gputopo.report.document import Section
+from gputopo.report.layout import NOT_ASKED, QUIET, Column
 from gputopo.values.bandwidth import Failure, Kind, Method, Path, Sample, gpu_of
+
+# Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
+# Ours: a link of the next lower generation or width has half.
+SHADES = (
+    (0.75, "█", "green"),
+    (0.45, "▓", ""),
+    (0.2, "▒", "yellow"),
+    (0.0, "░", "red"),
+)
+STAGED_MARK = "s"
+_HOST = "host"
+
+LinkEnds = tuple[int | str, int | str]  # source, destination
+
+
+def heat_part(numbers: Numbers) -> Section | None:
+    """Return the map, a matrix like the others; None where fewer than two links have a number.
+
+    Where no pair was measured in one direction alone, it is of the sums of both directions.
+    """
+    speeds, both = link_speeds(numbers)
+    if len(speeds) < 2:
+        return None
+    fastest = max(speed for speed, _ in speeds.values())
+    ends = ends_of(numbers, speeds)
+    columns = tuple(_column(to, ends, speeds, fastest) for to in ends)
+    shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
+    notes = [f"Shade: share of the fastest link here; {shares}, {SHADES[-1][1]} below."]
+    if any(staged for _, staged in speeds.values()):
+        notes.append(
+            f"{STAGED_MARK}: through the host, over {CLEARLY_SLOWER - 1:.0%} faster there than directly, or "
+            "no direct copy was measured."
+        )
+    if _are_by_kernels(numbers):
+        notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
+    return part(
+        f"Heat map, GB/s ({'both directions at once, their sum' if both else 'row to column'})",
+        head=Column("", tuple(map(end_name, ends))),
+        groups=(columns,),
+        notes=tuple(notes),
+    )
+
+
+def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
+    """Return GB/s by (source, destination) and whether it goes through the host; whether they are sums."""
+    speeds = _speeds(numbers)
+    if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
+        return sums, True
+    return speeds, False
+
+
+def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
+    """Return the rows and columns of the map: the GPUs, and the host where a copy was to or from it."""
+    return [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+
+
+def end_name(end: int | str) -> str:
+    """Return the name of a row or column: GPU3, host."""
+    return f"GPU{end}" if isinstance(end, int) else end
+
+
+def _are_by_kernels(numbers: Numbers) -> bool:
+    samples = [
+        one
+        for one in numbers.bandwidth.samples
+        if pair_of(one) is not None and one.group is None and one.median_gb_per_s and one.invalid is None
+    ]
+    return bool(samples) and not any(map(by_copy_engine, samples))
+
+
+def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
+    """Return the sum of both directions at once of each pair, and whether it goes through the host."""
+    found: dict[LinkEnds, tuple[float, bool]] = {}
+    for (a, b), speed in pair_speeds(numbers.bandwidth).items():
+        if speed.both is not None:
+            found[a, b] = found[b, a] = (speed.both, speed.path == "staged")
+    return found
+
+
+def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
+    """Return GB/s by (source, destination), and whether it goes through the host."""
+    found: dict[LinkEnds, tuple[float, bool]] = {}
+    speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
+    for a, b, _ in speeds:
+        direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
+        if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
+            found[a, b] = (staged, True)
+        elif direct is not None:  # within noise of one another the direct path is shown
+            found[a, b] = (direct, False)
+    kinds: tuple[Kind, ...] = ("h2d", "d2h")
+    for gpu in numbers.gpus:
+        for kind in kinds:
+            sample = numbers.with_host(kind, gpu)
+            if sample is not None and sample.median_gb_per_s and sample.invalid is None:
+                found[(_HOST, gpu) if kind == "h2d" else (gpu, _HOST)] = (sample.median_gb_per_s, False)
+    return found
+
+
+def _column(
+    to: int | str, ends: Sequence[int | str], speeds: Mapping[LinkEnds, tuple[float, bool]], fastest: float
+) -> Column:
+    cells, styles = [], []
+    for source in ends:
+        speed, staged = speeds.get((source, to), (None, False))
+        if speed is None:
+            cells.append("" if source == to else NOT_ASKED)
+            styles.append(QUIET)
+            continue
+        shares = ((shade, style) for share, shade, style in SHADES if speed / fastest >= share)
+        shade, style = next(shares, SHADES[-1][1:])
+        cells.append(f"{shade * 2}{number(speed):>5}{STAGED_MARK if staged else ' '}")
+        styles.append(style)
+    return Column(end_name(to), tuple(cells), styles=tuple(styles))
+
 
 ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwidth)
 
@@ -82,7 +207,7 @@ _COPIES = (
 )
 
 
-def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
+def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Section]:
     """Return a matrix for each kind of copy that was measured or tried, or one table of their ranges.
 
     The heat map shows the better path of each pair, so the matrices are made only where they are asked for.
@@ -90,7 +215,7 @@ def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
     if not matrices:
         ranges = _ranges(numbers)
         return [] if ranges is None else [ranges]
-    parts: list[Part | None] = []
+    parts: list[Section | None] = []
     for copy in _COPIES:
         found = _found(numbers, copy)
         shown = {pair: cell(*one) for pair, one in found.items() if _is_known(one)}
@@ -101,7 +226,7 @@ def pair_parts(numbers: Numbers, *, matrices: bool) -> list[Part]:
     return [part for part in parts if part is not None]
 
 
-def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | None:
+def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Section | None:
     """Return the matrix of these ordered pairs, None if there are none."""
     if not cells:
         return None
@@ -109,7 +234,7 @@ def _matrix(gpus: Sequence[int], title: str, cells: dict[_Pair, str]) -> Part | 
         Column(f"GPU{b}", tuple("" if a == b else cells.get((a, b), NOT_ASKED) for a in gpus), side="right")
         for b in gpus
     )
-    return Part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
+    return part(title, head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)), groups=(columns,))
 
 
 class _Set(NamedTuple):
@@ -122,7 +247,7 @@ class _Set(NamedTuple):
     gpu: int | None = None
 
 
-def concurrent_part(numbers: Numbers) -> Part | None:
+def concurrent_part(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copies between GPUs at once: one to all, all to one, all pairs."""
     sets: dict[tuple[str, str], list[_Set]] = {}
     for one in _sets(numbers):
@@ -150,7 +275,7 @@ def concurrent_part(numbers: Numbers) -> Part | None:
         for head, cells in zip(heads, zip(*rows, strict=True), strict=True)
         if any(one != NOT_ASKED for one in cells)
     )
-    return Part(
+    return part(
         "Between GPUs at once, GB/s (sum of all copies)",
         head=Column("", tuple(f"{what}{f', {method}' if method else ''}" for what, method in sets)),
         groups=(tuple(columns),),
@@ -197,7 +322,7 @@ _SETS = {
 _METHODS: dict[Method | None, str] = {"kernel_read": "kernels read", "kernel_write": "kernels write"}
 
 
-def _ranges(numbers: Numbers) -> Part | None:
+def _ranges(numbers: Numbers) -> Section | None:
     """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
     found = [(copy, _found(numbers, copy)) for copy in _COPIES]
     rows = [(copy, pairs) for copy, pairs in found if any(map(_is_known, pairs.values()))]
@@ -212,7 +337,7 @@ def _ranges(numbers: Numbers) -> Part | None:
     ]
     if all(_is_whole(pairs) for _, pairs in rows):
         shown = [column for column in shown if column.head != "pairs"]
-    return Part(
+    return part(
         "Between GPUs, GB/s (bidirectional: the sum of both)",
         head=Column("", tuple(names)),
         groups=(tuple(shown),),

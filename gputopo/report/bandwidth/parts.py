@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import msgspec
+
 from gputopo.copies.numbers import runs_agree
-from gputopo.report.bandwidth.collectives import collective_parts
+from gputopo.findings import Finding
+from gputopo.report.bandwidth.between import collective_parts, network_parts, soak_part
 from gputopo.report.bandwidth.gpus import gpu_parts, sweep_parts
-from gputopo.report.bandwidth.heat_map import heat_part
-from gputopo.report.bandwidth.network import network_parts
-from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number
-from gputopo.report.bandwidth.pairs import concurrent_part, pair_parts
-from gputopo.report.bandwidth.part import Part
-from gputopo.report.bandwidth.soak import soak_part
+from gputopo.report.bandwidth.numbers import INVALID_MARK, Numbers, cell, number, part
+from gputopo.report.bandwidth.pairs import concurrent_part, heat_part, pair_parts
+from gputopo.report.document import Document, Section
+from gputopo.report.findings import findings_block
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, seconds, size
 from gputopo.runs.history import date_in_words
@@ -37,14 +38,14 @@ _ENDED_EARLY = "no: ended early; these are the numbers until then"
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 
 
-def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Part]:
+def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = True) -> list[Section]:
     """Return the parts of a report that come before the findings and have something to show.
 
     `matrices`: a matrix for each kind of copy between GPUs, else a table of their ranges.
     """
     numbers = Numbers(machine, bandwidth)
     parts = [
-        Part("Bandwidth", rows=tuple(_about(machine, numbers))),
+        part("Bandwidth", rows=tuple(_about(machine, numbers))),
         soak_part(machine, bandwidth.soak),
         *gpu_parts(numbers),
         heat_part(numbers),
@@ -57,17 +58,17 @@ def bandwidth_parts(machine: Machine, bandwidth: Bandwidth, *, matrices: bool = 
         _reductions(bandwidth.samples),
         *sweep_parts(numbers),
     ]
-    return [part for part in parts if part is not None and not part.is_empty]
+    return [one for one in parts if one is not None and one.blocks]
 
 
-def doubt_parts(bandwidth: Bandwidth) -> list[Part]:
+def doubt_parts(bandwidth: Bandwidth) -> list[Section]:
     """Return the parts that follow the findings: what failed, what was not measured, notes."""
     parts = [
-        Part("Failed", rows=tuple(_failed(one) for one in bandwidth.failures)),
-        Part("Not measured", rows=tuple(_not_measured(bandwidth.not_measured))),
-        Part("Notes", notes=tuple(_notes(bandwidth))),
+        part("Failed", rows=tuple(_failed(one) for one in bandwidth.failures)),
+        part("Not measured", rows=tuple(_not_measured(bandwidth.not_measured))),
+        part("Notes", notes=tuple(_notes(bandwidth))),
     ]
-    return [part for part in parts if not part.is_empty]
+    return [one for one in parts if one.blocks]
 
 
 def _about(machine: Machine, numbers: Numbers) -> Iterable[tuple[str, str]]:
@@ -105,8 +106,8 @@ def _gpu_names(machine: Machine, gpus: Sequence[int]) -> Iterable[tuple[str, str
         yield "GPUs", "; ".join(f"{index_ranges(indices)}: {name}" for name, indices in by_name.items())
 
 
-def _uplinks(groups: Sequence[UplinkGroup]) -> Part:
-    return Part(
+def _uplinks(groups: Sequence[UplinkGroup]) -> Section:
+    return part(
         "Shared uplinks",
         rows=tuple((f"GPUs {index_ranges(group.gpus)}", _uplink(group)) for group in groups),
     )
@@ -133,7 +134,7 @@ def _uplink(group: UplinkGroup) -> str:
     return "".join(words)
 
 
-def _host_memory(samples: Sequence[Sample]) -> Part | None:
+def _host_memory(samples: Sequence[Sample]) -> Section | None:
     found = [one for one in samples if one.kind == "host_memory"]
     if not found:
         return None
@@ -143,7 +144,7 @@ def _host_memory(samples: Sequence[Sample]) -> Part | None:
         Column("spread %", tuple(number(one.spread_percent) for one in found), side="right"),
         Column("expected", tuple(number(one.expected_gb_per_s) for one in found), side="right"),
     ]
-    return Part(
+    return part(
         "Host memory",
         head=Column("Memory", tuple(_place(one.source) for one in found)),
         groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
@@ -156,7 +157,7 @@ def _place(place: str) -> str:
     return plain(place) if node is None else f"node {node}"
 
 
-def _reductions(samples: Sequence[Sample]) -> Part | None:
+def _reductions(samples: Sequence[Sample]) -> Section | None:
     found = sorted(
         (one for one in samples if one.kind == "allreduce" and one.in_place is None),
         key=lambda one: one.median_us or float("inf"),
@@ -172,7 +173,7 @@ def _reductions(samples: Sequence[Sample]) -> Part | None:
         Column("devices", tuple(plain(one.source) for one in found)),
     ]
     models = ", ".join(dict.fromkeys(plain(one.model) for one in found if one.model))
-    return Part(
+    return part(
         f"Reduction of the gradients{f' of {models}' if models else ''}",
         head=Column("Method", tuple(plain(one.algorithm or "?") for one in found)),
         groups=(tuple(columns),),
@@ -291,3 +292,29 @@ def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
 
 
 _HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: not a cause
+
+
+class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """A `gputopo.bandwidth/1` document with two more fields, readable as a bandwidth.
+
+    `machine` is stored without its bandwidth, which would be the same again.
+    """
+
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def bandwidth_document(
+    machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, matrices: bool = False
+) -> Document:
+    """Return the report: numbers, findings, failures, notes. `matrices`: of every kind of copy."""
+    found = Section("Findings", (findings_block(findings),))
+    parts = bandwidth_parts(machine, bandwidth, matrices=matrices)
+    return Document("", "", (*parts, found, *doubt_parts(bandwidth)))
+
+
+def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
+    """Return the JSON document of a bandwidth, its machine and its findings."""
+    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
+    bare = msgspec.structs.replace(machine, bandwidth=None)
+    return BandwidthReport(**fields, machine=bare, findings=findings)

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from gputopo.report.layout import QUIET, Line, body_width, labelled, paragraph, plain
-from gputopo.values.fact_path import EVERY, GROUPS, FactPath, above, at_gpu
+from gputopo.report.layout import plain
 from gputopo.values.fields import fields_of, last_in_words, path_in_words
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.subject import EVERY, GROUPS, FactPath, above, at_gpu
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -74,25 +74,6 @@ def not_read(machine: Machine) -> dict[str, str]:
 def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
     at = FactPath.parse(path)
     return at.group == "gpus" and at.key in gpus and at.fact.split(".")[0] == "fabric"
-
-
-def missing_view(machine: Machine, width: int) -> list[Line]:
-    """Return what could not be read: every reason once for each set of GPUs or pairs, then the facts."""
-    groups = grouped_missing(not_read(machine))
-    free_width = body_width((subject for subject, _ in groups), width)
-    return labelled(
-        (
-            (subject, _reason_and_facts(f"{reason_in_words(reason)}:", facts, free_width))
-            for (subject, reason), facts in groups.items()
-        ),
-        width,
-    )
-
-
-def _reason_and_facts(reason: str, facts: str, width: int) -> list[Line]:
-    if len(reason) + 1 + len(facts) <= width:
-        return [((f"{reason} ", QUIET), (facts, ""))]
-    return [*paragraph(reason, width, QUIET), *paragraph(facts, width)]
 
 
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:

@@ -11,7 +11,6 @@ from gputopo.report.layout import (
     Line,
     aligned,
     blocks,
-    labelled,
     line,
     plain,
 )
@@ -120,11 +119,6 @@ def _legend(classes: set[str]) -> list[Line]:
 
 def _nic_names(machine: Machine) -> list[Line]:
     return [line(f"NIC{nic.index:<2} {plain(nic.name)}", QUIET) for nic in machine.nics if nic.name]
-
-
-def peers_view(machine: Machine, width: int) -> list[Line]:
-    """Return one row for each state of peer access; empty where it was not reported."""
-    return labelled(peer_rows(machine), width)
 
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:

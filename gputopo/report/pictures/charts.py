@@ -1,17 +1,28 @@
 """Charts: a quantity by GPUs with its spread, a run over time, a box over the dates."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
 
+from gputopo.copies.pair_speeds import gb
+from gputopo.report.bandwidth.numbers import Numbers
+from gputopo.report.bandwidth.pairs import SHADES, STAGED_MARK, end_name, ends_of, link_speeds
 from gputopo.report.document import Picture
-from gputopo.report.pictures.drawing import BAD, DASHES, FAINT, INK, SERIES, Drawing, number, short
+from gputopo.report.layout import NOT_ASKED
+from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, INK, LINE, SERIES, Drawing, number, short
+from gputopo.runs.devices import short_name_of
 from gputopo.runs.over_time import Curve, Happening, OverTime
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.machine import Machine
+from gputopo.values.run.plan import StepLine
+from gputopo.values.run.result import DeviceResult
 
 _MARKERS = "osD^vP*X"
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
@@ -171,3 +182,129 @@ def dated_picture(
 
 def _date(seconds: float) -> float:
     return float(date2num(datetime.fromtimestamp(seconds, UTC)))  # type: ignore[no-untyped-call]
+
+
+_CELL = 0.62  # inches
+_SCALE = LinearSegmentedColormap.from_list("rate", ["#f6b8a8", "#f7e0a3", "#bfe3c0"])
+_ON_SCALE = "#1b1f24"  # ink on these squares, whatever the page's scheme
+
+
+def heat_map_picture(machine: Machine, bandwidth: Bandwidth) -> Picture | None:
+    """Return the map, rows to columns; None where fewer than two links have a number."""
+    numbers = Numbers(machine, bandwidth)
+    speeds, sums = link_speeds(numbers)
+    if len(speeds) < 2:
+        return None
+    ends = ends_of(numbers, speeds)
+    fastest = max(speed for speed, _ in speeds.values())
+    side = len(ends) * _CELL
+    with Drawing(side + 1.0, side + 0.8) as drawing:
+        sheet = drawing.sheet()
+        for place, end in enumerate(ends):
+            middle = 0.8 + (place + 0.5) * _CELL
+            sheet.text(middle, 0.42, end_name(end), ha="center", fontsize=8.5, color=INK)
+            sheet.text(0.72, middle - 0.2, end_name(end), ha="right", va="center", fontsize=8.5, color=INK)
+        for row, source in enumerate(ends):
+            for column, to in enumerate(ends):
+                corner = (0.8 + column * _CELL, 0.6 + row * _CELL)
+                speed, staged = speeds.get((source, to), (None, False))
+                if speed is None:
+                    words = "" if source == to else NOT_ASKED
+                    sheet.text(corner[0] + _CELL / 2, corner[1] + _CELL / 2, words, ha="center", va="center",
+                               color=FAINT)  # fmt: skip
+                    continue
+                shade = _SCALE(speed / fastest)
+                sheet.add_patch(Rectangle(corner, _CELL * 0.96, _CELL * 0.96, facecolor=shade, linewidth=0))
+                words = gb(speed) + (STAGED_MARK if staged else "")
+                sheet.text(corner[0] + _CELL / 2, corner[1] + _CELL / 2, words, ha="center", va="center",
+                           fontsize=8.5, color=_ON_SCALE)  # fmt: skip
+        slow = [f"{end_name(a)} to {end_name(b)} {gb(speed)}" for (a, b), (speed, _) in speeds.items()
+                if speed / fastest < SHADES[1][0]]  # fmt: skip
+        kind = "sum of both directions at once" if sums else "row to column"
+        alt = f"GB/s, {kind}; {len(speeds)} links, the fastest {gb(fastest)}"
+        alt += f"; below {SHADES[1][0]:.0%} of it: {', '.join(slow[:8])}" if slow else ""
+        return drawing.picture("heat-map", f"Measured rates, GB/s ({kind})", f"{alt}.")
+
+
+# The parts by name: colour and hatch, since colour alone does not separate them for everybody.
+_PARTS: Mapping[str, tuple[str, str]] = {
+    "weights": (SERIES[1], "///"),
+    "forward": (SERIES[0], ""),
+    "backward": (SERIES[6], "..."),
+    "forward and backward": (SERIES[0], ""),
+    "gradients": (SERIES[3], "\\\\\\"),
+    "variables": (SERIES[7], "xxx"),
+    "reduction, update, waiting": (LINE, ""),
+}
+_ROW, _BAR = 0.42, 0.26  # inches
+
+_Bar = tuple[str, float, float]  # part, begin and length in ms
+
+
+def step_picture(
+    name: str, title: str, predicted: StepLine | None, measured: Sequence[DeviceResult]
+) -> Picture | None:
+    """Return the step as bars over milliseconds; None where nothing is known of it."""
+    rows: list[tuple[str, list[_Bar]]] = []
+    if predicted is not None:
+        rows += _predicted(predicted)
+    rows += [(f"{short_name_of(row.device)}, measured", bars) for row in measured if (bars := _measured(row))]
+    if not rows:
+        return None
+    with Drawing(9, 1.2 + _ROW * len(rows)) as drawing:
+        (axes,) = drawing.axes()
+        for place, (_, bars) in enumerate(rows):
+            for part, begin, length in bars:
+                colour, hatch = _PARTS[part]
+                axes.barh(place, length, left=begin, height=_BAR / _ROW, color=colour, hatch=hatch,
+                          edgecolor=BOX, linewidth=0.5)  # fmt: skip
+        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("ms since the start of the step")
+        shown = dict.fromkeys(part for _, bars in rows for part, _, _ in bars)
+        for part in shown:
+            colour, hatch = _PARTS[part]
+            axes.barh(0, 0, color=colour, hatch=hatch, edgecolor=BOX, label=part)
+        drawing.figure.legend(loc="outside upper center", ncols=4, fontsize=8)
+        words = (
+            f"{label}: {', '.join(f'{part} {number(length)} ms' for part, _, length in bars)}"
+            for label, bars in rows
+        )
+        axes.tick_params(axis="y", colors=INK)
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        return drawing.picture(name, title, f"{'; '.join(words)}.")
+
+
+def _predicted(step: StepLine) -> list[tuple[str, list[_Bar]]]:
+    parts = {
+        "weights": step.weights_ms,
+        "forward": step.forward_ms,
+        "backward": step.backward_ms,
+        "gradients": step.gradients_ms,
+        "variables": step.variables_ms,
+    }
+    bars: list[_Bar] = []
+    begin = 0.0
+    for part, length in parts.items():
+        if length > 0:
+            bars.append((part, begin, length))
+        begin += length
+    rows = [("a step, predicted", bars)]
+    busiest = max((one for one in step.resources if one.busy_ms), key=lambda one: one.busy_ms, default=None)
+    if busiest is not None:
+        start = max(busiest.through_ms - busiest.busy_ms, 0.0)
+        rows.append((f"{busiest.resource}, predicted", [("gradients", start, busiest.busy_ms)]))
+    return rows
+
+
+def _measured(row: DeviceResult) -> list[_Bar]:
+    if row.weights_ms is None or row.compute_ms is None:
+        return []
+    bars: list[_Bar] = [
+        ("weights", 0.0, row.weights_ms),
+        ("forward and backward", row.weights_ms, row.compute_ms),
+    ]
+    if row.other_ms:
+        bars.append(("reduction, update, waiting", row.weights_ms + row.compute_ms, row.other_ms))
+    return [bar for bar in bars if bar[2] > 0]

@@ -3,15 +3,20 @@
 from collections.abc import Iterable, Sequence
 
 from gputopo.findings import find, find_bandwidth
-from gputopo.measurements.observing.words import devices_word
-from gputopo.measurements.sources.one_run import OneRun
+from gputopo.measurements.observations import devices_word
+from gputopo.measurements.run_folders import OneRun
 from gputopo.measurements.study import Study
-from gputopo.report.document import Bars, Block, Bullets, Document, Picture, Section
-from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
-from gputopo.report.pictures.heat_map import heat_map_picture
-from gputopo.report.pictures.step_picture import step_picture
+from gputopo.report.document import Block, Bullets, Document, Drawing, Picture, Section
+from gputopo.report.pictures.charts import (
+    Point,
+    Series,
+    heat_map_picture,
+    over_time_picture,
+    scaling_picture,
+    step_picture,
+)
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.study.document import SCALING, curves
+from gputopo.report.study import SCALING, curves
 from gputopo.values.machine import Machine
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
@@ -28,8 +33,6 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     if place is not None:
         part = sections[place]
         sections[place] = part._replace(blocks=(*_without_bars(part.blocks), *scaling))
-    elif scaling:  # a published document has tables of its own
-        sections.append(Section(SCALING, scaling))
     machines: list[Machine] = []
     sections += [_run(run, number, machines) for number, run in enumerate(runs, 1)]
     if of > len(runs):
@@ -39,7 +42,7 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 def _without_bars(blocks: Iterable[Block]) -> Iterable[Block]:
     """Return what is shown beside a picture of the same values."""
-    return (block for block in blocks if not isinstance(block, Bars))
+    return (block for block in blocks if not isinstance(block, Drawing))
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:

@@ -11,7 +11,7 @@ from matplotlib.patches import Arc, FancyBboxPatch
 from gputopo.copies.numbers import host_copies, rates
 from gputopo.copies.pair_speeds import gb, pair_speeds
 from gputopo.findings.rule import Finding
-from gputopo.report.bandwidth.heat_map import SHADES
+from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
 from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches

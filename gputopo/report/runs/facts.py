@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gputopo.report import units
-from gputopo.report.runs.news import evaluated_words, steps_words
+from gputopo.report.layout import ANOMALY_STYLE
+from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.runs.devices import place_name, short_name_of
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import DeviceTimes
@@ -13,7 +14,6 @@ from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
-ANOMALY_STYLE = "bold red"
 # Fields of `gputopo.runs.devices.SAMPLED` in words.
 _SAMPLED = {
     "graphics_mhz": "core clock",

@@ -1,44 +1,40 @@
 """The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
-from gputopo.report.layout import Line, Span, body_width, labelled, line, paragraph, printable
-from gputopo.report.runs.devices import device_tables
-from gputopo.report.runs.facts import ANOMALY_STYLE, run_facts
-from gputopo.runs.devices import place_name, short_name_of
+from gputopo.report.document import Document, Rows, Styled, Table, of_sections
+from gputopo.report.layout import ANOMALY_STYLE, Column, Span
+from gputopo.report.runs.facts import run_facts
+from gputopo.runs.devices import label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.words import at_most, costs, looks
+from gputopo.runs.verdict.words import at_most, costs, looks, percent
+from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
 
-def run_report(result: Result, width: int = 80) -> list[Line]:
-    """Return the report of a run, complete or not, in lines of at most `width` columns.
+def run_document(result: Result) -> Document:
+    """Return the report of a run, complete or not.
 
     The title, the failure, the run's messages, the slow devices, the tables, the figures. What was not
     measured is stated in words.
     """
-    lines = _folded([(title(result), "bold")], width)
-    if result.failure is not None:
-        lines += [*_folded(((text, "") for text in failure_lines(result)), width), line()]
-    lines += [*_folded([*((text, "") for text in result.says), *verdict_lines(result)], width), line()]
-    if result.devices:
-        for table in device_tables(result, width):
-            lines += [*table, line()]
-    facts = list(run_facts(result))
-    space = body_width((fact.name for fact in facts), width)
-    lines += labelled(((fact.name, paragraph(fact.text, space, fact.style)) for fact in facts), width)
-    return printable(lines)
-
-
-def _folded(texts: Iterable[Span], width: int) -> list[Line]:
-    return [
-        one for text, style in texts for part in text.split("\n") for one in paragraph(part, width, style)
-    ]
+    failure = [Styled(text, "") for text in failure_lines(result)]
+    says = [*(Styled(text, "") for text in result.says), *(Styled(*one) for one in verdict_lines(result))]
+    found = tuple(run_facts(result))
+    facts = Rows(tuple((one.name, one.text) for one in found), tuple(one.style for one in found))
+    return of_sections(
+        [
+            ("", [Styled(title(result), "bold"), *failure]),
+            ("", says),
+            ("", [device_table(result)] if result.devices else []),
+            ("", [facts]),
+        ]
+    )
 
 
 def title(result: Result, *, ended: bool = True) -> str:
@@ -149,31 +145,32 @@ def failure_lines(result: Result) -> list[str]:
     return lines
 
 
-def repeats_report(repeats: Repeats) -> list[Line]:
+def repeats_document(repeats: Repeats) -> Document:
     """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
-    lines: list[Line] = []
-    if repeats.runs:
-        lines += [((title(repeats.runs[0], ended=False), "bold"),)]
-        lines += [((said, ""),) for said in repeats.runs[0].says]
-        lines.append(())
-    lines += [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]
-    lines += [(), ((_together(repeats), "bold"),)]
-    return lines
+    first = repeats.runs[:1]
+    says = [Styled(said, "") for run in first for said in run.says]
+    return of_sections(
+        [
+            ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
+            ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
+            ("", [Styled(_together(repeats), "bold")]),
+        ]
+    )
 
 
-def _repeat(number: int, run: Result) -> Line:
+def _repeat(number: int, run: Result) -> Styled:
     if run.status != "complete":
         why = "" if run.failure is None else f": {run.failure.cause}"
-        return ((f"repeat {number}  {run.status}{why}", ANOMALY_STYLE),)
+        return Styled(f"repeat {number}  {run.status}{why}", ANOMALY_STYLE)
     speed = run.throughput
     if speed is None:
-        return ((f"repeat {number}  not measured: no step after the warm-up", ""),)
+        return Styled(f"repeat {number}  not measured: no step after the warm-up", "")
     text = (
         f"repeat {number}  {units.images_per_sec(speed.mean)} images/sec "
         f"± {units.images_per_sec(speed.uncertainty)}, median {units.images_per_sec(speed.median)}"
     )
     marked = f"  ! {'; '.join(_slow_says(run))}" if run.anomalies else ""
-    return ((text, ""), (marked, ANOMALY_STYLE)) if marked else ((text, ""),)
+    return Styled(text + marked, ANOMALY_STYLE if marked else "")
 
 
 def _together(repeats: Repeats) -> str:
@@ -185,3 +182,151 @@ def _together(repeats: Repeats) -> str:
         f"{units.images_per_sec(found.mean)} images/sec{spread} over {found.of} of {repeats.asked} repeats, "
         f"from {units.images_per_sec(found.lowest)} to {units.images_per_sec(found.highest)}"
     )
+
+
+_NAME_WIDTH = 12  # of a GPU; a longer one folds
+_FIRST_CLOCK = "core"
+
+
+def device_table(result: Result) -> Table:
+    """Return a table with a row per device, without columns that mean nothing for this run."""
+    devices, *rest = _columns(result)
+    # The clocks are at the end, and stay together.
+    clocks = next((at for at, one in enumerate(rest) if one.head.startswith(_FIRST_CLOCK)), len(rest))
+    groups = [(column,) for column in rest[:clocks]]
+    return Table(devices, (*groups, tuple(rest[clocks:])) if rest[clocks:] else tuple(groups), gap=1)
+
+
+def link_name(hop_to_variables: str | None) -> str:
+    """Return the class of the path to the variables; a device with its own copy has none."""
+    return "own copy" if hop_to_variables is None else hop_to_variables
+
+
+def _columns(result: Result) -> list[Column]:
+    rows, gpu_run = result.devices, result.backend == "gpu"
+    styles = tuple(ANOMALY_STYLE if row.anomaly else "" for row in rows)
+
+    def left(head: str, cells: Sequence[str], max_width: int | None = None) -> Column:
+        return Column(head, tuple(cells), "left", max_width, styles)
+
+    def right(head: str, cells: Sequence[str]) -> Column:
+        return Column(head, tuple(cells), "right", styles=styles)
+
+    columns = [left("device", [label_of(row.device) for row in rows])]
+    if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
+        columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _NAME_WIDTH))
+    # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
+    parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
+    if len({row.batch_size for row in rows}) > 1:
+        columns.append(right("batch", [str(row.batch_size) for row in rows]))
+    if any(row.alone_images_per_sec is not None for row in rows):
+        alone = [units.images_per_sec(row.alone_images_per_sec) for row in rows]
+        columns.append(right("images/sec\nalone", alone))
+    columns += [
+        right("images\n/sec", [units.images_per_sec(row.images_per_sec) for row in rows]),
+        right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
+        right(f"{parts[0]}\nms", [units.milliseconds(row.weights_ms) for row in rows]),
+        right(f"{parts[1]}\nms", [units.milliseconds(row.compute_ms) for row in rows]),
+        right("other\nms", [units.milliseconds(row.other_ms) for row in rows]),
+    ]
+    columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
+    if any(drilled := [_drills_of(row, result) for row in rows]):
+        columns.append(left("drill", drilled))
+    if any(row.verdict for row in rows):
+        columns.append(left("verdict", [_verdict(row) for row in rows]))
+        if any(row.verdict and row.verdict.causes for row in rows):
+            columns.append(left("cause", [_cause(row) for row in rows]))
+    elif any(row.anomaly for row in rows):  # of a result that has no verdicts yet
+        columns.append(left("", ["!" if row.anomaly else "" for row in rows]))
+    if gpu_run:
+        core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
+        memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
+        columns += [
+            right(f"{_FIRST_CLOCK} MHz\n(% max)", core),
+            right("mem. MHz\n(% max)", memory),
+            right("PCIe", [_pcie(row) for row in rows]),
+            right(
+                "C", [units.UNKNOWN if row.temperature_c is None else str(row.temperature_c) for row in rows]
+            ),
+            right("W", [units.UNKNOWN if row.power_w is None else f"{row.power_w:.0f}" for row in rows]),
+        ]
+    return columns
+
+
+def _pcie(row: DeviceResult) -> str:
+    """Return "gen 3 x16"; a part of it that is not known is left out."""
+    generation = None if row.pcie_gen is None else f"gen {row.pcie_gen}"
+    width = None if row.pcie_width is None else f"x{row.pcie_width}"
+    return " ".join(filter(None, (generation, width))) or units.UNKNOWN
+
+
+def _drills_of(row: DeviceResult, result: Result) -> str:
+    """Return the faults that were injected into a device, such as "slow-gpu 0.85"."""
+    by_tower = result.backend == "cpu" or row.device.gpu is None or row.device.host is not None
+    number = row.device.tower if by_tower else row.device.gpu
+    own = (one for one in drills_of(result.spec) if one.device == number)
+    return ", ".join(f"{one.fault} {'' if one.factor is None else f'{one.factor:g}'}".rstrip() for one in own)
+
+
+def _verdict(row: DeviceResult) -> str:
+    """Return "! slow 15 %", "even < 0.8 %", or "cannot tell > 6.2 %"."""
+    found = row.verdict
+    if found is None:
+        return units.UNKNOWN
+    if found.word == SLOW:
+        return f"! slow {percent(found.percent_under or 0.0)} %"
+    bound = found.percent_under_high if found.word == EVEN else found.resolution_percent
+    sign = "<" if found.word == EVEN else ">"
+    return found.word if bound is None else f"{found.word} {sign} {at_most(bound)} %"
+
+
+def _cause(row: DeviceResult) -> str:
+    """Return "power-cap 13 %", or "memory-clock < 5.0 %" where that is the most that it explains."""
+    causes = row.verdict.causes if row.verdict is not None else None
+    if causes is None:
+        return ""
+    if not causes.found:
+        return "not explained" if causes.checked else "not checked"
+    largest, *others = causes.found
+    sign = "" if largest.how == "fitted" else "< "
+    return f"{largest.id} {sign}{percent(largest.percent)} %" + (f" +{len(others)}" if others else "")
+
+
+def _name(row: DeviceResult) -> str:
+    name = (row.device.gpu_name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+    index = "" if row.device.gpu is None or row.device.host is not None else str(row.device.gpu)
+    return " ".join(part for part in (index, name) if part) or units.UNKNOWN
+
+
+def program_lines(result: Result) -> Iterator[str]:
+    """Return the speed of the steps that it reported, if it did, what is slow, and what the samples show.
+
+    What is worth no look is left out: a program of some seconds has no verdict.
+    """
+    speed = result.throughput
+    if speed is not None:
+        first = units.counted(result.warmup_steps, "step")
+        yield (
+            f"{units.images_per_sec(speed.mean)} images/sec ± {units.images_per_sec(speed.uncertainty)}, "
+            f"median {units.images_per_sec(speed.median)}, over {units.counted(result.steps, 'step')} "
+            f"after {first} of warm-up"
+        )
+    if any(row.images_per_sec is not None for row in result.devices):
+        yield from (text for text, _ in verdict_lines(result))
+    elif result.run_verdict is not None:
+        yield run_verdict_line(result.run_verdict)[0]
+    if result.placed is not None and result.placed.word == OUTSIDE:
+        yield f"! {result.placed.says}"
+    hardware = result.hardware
+    if hardware is None:
+        return
+    for fault in hardware.faults:
+        yield fault.says if fault.severity == "info" else f"! {fault.says}"
+    if hardware.word == SOUND:
+        yield f"hardware: {hardware.says}{_not_checked(hardware)}"
+
+
+def _not_checked(hardware: Hardware) -> str:
+    """Return which checks were not made, with the reasons; a box with one GPU has no peers."""
+    whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
+    return f"; not checked: {whys}" if whys else ""

@@ -1,38 +1,39 @@
 """The devices of a screen as a table, the sentences on each, and the runs of several of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
-from gputopo.report.layout import Column, Line, aligned, blocks, line, paragraph, plain
-from gputopo.report.runs.facts import ANOMALY_STYLE
+from gputopo.report.document import Block, Document, Styled, Table, of_sections
+from gputopo.report.layout import ANOMALY_STYLE, Column, Side
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
+from gputopo.values.run.plan import Autotune, Measured, mode_words
 from gputopo.values.run.several_runs import Screen, ScreenDevice
 from gputopo.values.run.verdict import EVEN, SLOW
 
 
-def screen_lines(found: Screen, width: int = 80) -> list[Line]:
+def screen_document(found: Screen) -> Document:
     """Return the whole report."""
     noun = "GPU" if found.backend == "gpu" else "CPU"
-    lines = [line(f"Screen of {plain(found.model)}, batch {batch_words(found.batch_size)}", "bold")]
-    lines += [one for text in found.says for one in paragraph(plain(text), width)]
     named = {row.number for row in outliers(found.devices)}
     styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
     names = [f"{row.number} {_short(row.name)}".strip() for row in found.devices]
     heads = Column(noun, tuple(names), styles=styles)
-    for block in blocks([[column] for column in _columns(found, styles)], width - heads.width):
-        lines += [line(), *aligned(heads, block)]
-    lines.append(line())
-    for row in found.devices:
-        style = ANOMALY_STYLE if row.number in named else ""
-        lines += paragraph(plain(f"{row.says[0].upper()}{row.says[1:]}."), width, style)
-    lines += _several(found, noun)
-    if found.last is not None:
-        lines += _since_last(found, found.last, noun, width)
-    if not found.complete:
-        lines.append(line("Not complete: runs were left out."))
-    return lines
+    says = [Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
+            for row, style in zip(found.devices, styles, strict=True)]  # fmt: skip
+    title = Styled(f"Screen of {found.model}, batch {batch_words(found.batch_size)}", "bold")
+    last: list[Block] = [] if found.last is None else [*_since_last(found, found.last, noun)]
+    incomplete: list[Block] = [] if found.complete else ["Not complete: runs were left out."]
+    return of_sections(
+        [
+            ("", [title, *(Styled(text, "") for text in found.says)]),
+            ("", [Table(heads, tuple((column,) for column in _columns(found, styles)))]),
+            ("", says),
+            ("", _several(found, noun)),
+            ("", [*last, *incomplete]),
+        ]
+    )
 
 
 def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
@@ -41,27 +42,28 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
     return f"{listed} alone" if kind == "alone" else listed
 
 
-def _since_last(found: Screen, folder: str, noun: str, width: int) -> list[Line]:
+def _since_last(found: Screen, folder: str, noun: str) -> Iterator[Styled]:
     changed = [row for row in found.devices if row.changes]
     nothing = "" if changed else f"; no {noun} changed"
-    lines = paragraph(f"Compared with the screen in {plain(folder)}{nothing}.", width)
+    yield Styled(f"Compared with the screen in {folder}{nothing}.", "")
     for row in changed:
-        lines += paragraph(f"{noun} {row.number}: {'; '.join(map(plain, row.changes))}.", width)
-    return lines
+        yield Styled(f"{noun} {row.number}: {'; '.join(row.changes)}.", "")
 
 
-def _several(found: Screen, noun: str) -> list[Line]:
+def _several(found: Screen, noun: str) -> list[Block]:
     """Return a row for each run of several devices."""
-    runs = [run for run in found.runs if run.kind != "alone"]
-    if not runs:
-        return []
-    heads = Column("Run", tuple(run_words(r.kind, [d.number for d in r.devices], noun) for r in runs))
-    mode = Column("mode", tuple(run.mode for run in runs))
-    speed = Column("images/sec", tuple(units.images_per_sec(run.images_per_sec) for run in runs), "right")
-    notes = Column(
-        "", tuple(f"failed: {plain(run.failure)}" if run.failure else "" for run in runs), max_width=50
-    )
-    return [line(), *aligned(heads, [mode, speed, notes]), line()]
+    rows = [
+        (
+            run_words(run.kind, [device.number for device in run.devices], noun),
+            run.mode,
+            units.images_per_sec(run.images_per_sec),
+            f"failed: {run.failure}" if run.failure else "",
+        )
+        for run in found.runs
+        if run.kind != "alone"
+    ]
+    sides: tuple[Side, ...] = ("left", "left", "right", "left")
+    return [Table.of(("Run", "mode", "images/sec", ""), rows, sides)] if rows else []
 
 
 def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
@@ -137,3 +139,57 @@ def _link(gen: float | None, width: float | None) -> str:
 
 def _short(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+_SETTLED = {
+    "lead": "its lead exceeds the noise",
+    "same": "the others are within 1 %",
+    "time": "the time was used up before its lead exceeded the noise",
+    "stopped": "stopped before its lead exceeded the noise",
+    "failed": "no other could be run",
+}
+
+
+def autotune_blocks(found: Autotune) -> list[Block]:
+    """Return a table of the placements, and how sure the fastest is."""
+    rows = [
+        (
+            mode_words(one.candidate),
+            _speed(one.candidate.images_per_sec),
+            _speed(one.images_per_sec),
+            str(len(one.runs)),
+            _note(found, place),
+        )
+        for place, one in enumerate(found.measured)
+    ]
+    heads = ("Placement", "predicted", "measured", "runs", "")
+    title = f"Autotune of {found.model}, images/sec at batch {batch_words(found.batch_size)}"
+    return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
+
+
+def autotune_note(found: Autotune) -> str:
+    """Return what was chosen in a sentence."""
+    if found.winner is None:
+        return "Autotune: nothing was measured."
+    best = found.measured[found.winner]
+    speed = f"{_speed(best.images_per_sec)} images/sec measured"
+    if best.candidate.images_per_sec is not None:
+        speed += f", {_speed(best.candidate.images_per_sec)} predicted"
+    count = sum(bool(one.runs) for one in found.measured)
+    return (
+        f"Fastest of {count} measured placements: {mode_words(best.candidate)}, {speed}; "
+        f"{_SETTLED[found.settled]}."
+    )
+
+
+def _note(found: Autotune, place: int) -> str:
+    one: Measured = found.measured[place]
+    if one.failure is not None:
+        return f"failed: {one.failure}"
+    return "fastest" if place == found.winner else ""
+
+
+def _speed(speed: float | None) -> str:
+    if speed is None:
+        return "-"
+    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"

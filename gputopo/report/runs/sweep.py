@@ -7,7 +7,7 @@ from statistics import median
 from gputopo.report import units
 from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
-from gputopo.report.study.tables import without_empty
+from gputopo.report.study_models import without_empty
 from gputopo.sweeps.course import left_s
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
@@ -73,7 +73,7 @@ def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     for row in rows:
         figures = (_predicted(row),) if dry else (_speed(row), _spread(row), _note(row))
         texts.append((str(row[0].number), *(_shown(row[0].options.get(one)) for one in varied), *figures))
-    table = Table(heads, tuple(texts), sides)
+    table = Table.of(heads, tuple(texts), sides)
     return Section("Cells" if name.isdigit() else name, (*((same,) if same else ()), without_empty(table)))
 
 

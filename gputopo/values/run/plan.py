@@ -161,6 +161,8 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
+SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2

@@ -153,7 +153,7 @@ AS_PLANNED, OUTSIDE, NOT_SEEN, NOT_CHECKED = "as planned", "outside", "not seen"
 class HardwareFault(msgspec.Struct, frozen=True, kw_only=True):
     """What the samples of a run show of one GPU, or of the host where `gpu` is None.
 
-    `id`: of the check, see `gputopo.runs.hardware.checks`. `severity`: info, warning or error. `rank`,
+    `id`: of the rule, as of findings. `severity`: info, warning or error. `rank`,
     `host`: of a run on several hosts.
     """
 

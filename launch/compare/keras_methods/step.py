@@ -21,7 +21,7 @@ from gputopo.launch.models.keras.shapes import shapes_of
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.models.randomness import Stream
-from gputopo.launch.spec.rules.numerics import remarks
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import Exchange, Method, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import ScaleReport, StepOutcome

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch
 from gputopo.launch.train.inputs.reading.bad_records import BadRecords

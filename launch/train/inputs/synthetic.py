@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.randomness import Stream, integers, normal
-from gputopo.launch.spec.device_names import host_of
+from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.feeds import Batch, FedSource, readiness, staged
 from gputopo.launch.train.inputs.source import Fact, Shape, own_rows

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model, loss_of
-from gputopo.launch.spec.device_names import host_of
+from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation

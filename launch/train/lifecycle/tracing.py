@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.reading.checks import ask
 from gputopo.launch.train.lifecycle import profile, trace_reading

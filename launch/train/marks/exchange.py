@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import device_name, rank_of
+from gputopo.launch.spec.names import device_name, rank_of
 from gputopo.launch.train.marks.reading import Marks, clock, row_of
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.run.events import Device

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.device_names import host_of
+from gputopo.launch.spec.names import host_of
 from gputopo.launch.train.placement.devices import HOST
 
 Tensor = Any

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gputopo.launch.spec.device_names import short_name
+from gputopo.launch.spec.names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.interface import Placement
 from gputopo.launch.train.reductions.partitioning import owners_of

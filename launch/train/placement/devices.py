@@ -8,10 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.spec.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
-from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
-from gputopo.launch.spec.host_place import CPUS
-from gputopo.launch.spec.rules.numerics import require_numerics
+from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
+from gputopo.launch.spec.rules import require_numerics
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.values.errors import HardwareError

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.rules.exchange import require_exchange
+from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.delays import RelaxedReplicas, StagedServer
 from gputopo.launch.train.placement.devices import HOST, require

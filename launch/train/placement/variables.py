@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.model import Model
 from gputopo.launch.models.randomness import Stream
-from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.names import rank_of
 from gputopo.launch.train.placement.cut_variables import create_cut
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.interface import Placement

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.names import rank_of
 from gputopo.topology.hops import Groups
 from gputopo.workload.spreading import chunk_count, spread
 

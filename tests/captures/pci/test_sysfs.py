@@ -12,8 +12,7 @@ import pytest
 
 from gputopo.captures import budget, detect
 from gputopo.captures.pci import sysfs
-from gputopo.probes import collect
-from gputopo.probes.pci import nodes
+from gputopo.probes import collect, pci
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
@@ -53,7 +52,7 @@ def test_a_folder_gives_the_gpus_and_hops_of_its_tree(copied: Path) -> None:
     assert machine.source == "sysfs"
     assert machine.driver.status == "not_read"
     assert [gpu.pci_address for gpu in machine.gpus] == [gpu.address for gpu in SCENARIO.gpus]
-    assert machine.pci == nodes.read_pci(copied)
+    assert machine.pci == pci.read_pci(copied)
     assert all(link.hop is not None for link in machine.links)
     assert machine.host.memory_mib == SCENARIO.memory_mib
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures.training import files, table, tensorpack
-from gputopo.measurements.sources.run_folders import RunFolders
+from gputopo.measurements.run_folders import RunFolders
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from tests.captures.training.test_tf_cnn import log

@@ -20,7 +20,7 @@ def ssh(tmp_path: Path, without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def by() -> tuple[str, ...]:
-    return ("run", "--starter", "ssh", "--hosts", f"localhost:{free_port()},127.0.0.2")
+    return ("run", "--hosts", f"localhost:{free_port()},127.0.0.2")
 
 
 @pytest.mark.parametrize(

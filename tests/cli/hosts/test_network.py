@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.copies.network.schedule import Timing
+from gputopo.copies.network import Timing
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.client import Guest
 from gputopo.launch.hosts.messages import End, Refused
 from gputopo.launch.jobs.network import take_part
-from gputopo.probes.network.equipment import nccl_at
-from gputopo.probes.network.tcp import Listener
+from gputopo.probes.equipment import nccl_at
+from gputopo.probes.tcp import Listener
 from gputopo.runs.history import history_file, latest_network
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine, Nic, NicPort
 from tests.cli.conftest import Call, Called
 from tests.launch.hosts.environs import slurm_step
 from tests.launch.hosts.meetings import LOOPBACK, Later, joining
-from tests.probes.network.stand_ins import NcclTests
+from tests.probes.stand_ins import NcclTests
 
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
 
@@ -193,7 +193,7 @@ def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, 
 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gputopo.copies.network.schedule import Host
+    from gputopo.copies.network import Host
     from gputopo.launch.hosts.server import Meeting
     from gputopo.launch.jobs.network import lead, order_of
 

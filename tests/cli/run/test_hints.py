@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.data import folder as data_folder
-from gputopo.launch.spec.rules.checks import RULES
-from gputopo.launch.spec.rules.hosts import HOSTS_RULES
+from gputopo.launch.spec.rules import HOSTS_RULES, RULES
 from gputopo.launch.spec.run_spec import EXCHANGE, RunSpec
 from gputopo.values.option import options_of
 from tests.cli.conftest import Call

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.plan.options import PlanOptions
-from gputopo.cli.run.implied import implied_update, strategy_has_copies
+from gputopo.cli.placement import PlanOptions
+from gputopo.cli.run.prepare import implied_update, strategy_has_copies
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule

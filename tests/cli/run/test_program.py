@@ -49,28 +49,14 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
     )
 
 
-def test_processes_that_a_program_leaves_are_ended_or_left_as_it_is_asked(tmp_path: Path) -> None:
+def test_processes_that_a_program_leaves_are_named_and_ended(tmp_path: Path) -> None:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     program = ("--", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!")
-
-    def left(*options: str) -> tuple[int, str]:
-        done = commands.run("-m", "gputopo", "run", *options, *program, GPUTOPO_ROOT=str(tmp_path))
-        assert done.returncode == 0
-        return int(done.stdout), done.stderr.splitlines()[-2]
-
-    pid, said = left()
-    assert said.startswith(
-        f"gputopo: sh left a process behind, which gputopo ends (--leave-children does not): {pid} ("
-    )
+    done = commands.run("-m", "gputopo", "run", *program, GPUTOPO_ROOT=str(tmp_path))
+    pid, said = int(done.stdout), done.stderr.splitlines()[-2]
+    assert done.returncode == 0
+    assert said.startswith(f"gputopo: sh left a process behind, which gputopo ends: {pid} (")
     assert not Path(f"/proc/{pid}").exists()
-    pid, said = left("--leave-children")
-    assert said.startswith(f"gputopo: sh left a process running: {pid} (")
-    os.kill(pid, signal.SIGKILL)
-
-
-def test_leaving_processes_is_for_a_program(call: Call) -> None:
-    done = call("run", "--model", "trivial", "--leave-children")
-    assert (done.code, "is for your own program" in done.err) == (2, True)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

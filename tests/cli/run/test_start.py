@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gputopo.cli.run.showing import DryRun
-from gputopo.launch.spec.host_place import HostPlace
-from gputopo.launch.spec.start_scripts import Start, renumbered, start_script
+from gputopo.launch.spec.env import HostPlace
+from gputopo.launch.spec.exports import HostExport, docker, renumbered
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import Candidate
@@ -105,9 +105,9 @@ def test_a_container_gets_the_gpus_by_uuid_and_room_for_nccl(
     assert arguments[-3:] == ["an image", "python", "it's.py"]
 
 
-def start_of(**changes: object) -> Start:
+def start_of(**changes: object) -> HostExport:
     choice = Candidate(gpus=(3, 1), variable_update="parameter_server", ps_device="gpu:3")
-    start = Start(
+    start = HostExport(
         choice=choice,
         machine=machine(uuids=False),
         place=HostPlace(cpus="0-3,8"),
@@ -120,7 +120,7 @@ def start_of(**changes: object) -> Start:
 
 
 def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
-    arguments, _ = started(start_script("docker", start_of()), "docker")
+    arguments, _ = started(docker(start_of()), "docker")
     assert arguments[arguments.index("--gpus") + 1] == '"device=3,1"'
     assert "CUDA_VISIBLE_DEVICES=1,0" in arguments
     assert arguments[arguments.index("--cpuset-cpus") + 1] == "0-3,8"
@@ -135,7 +135,7 @@ def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
 
 def test_a_folder_with_a_colon_is_refused_for_docker() -> None:
     with pytest.raises(UsageError, match="has a colon"):
-        start_script("docker", start_of(folders=("/data:old",)))
+        docker(start_of(folders=("/data:old",)))
 
 
 def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> None:

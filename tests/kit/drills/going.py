@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.supervise.record import Record
-from gputopo.probes.sampling.host_load import HostReader
-from gputopo.probes.sampling.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
-from gputopo.report.layout import text_of
-from gputopo.report.runs.report import run_report
+from gputopo.probes.host_load import HostReader
+from gputopo.probes.run_watch import EVERY_S, EVERY_S_OF_MANY, FEW_GPUS, RunWatch
+from gputopo.report.document import document_text
+from gputopo.report.runs.report import run_document
 from gputopo.values.run.events import (
     Event,
     HostLoad,
@@ -221,4 +221,4 @@ def went(box: Box, seed: int) -> tuple[Result, str]:
         record.add(decode_line(encode_line(event)))
     record.finish()
     result = record.summary.result()
-    return result, " ".join(text_of(run_report(result, 120)).split())
+    return result, " ".join(document_text(run_document(result), 120).split())

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gputopo.launch.data.make import Request, make
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest

@@ -11,18 +11,17 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network.schedule import QUICK, Host, Order, Timing, schedule
-from gputopo.copies.network.tools import NCCL_TESTS, Nccl, Tools
+from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
 from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import End, Joining, Patience, Start
 from gputopo.launch.hosts.server import Meeting
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
-from gputopo.probes.network.programs import ProgramError, Programs
-from gputopo.probes.network.tcp import Listener
+from gputopo.probes.programs import ProgramError, Programs
+from gputopo.probes.tcp import Listener
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
-from tests.probes.network.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
+from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
 
 
 @pytest.fixture

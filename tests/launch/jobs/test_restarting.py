@@ -18,7 +18,7 @@ from gputopo.launch.jobs.restarting import (
     require_losable,
     without_hosts,
 )
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Server
 from gputopo.values import schema
 from gputopo.values.errors import UsageError

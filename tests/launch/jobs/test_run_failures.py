@@ -7,7 +7,7 @@ import pytest
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
-from gputopo.report.runs.news import news
+from gputopo.report.runs.state import news
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.errors import InputError

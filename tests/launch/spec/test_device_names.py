@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.device_names import device_name, host_of, rank_of, short_name, task_name
+from gputopo.launch.spec.names import device_name, host_of, rank_of, short_name, task_name
 
 KINDS = st.sampled_from(["CPU", "GPU"])
 NUMBERS = st.integers(0, 200)

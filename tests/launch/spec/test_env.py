@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.spec.env import changes, gpu_threads, program_env, worker_env
-from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.spec.env import HostPlace, changes, gpu_threads, program_env, worker_env
 from gputopo.launch.spec.run_spec import Runtime
 from tests.launch.specs import cpu_spec
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
+from gputopo.launch.spec.env import HostPlace, Usable, host_place
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.model_schedules import model_recipe, scaled_rate
+from gputopo.launch.spec.model_names import model_recipe, scaled_rate
 from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.rules.trainer import require_strategy
+from gputopo.launch.spec.names import STRATEGIES, StrategyName, read
+from gputopo.launch.spec.rules import require_strategy
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
-from gputopo.launch.spec.strategy_names import STRATEGIES, StrategyName, read
 from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import Drill
 from gputopo.values.run.events import Device

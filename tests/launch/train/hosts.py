@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gputopo.launch.jobs.serving import own_spec
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec, Server
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line

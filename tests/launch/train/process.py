@@ -20,7 +20,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.device_names import rank_of
+from gputopo.launch.spec.names import rank_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gputopo.launch.spec.model_schedules import model_recipe
+from gputopo.launch.spec.model_names import model_recipe
 from tests.launch.train.numerics_cases import Found, run_cases
 
 pytestmark = pytest.mark.tensorflow

@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills

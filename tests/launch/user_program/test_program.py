@@ -225,7 +225,8 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
     None
 ):
     impatient = LAUNCHER.replace(
-        "import run_program", "import run_program, leftovers; leftovers.end.__kwdefaults__.update(term_s=0.2)"
+        "import run_program",
+        "import run_program, end_descendants; end_descendants.__kwdefaults__.update(term_s=0.2)",
     )
     done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
                         sys.executable, "-c", LEAVES)  # fmt: skip
@@ -239,33 +240,26 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
 
 STOPS = """
 import os, sys, threading
-from gputopo.launch.user_program.program import Stop, leftovers, run_program
-leftovers.end.__kwdefaults__.update(term_s=0.2)
-stop, ready, leave = Stop(), sys.argv[1], sys.argv[2] == "leave"
+from gputopo.launch.user_program.program import Stop, end_descendants, run_program
+end_descendants.__kwdefaults__.update(term_s=0.2)
+stop, ready = Stop(), sys.argv[1]
 def ask():
     open(ready).read()  # the program and its child ignore SIGTERM from here on
     assert stop.ask()
 threading.Thread(target=ask, daemon=True).start()
 program = ["sh", "-c", "trap '' TERM; sleep 600 >/dev/null 2>&1 & echo $!; : >$0; wait; wait", ready]
-ending = run_program(program, dict(os.environ), report=print, stop=stop, leave_children=leave)
+ending = run_program(program, dict(os.environ), report=print, stop=stop)
 print(ending.status, ending.exit_code, ending.stopped, stop.ask())
 """
 
 
-@pytest.mark.parametrize("children", ["end", "leave"])
-def test_a_program_that_another_thread_stops_is_killed_with_its_children_or_alone(
-    children: str, tmp_path: Path
-) -> None:
+def test_a_program_that_another_thread_stops_is_killed_with_its_children(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
-    done = commands.run("-c", STOPS, str(ready), children)
+    done = commands.run("-c", STOPS, str(ready))
     pid, *said = done.stdout.splitlines()
     assert said[-1] == "-9 3 3 False"
-    left = children == "leave"
-    assert Path(f"/proc/{pid}").exists() == left
-    assert any("left a process running" in line for line in said) == left
-    if left:
-        os.kill(int(pid), signal.SIGKILL)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def _read_until(word: bytes, screen: IO[bytes]) -> bytes:

@@ -19,8 +19,8 @@ from gputopo.launch.user_program.record import ProgramRecord, failure_of
 from gputopo.launch.user_program.recording import recording
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import child
-from gputopo.probes.sampling.run_watch import RunWatch
-from gputopo.report.runs.program import program_lines
+from gputopo.probes.run_watch import RunWatch
+from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, Noticed, Sample, Step, read_events
 from gputopo.values.run.result import Result
@@ -79,7 +79,7 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
     assert result.hardware is not None
     faults = [one for one in result.hardware.faults if one.severity != "info" and one.gpu is not None]
     assert {fault.gpu for fault in faults} == {1}
-    assert "throttled" in {fault.id for fault in faults}
+    assert "throttle.sw_thermal_slowdown" in {fault.id for fault in faults}
     assert (result.throughput, result.run_verdict) == (None, None)  # which nobody measured
 
 

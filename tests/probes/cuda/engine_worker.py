@@ -7,9 +7,9 @@ from functools import partial
 
 import msgspec
 
-from gputopo.copies.copies import Job
+from gputopo.copies.copies import Job, Window
 from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
-from gputopo.probes.cuda.engine import Engine, Window
+from gputopo.probes.cuda.engine import Engine
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from gputopo.values.bandwidth import Failure
 from tests.kit.cuda.clock import double_now

@@ -1,10 +1,13 @@
 """The real engine and the real cuda.bindings on a double of the driver, whose rates are known."""
 
+from itertools import permutations
+
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Job
+from gputopo.copies.copies import Copy, Job
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from tests.kit.cuda.scenario import CudaSpec
 from tests.probes.cuda.doubled import (
     MIB,
     alone,
@@ -291,3 +294,106 @@ def test_a_staged_copy_beside_another_is_as_fast_as_its_slower_half() -> None:
     spec = box("2x4", "rate@h2d:1=1.2")
     _, slow = measure(spec, [together(d2h(0), staged(0, 1))], 16 * MIB).windows[0].copies
     assert slow.gb_per_s == pytest.approx(1.2, rel=WITHIN)
+
+
+SIZE = 32 * MIB
+
+
+def patterns(count: int) -> dict[str, tuple[list[Copy], int]]:
+    """Return copies by name, and how many of them share a link of a GPU in one direction."""
+    gpus = range(count)
+    return {
+        "ring": ([direct(gpu, (gpu + 1) % count) for gpu in gpus], 1),
+        "ring of kernels": ([write(gpu, (gpu + 1) % count) for gpu in gpus], 1),
+        "one to all": ([direct(0, gpu) for gpu in gpus if gpu], count - 1),
+        "one to all of a kernel": ([write(0, gpu) for gpu in gpus if gpu], count - 1),
+        "all to one": ([direct(gpu, 0) for gpu in gpus if gpu], count - 1),
+        "all to one of a kernel": ([read(gpu, 0) for gpu in gpus if gpu], count - 1),
+        "all pairs": ([direct(a, b) for a in gpus for b in gpus if a != b], count - 1),
+    }
+
+
+def uniform(name: str, *words: str) -> CudaSpec:
+    """Return a machine where each GPU has links of 10 GB/s out and in, and nothing else is narrow."""
+    spec = box(name, "start=0", "peers=0", *words, memory=1 << 30)
+    resources = {f"{way} {gpu}": 10e9 for way in ("out", "in") for gpu in range(len(spec.gpus))}
+    routes = {
+        key: type(route)(((f"out {key[1]}", 1.0), (f"in {key[2]}", 1.0)), route.latency_us, route.chase_ns)
+        if key[0] in ("p2p", "read", "write")
+        else route
+        for key, route in spec.routes.items()
+    }
+    return type(spec)(
+        gpus=spec.gpus,
+        resources={**spec.resources, **resources},
+        routes=routes,
+        peers=frozenset((a, b) for a in range(len(spec.gpus)) for b in range(len(spec.gpus)) if a != b),
+        cpus=spec.cpus,
+        settings=spec.settings,
+    )
+
+
+@pytest.mark.parametrize(("name", "count"), [("8switch", 8), ("sixteen", 16)])
+def test_each_copy_has_its_share_of_what_they_pass_together(name: str, count: int) -> None:
+    wanted = patterns(count)
+    jobs = [together(*copies) for copies, _ in wanted.values()]
+    report = measure(uniform(name), jobs, SIZE)
+    for window, (pattern, (_, sharing)) in zip(report.windows, wanted.items(), strict=True):
+        assert [copy.failure for copy in window.copies] == [None] * len(window.copies), pattern
+        for copy in window.copies:
+            assert copy.gb_per_s == pytest.approx(10 / sharing, rel=WITHIN), pattern
+            assert copy.bytes == SIZE, pattern
+
+
+PAIRS = tuple(permutations(range(8), 2))
+
+
+def seconds(*words: str, copies: int = 1) -> float:
+    """Return the virtual seconds of direct copies of all pairs, by three methods and both directions."""
+    jobs = [alone(way(a, b)) for way in (direct, read, write) for a, b in PAIRS] * copies
+    report = measure(box("2x4", "start=0", *words), jobs, MIB)
+    assert all(copy.failure is None for window in report.windows for copy in window.copies)
+    return report.ends[-1]
+
+
+def test_peer_access_is_opened_once_for_all_jobs() -> None:
+    slow, fast = seconds("peertime=10000"), seconds("peertime=0")
+    assert slow - fast == pytest.approx(len(PAIRS) * 10e-3, rel=0.01)
+
+
+def test_no_more_peers_are_open_than_a_device_may_have() -> None:
+    report = measure(box("2x4", "peers=3"), [alone(direct(a, b)) for a, b in PAIRS], MIB)
+    assert all(window.copies[0].failure is None for window in report.windows)
+    few = seconds("peers=3", "peertime=10000") - seconds("peertime=0")
+    assert few < 3 * 2 * len(PAIRS) * 10e-3  # opened and closed once each, as without any order at worst
+
+
+def test_copies_at_once_that_need_more_peers_than_there_may_be_fail_alone() -> None:
+    jobs = [together(*(write(0, peer) for peer in range(1, 8))), alone(h2d(0))]
+    window, after = measure(box("2x4", "peers=3"), jobs).windows
+    assert [copy.failure.reason if copy.failure else None for copy in window.copies] == [None] * 3 + [
+        "CUDA_ERROR_TOO_MANY_PEERS"
+    ] * 4
+    assert after.copies[0].failure is None
+
+
+def test_large_copies_neither_pass_the_cache_nor_show_the_start() -> None:
+    spec = box("2x4", "start=10", f"cache={32 * MIB}", memory=1 << 30)
+    small, large = (
+        window.copies[0].gb_per_s / (2 * spec.rate("local", 0) / 1e9)
+        for window in measure(spec, [alone(local(0), 16 * MIB), alone(local(0), 256 * MIB)]).windows
+    )
+    assert small > 1.5  # the double has a cache: a copy that fits is no measure of the memory
+    assert large == pytest.approx(1.0, rel=0.03)
+
+
+def test_a_staged_copy_hides_the_handover_between_streams() -> None:
+    spec = box("2x4", "start=10", memory=256 * MIB)
+    (copy,) = measure(spec, [alone(staged(0, 4))], 64 * MIB).windows[0].copies
+    assert copy.gb_per_s == pytest.approx(min(spec.rate("d2h", 0), spec.rate("h2d", 4)) / 1e9, rel=0.01)
+
+
+def test_a_pointer_chase_shows_no_start() -> None:
+    spec = box("2x4", "start=20")
+    (copy,) = measure(spec, [latency(read(0, 4))]).windows[0].copies
+    assert copy.microseconds == pytest.approx(spec.routes["read", 0, 4].chase_ns / 1e3, rel=0.01)

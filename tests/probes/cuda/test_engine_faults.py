@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from gputopo.copies.copies import Job
-from gputopo.probes.cuda.engine import CopyTime
+from gputopo.copies.copies import CopyTime, Job
 from gputopo.values.bandwidth import Failure
 from tests.probes.cuda.doubled import (
     MIB,

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.copies.budget import peers_of
-from gputopo.copies.copies import Copy, Job
-from gputopo.copies.jobs import gpus_of
+from gputopo.copies.copies import Copy, CopyTime, Job, Window
 from gputopo.copies.sharing import _Shared, fair_rates
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import Doors
@@ -16,22 +15,6 @@ from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.events import GpuSample
 
 LOST = "CUDA_ERROR_DEVICE_UNAVAILABLE"
-
-
-@dataclass(frozen=True)
-class Time:
-    bytes: int = 0
-    gb_per_s: float = 0.0
-    microseconds: float | None = None
-    numa_node: int | None = None
-    numa_wanted: int | None = None
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True)
-class OneWindow:
-    copies: tuple[Time, ...]
-    span: tuple[float, float] | None = None
 
 
 @dataclass
@@ -77,7 +60,7 @@ class EngineDouble:
 
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> OneWindow:
+    ) -> Window:
         if self.interrupt_after is not None and len(self.asked) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.asked.append((job, tuple(sizes)))
@@ -92,7 +75,7 @@ class EngineDouble:
         slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True)) / 1e9
         ended = begun + slowest
         self.clock.now_s = max(ended, self.clock.now_s) + self.slower * self._beside_s(job, sizes)
-        return OneWindow(tuple(times), (begun, ended))
+        return Window(copies=tuple(times), span=(begun, ended))
 
     def peer_access(self, a: int, b: int) -> bool:
         return (a, b) in self.peers
@@ -124,16 +107,16 @@ class EngineDouble:
         rates = [self.rate(copy) * part for copy in job.copies]
         if job.group is None or job.kind not in ("h2d", "d2h"):
             return rates
-        alone = {gpus_of(copy)[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}
+        alone = {copy.gpus[0]: rate for copy, rate in zip(job.copies, rates, strict=True)}
         shares = fair_rates(alone, [_Shared(gpus, carries) for gpus, carries in self.uplinks])
-        return [shares[gpus_of(copy)[0]] for copy in job.copies]
+        return [shares[copy.gpus[0]] for copy in job.copies]
 
-    def _time(self, job: Job, copy: Copy, size: int, rate: float) -> Time:
+    def _time(self, job: Job, copy: Copy, size: int, rate: float) -> CopyTime:
         reason = self.faults.get((copy.kind, copy.source, copy.destination))
-        if any(self._is_lost(gpu) for gpu in gpus_of(copy)):
+        if any(self._is_lost(gpu) for gpu in copy.gpus):
             reason = LOST
         if self.hang_on == (copy.source, copy.destination):
-            self.hung |= set(gpus_of(copy))
+            self.hung |= set(copy.gpus)
             reason = "TIMED_OUT"
         if reason is not None:
             failure = Failure(
@@ -143,11 +126,11 @@ class EngineDouble:
                 reason=reason,
                 says="it fails",
             )
-            return Time(failure=failure)
+            return CopyTime(failure=failure)
         if job.kind == "latency":
-            return Time(bytes=size, microseconds=2.5)
+            return CopyTime(bytes=size, microseconds=2.5)
         counted = 2 if copy.kind == "d2d_local" else 1
-        return Time(bytes=size, gb_per_s=counted * rate)
+        return CopyTime(bytes=size, gb_per_s=counted * rate)
 
 
 @dataclass(frozen=True)

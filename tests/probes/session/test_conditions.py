@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.sampling.sampler import Monitor
+from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
     Meter,
     Reading,

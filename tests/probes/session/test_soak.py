@@ -6,20 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, Job, Window
 from gputopo.copies.jobs import Request, Setting, soak_jobs
 from gputopo.findings import find_bandwidth
 from gputopo.findings.watched import find_watched
 from gputopo.probes.child import Stop
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.session.measuring import measure
-from gputopo.probes.session.soak import interval_of
-from gputopo.probes.session.soak_readings import SoakReadings
+from gputopo.probes.session.soak import SoakReadings, interval_of
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Driver, Gpu, Machine, NvLink, Pcie, PciNode
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
-from tests.probes.session.double import Clock, EngineDouble, OneWindow, doors, machine
+from tests.probes.session.double import Clock, EngineDouble, doors, machine
 
 ALL_PEERS = frozenset(permutations(range(8), 2))
 TEN_MINUTES = Request(soak_s=600.0)
@@ -37,7 +36,7 @@ class Beside:
 
         def measured(
             job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> OneWindow:
+        ) -> Window:
             if self.readings is not None:
                 self.readings.tick()
             return measure_one(job, sizes, while_running)

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.copies.copies import Job
+from gputopo.copies.copies import Job, Window
 from gputopo.copies.jobs import Request, describe
-from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError, Progress
+from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError
+from gputopo.probes.session.session import Progress
 from gputopo.probes.session.watched import measure_watched
 from gputopo.probes.streaming import CallSlot, Feed, Limits
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import UsageError
-from tests.probes.session.double import EngineDouble, OneWindow, doors, machine
+from tests.probes.session.double import EngineDouble, doors, machine
 
 # Of what returns: never reached, however busy the machine is.
 PATIENT = Limits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
@@ -41,7 +42,7 @@ class Faulty(EngineDouble):
 
     def measure(
         self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-    ) -> OneWindow:
+    ) -> Window:
         if self.job in describe(job):
             self.slot.begin(self.function, str(self.gpu))
             self.fault()
@@ -123,7 +124,7 @@ def test_several_gpus_are_given_up_one_after_another() -> None:
     class TwoFaults(Faulty):
         def measure(
             self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> OneWindow:
+        ) -> Window:
             for gpu in (1, 2):
                 if f"h2d host -> gpu:{gpu}" in describe(job):
                     self.slot.begin("cuMemAlloc", str(gpu))
@@ -184,7 +185,7 @@ def test_ctrl_c_gives_what_was_measured_until_then_also_of_a_child_that_does_not
     class Interrupted(Faulty):
         def measure(
             self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> OneWindow:
+        ) -> Window:
             if "d2h gpu:1 -> host" in describe(job):
                 if end_s < 1:
                     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -207,7 +208,7 @@ def test_a_soak_ends_with_the_call_that_does_not_return(fault: End, reason: str)
     class Late(Faulty):
         def measure(
             self, job: Job, sizes: Sequence[int], while_running: Callable[[], None] | None = None
-        ) -> OneWindow:
+        ) -> Window:
             self.job = "pairs 1 apart" if self.clock.now_s > 30 else "none"
             return super().measure(job, sizes, while_running)
 

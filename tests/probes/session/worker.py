@@ -13,8 +13,8 @@ import msgspec
 
 from gputopo.copies import budget, jobs, numbers
 from gputopo.copies.copies import Job
-from gputopo.probes.cuda import chunks, engine
-from gputopo.probes.session import ramp_up
+from gputopo.probes.cuda import engine, transfer
+from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import Doors, measure
@@ -62,7 +62,7 @@ def main() -> None:
         bandwidth_session.next_jobs = lambda *_: ()  # type: ignore[attr-defined]
     budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
     if task.large_bytes is not None:
-        for module in (numbers, chunks):
+        for module in (numbers, transfer):
             module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
         budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
         budget.MIN_WINDOW_S = 0.0
@@ -72,7 +72,7 @@ def main() -> None:
         nvml.spoil("nvmlDeviceGetPerformanceState", partial(double_pass, task.reading_s))
         engine.time = SimpleNamespace(perf_counter=double_now)  # type: ignore[attr-defined,assignment]
         doors = dataclasses.replace(doors, now=double_now)
-    ramp_up.MIN_S = task.ramp_up_s
+    conditions.MIN_S = task.ramp_up_s
     with installed(nvml):
         found = measure(task.machine, jobs.Request(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -2,8 +2,9 @@ import msgspec
 import pytest
 
 from gputopo.findings.measured.difference import BandwidthDifference, Changed
-from gputopo.report.bandwidth.change import change_markdown, change_view
-from gputopo.report.layout import text_of
+from gputopo.report.bandwidth.change import change_document
+from gputopo.report.document import document_text
+from gputopo.report.markdown import document_markdown
 
 WORSE = Changed(
     what="h2d host to gpu:1 (pinned)", was=12.25, is_=6.1, percent=-50.2, noise_percent=3.0, better=False,
@@ -16,7 +17,7 @@ BETTER = msgspec.structs.replace(
 
 
 def shown(found: BandwidthDifference) -> str:
-    return " ".join(text_of(change_view(found, "2026-11-18", 80)).split())
+    return " ".join(document_text(change_document(found, "2026-11-18"), 80).split())
 
 
 def test_what_sank_and_what_rose_stand_apart_with_both_numbers_and_the_noise() -> None:
@@ -40,17 +41,17 @@ def test_what_fails_now_is_reported_and_long_lists_are_cut() -> None:
         compared=1, failing=("h2d host to gpu:0: WRONG_DATA",), gone=tuple(f"copy {n}" for n in range(9))
     )
     text = shown(found)
-    assert "Fails now, worked before * h2d host to gpu:0: WRONG_DATA" in text
-    assert "copy 4 * and 4 more" in text
+    assert "Fails now, worked before - h2d host to gpu:0: WRONG_DATA" in text
+    assert "copy 4 - and 4 more" in text
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_it_fits_the_screen(width: int) -> None:
     found = BandwidthDifference(changes=(WORSE, BETTER), compared=2, gone=("a" * 20,))
-    assert max(len(row) for row in text_of(change_view(found, "2026", width)).splitlines()) <= width
+    assert max(len(row) for row in document_text(change_document(found, "2026"), width).splitlines()) <= width
 
 
 def test_markdown_has_the_same_as_lists() -> None:
-    text = change_markdown(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18")
+    text = document_markdown(change_document(BandwidthDifference(changes=(WORSE,), compared=2), "2026-11-18"))
     assert text.startswith("### Worse than on 2026-11-18\n\n- h2d host to gpu:1 (pinned): 6.10 GB/s")
     assert text.endswith("are not shown.\n")

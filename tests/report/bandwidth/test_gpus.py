@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from gputopo.report.bandwidth.gpus import gpu_parts
 from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
-from gputopo.report.layout import text_of
+from gputopo.report.bandwidth.parts import bandwidth_document
+from gputopo.report.document import document_text
+from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Run, Sample
 from tests.invented_bandwidths import machine_with
+from tests.report.shown import table_of
 
 
 def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
@@ -24,11 +26,14 @@ def columns(*samples: Sample, gpus: int = 2) -> dict[str, tuple[str, ...]]:
     """Return the cells of each column by its head in one line."""
     numbers = Numbers(machine_with(gpus), Bandwidth(source="test", samples=samples))
     table, *_ = gpu_parts(numbers)
-    return {one.head.replace("\n", " "): one.cells for group in table.groups for one in group}
+    _, *found = table_of(table).columns
+    return {one.head.replace("\n", " "): one.cells for one in found}
 
 
 def notes(*samples: Sample, gpus: int = 2) -> str:
-    text = text_of(bandwidth_view(machine_with(gpus), Bandwidth(source="test", samples=samples), (), 300))
+    text = document_text(
+        bandwidth_document(machine_with(gpus), Bandwidth(source="test", samples=samples), ()), 300
+    )
     assert "".join(text.split()) != ""
     return text
 
@@ -97,7 +102,9 @@ def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> Non
     text = notes(fast)
     assert "570" not in text
     assert "?: not used, faster than the memory of the GPU: the speed of its cache: d2d_local gpu:0" in text
-    assert "4374?" in bandwidth_markdown(machine_with(1), Bandwidth(source="test", samples=(fast,)), ())
+    assert "4374?" in document_markdown(
+        bandwidth_document(machine_with(1), Bandwidth(source="test", samples=(fast,)), (), matrices=True)
+    )
     valid = replace(fast, invalid=None, median_gb_per_s=700.0)
     assert columns(fast, valid)["inside GPU"] == ("700",)
     assert columns(fast, valid)["expected (share)"] == ("768 (91%)",)

@@ -1,15 +1,76 @@
+"""Every format shows any bandwidth, whatever is missing or odd in it."""
+
+import random
 import re
+from typing import TypeVar
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.findings import Finding
-from gputopo.report.bandwidth.view import bandwidth_markdown, bandwidth_view
-from gputopo.report.layout import text_of
+from gputopo.report.bandwidth.parts import bandwidth_document
+from gputopo.report.document import document_text
+from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
-from gputopo.values.machine import LineCounts
+from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
+from tests.invented_machines import invented_machine
+
+Told = TypeVar("Told", bound=msgspec.Struct)
+PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
+
+
+def reported(seed: int) -> tuple[Machine, Bandwidth]:
+    """Return the machine of a number, and a bandwidth whose places are sometimes such that there are."""
+    dice = random.Random(seed)
+    machines = (invented_machine(dice.randrange(2**32)) for _ in range(20))
+    machine = next((one for one in machines if one.bandwidth is not None), None)
+    assert machine is not None
+    assert machine.bandwidth is not None
+    replace = msgspec.structs.replace
+
+    def placed(one: Told) -> Told:
+        return replace(one, source=dice.choice(PLACES), destination=dice.choice(PLACES))
+
+    bandwidth = machine.bandwidth
+    return machine, replace(
+        bandwidth,
+        samples=tuple(placed(one) for _ in range(5) for one in bandwidth.samples),
+        failures=tuple(map(placed, bandwidth.failures)),
+    )
+
+
+@given(st.integers(0, 2**32), st.integers(40, 200))
+def test_the_table_is_shown_and_no_word_from_outside_moves_the_cursor(seed: int, width: int) -> None:
+    machine, bandwidth = reported(seed)
+    text = document_text(bandwidth_document(machine, bandwidth, ()), width)
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert re.search(r"^Bandwidth$", text, re.MULTILINE)
+    assert re.search(r"^Findings$", text, re.MULTILINE)
+
+
+@given(st.integers(0, 2**32))
+def test_markdown_tables_have_as_many_cells_in_every_row(seed: int) -> None:
+    machine, bandwidth = reported(seed)
+    text = document_markdown(bandwidth_document(machine, bandwidth, (), matrices=True))
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+    table: list[int] = []
+    for row in [*text.splitlines(), ""]:
+        if row.startswith("| "):
+            table.append(len(re.findall(r"(?<!\\)\|", row)))
+        else:
+            assert len(set(table)) <= 1
+            table = []
+
+
+def test_nothing_at_all_is_shown_as_such() -> None:
+    text = document_text(bandwidth_document(Machine(source="none"), Bandwidth(source="live"), ()), 80)
+    assert "Source  live" in text
+    assert "GPU" not in text
+
 
 FOUR = machine_with(4)
 FOUND = (
@@ -20,11 +81,11 @@ FOUND = (
 
 
 def shown(bandwidth: Bandwidth, gpus: int = 4, width: int = 80, findings: tuple[Finding, ...] = ()) -> str:
-    return text_of(bandwidth_view(machine_with(gpus), bandwidth, findings, width, matrices=True))
+    return document_text(bandwidth_document(machine_with(gpus), bandwidth, findings, matrices=True), width)
 
 
 def brief(*samples: Sample, gpus: int = 4) -> str:
-    return text_of(bandwidth_view(machine_with(gpus), only(*samples), (), 120))
+    return document_text(bandwidth_document(machine_with(gpus), only(*samples), ()), 120)
 
 
 def part(text: str, title: str) -> str:
@@ -103,7 +164,7 @@ def test_a_path_that_failed_everywhere_has_its_row() -> None:
         kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
     )
     bandwidth = Bandwidth(source="test", samples=(pair(1, 0, 2.0, staged=True),), failures=(failed,))
-    text = text_of(bandwidth_view(machine_with(2), bandwidth, (), 120))
+    text = document_text(bandwidth_document(machine_with(2), bandwidth, ()), 120)
     assert re.search(r" direct +- +- +- +- +0 of 2 +1\n", part(text, "Between GPUs"))
 
 
@@ -217,7 +278,7 @@ def test_lines_that_were_not_understood_are_counted() -> None:
     for missed, words in ((0, ""), (3, "3 not understood: gputopo inspect --from lists them")):
         lines = (LineCounts(source="test", read=5, known=1, not_understood=missed),)
         machine = msgspec.structs.replace(machine_with(2), lines=lines)
-        text = text_of(bandwidth_view(machine, only(), (), 80))
+        text = document_text(bandwidth_document(machine, only(), ()), 80)
         assert ("Lines" in text) is bool(words)
         assert words in text
 
@@ -233,7 +294,7 @@ def test_many_numbers_that_were_not_taken_for_one_reason_are_cut_and_counted() -
 def test_notes_that_differ_in_a_gpu_only_are_reported_once() -> None:
     notes = tuple(f"it is taken as GPU {gpu} by its file" for gpu in (0, 1, 2, 6))
     body = part(shown(msgspec.structs.replace(only(), notes=(*notes, "GPU 1 and GPU 2"))), "Notes")
-    assert body.split("\n")[:2] == ["  it is taken as GPU 0-2,6 by its file", "  GPU 1 and GPU 2"]
+    assert body.split("\n")[:2] == ["  - it is taken as GPU 0-2,6 by its file", "  - GPU 1 and GPU 2"]
 
 
 def test_findings_are_shown_as_inspect_shows_them() -> None:
@@ -258,7 +319,7 @@ def test_up_to_sixteen_gpus_fit_the_screen_and_no_pair_is_lost(gpus: int, width:
 
 
 def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> None:
-    text = bandwidth_markdown(machine_with(4), bandwidth_of(4), FOUND)
+    text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, matrices=True))
     assert re.search(r"^\| GPU2 \| 6\.25 \| 6\.25 \|  \| 0\.73 \|$", text, re.MULTILINE)
     assert re.search(r"^\| GPU0 \| 12\.2 \| 12\.6 \(97%\) \| 13\.1 \|", text, re.MULTILINE)
     assert "░░ 0.77s" in text
@@ -272,7 +333,7 @@ def test_markdown_has_the_same_numbers_in_tables_with_equally_many_cells() -> No
 
 
 def test_markdown_has_the_findings_the_failures_and_what_was_not_measured_as_they_are() -> None:
-    text = bandwidth_markdown(machine_with(4), bandwidth_of(4), FOUND)
+    text = document_markdown(bandwidth_document(machine_with(4), bandwidth_of(4), FOUND, matrices=True))
     assert "- **warning** `a.b` (gpu:1)\n  - odd \\| words\n  - To do: do \\*this\\*" in text
     assert "| p2p\\_direct gpu:0 to gpu:1 (kernel\\_read) | WRONG\\_DATA: 3 words differ |" in text
     assert "### Not measured" in text

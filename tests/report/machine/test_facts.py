@@ -3,16 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.facts import grouped_missing, missing_view, not_read, reason_for, reason_in_words
+from gputopo.findings import Inspection
+from gputopo.report.document import document_text
+from gputopo.report.machine.facts import grouped_missing, not_read, reason_for, reason_in_words
+from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.machine import Gpu, Machine, NvLink
 
 
 def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:
     missing = {f"gpus[{i}].clocks_mhz.memory.now": "NOT_SUPPORTED" for i in range(8)}
     assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock (now)"}
-    text = text_of(missing_view(Machine(source="live", missing=missing), 80))
-    assert text == "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock (now)\n"
+    text = document_text(inspection_document(Inspection(machine=Machine(source="live", missing=missing))))
+    assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock (now)\n" in text
 
 
 def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
@@ -85,7 +87,9 @@ def test_a_reason_for_a_part_holds_for_the_facts_in_it() -> None:
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=30)), st.integers(40, 160))
 def test_any_path_and_reason_is_shown_without_breaking_the_page(missing: dict[str, str], width: int) -> None:
-    text = text_of(missing_view(Machine(source="live", missing=missing), width))
+    text = document_text(
+        inspection_document(Inspection(machine=Machine(source="live", missing=missing))), width
+    )
     assert all(character.isprintable() for character in text.replace("\n", ""))
 
 

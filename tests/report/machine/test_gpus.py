@@ -1,8 +1,33 @@
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.gpus import gpu_tables, index_rows, link_is_slow_while_idle, order_warning
-from gputopo.values.machine import Gpu, Machine, Pcie, Throttle, UtilizationPercent
+from gputopo.findings import Inspection
+from gputopo.report.document import document_text
+from gputopo.report.layout import labelled, text_of
+from gputopo.report.machine.gpus import (
+    health_rows,
+    health_words,
+    index_rows,
+    link_is_slow_while_idle,
+    order_warning,
+    short_process_name,
+)
+from gputopo.report.machine.inspection import inspection_document
+from gputopo.values.machine import (
+    Ecc,
+    Gpu,
+    GpuProcess,
+    Link,
+    Machine,
+    MemoryMib,
+    Mig,
+    NvLink,
+    Pcie,
+    RemappedRows,
+    RetiredPages,
+    SpareRows,
+    Throttle,
+    UtilizationPercent,
+)
 
 UNCERTAIN = {f"gpus[{n}].cuda_index": "CUDA_ORDER_NOT_CERTAIN" for n in range(4)}
 SLOW = Pcie(gen_now=1, gen_max=3, width_now=16, width_max=16)
@@ -78,7 +103,7 @@ def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu
 
 def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> None:
     machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
-    text = text_of(gpu_tables(machine, 78))
+    text = document_text(inspection_document(Inspection(machine=machine)))
     assert "1/3*" in text
     assert "unknown while idle: GPU 1;" in text
     assert text.count("*") == 2  # the cell and its note
@@ -86,4 +111,123 @@ def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> 
 
 def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
     machine = Machine(source="x", gpus=(Gpu(index=0, pcie=SLOW), gpu(1, pstate="P8", load=0)))
-    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in text_of(gpu_tables(machine, 120))
+    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in document_text(
+        inspection_document(Inspection(machine=machine)), 120
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        (Gpu(index=0, throttle=Throttle(mask=0x44)), "throttled: power limit reached"),
+        (Gpu(index=0, throttle=Throttle(mask=0x8000)), "unknown reason 0x8000"),
+        (Gpu(index=0, ecc=Ecc(uncorrected_volatile=3)), "ECC errors: 3 uncorrected since"),
+        (Gpu(index=0, ecc=Ecc(mode=False, mode_pending=True)), "ECC is off, and on after a reboot"),
+        (Gpu(index=0, ecc=Ecc(counts={"dram": 0, "sram": 2})), "ECC errors by place: sram 2"),
+        (Gpu(index=0, remapped_rows=RemappedRows(failure=True)), "remapping FAILED"),
+        (Gpu(index=0, remapped_rows=RemappedRows(uncorrectable=2, pending=True)), "2 after uncorrectable"),
+        (Gpu(index=0, retired_pages=RetiredPages(double_bit=1)), "1 after double-bit errors"),
+        (Gpu(index=0, pcie=Pcie(replay_counter=9)), "PCIe replays: 9"),
+        (Gpu(index=0, pcie=Pcie(aer={"correctable": 0, "fatal": 1})), "PCIe errors (AER): fatal 1"),
+        (Gpu(index=0, mig=Mig(mode=True, instances=7)), "MIG is on, 7 instances"),
+        (Gpu(index=0, throttle=Throttle(mask=0x44), pstate="P8"), "throttled: too hot (hardware"),
+        (Gpu(index=0, remapped_rows=RemappedRows(banks=SpareRows(none=3, low=0))), "3 without spare rows"),
+        (Gpu(index=0, ecc=Ecc(tpc_repair_pending=True)), "repair of a TPC pending"),
+        (Gpu(index=0, compute_mode="exclusive_process"), "compute mode exclusive process"),
+        (Gpu(index=0, persistence_mode=False), "persistence mode is off"),
+        (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
+        (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "all 1 are down"),
+        (Gpu(index=0, nvlinks=(NvLink(link=4, active=True, errors={"crc_flit": 7}),)), "NVLink 4 errors"),
+        (Gpu(index=0, bar1_mib=MemoryMib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
+    said = list(health_words(gpu))
+    assert len(said) == 1
+    assert words in said[0]
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        Gpu(index=0),
+        Gpu(index=0, throttle=Throttle(mask=0x4), pstate="P8"),  # as A40 and RTX 5090 report while idle
+        Gpu(
+            index=0,
+            throttle=Throttle(mask=1, reasons=("gpu_idle",)),
+            ecc=Ecc(mode=True, mode_pending=True, corrected_volatile=0, counts={"dram": 0}),
+            remapped_rows=RemappedRows(correctable=0, uncorrectable=0, pending=False, failure=False),
+            retired_pages=RetiredPages(single_bit=0, double_bit=0, pending=False),
+            mig=Mig(mode=False, mode_pending=False),
+            compute_mode="default",
+            persistence_mode=True,
+            virtualization="none",
+            processes=(),
+            pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
+            nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
+            bar1_mib=MemoryMib(total=16384),
+            memory_mib=MemoryMib(total=16384),
+        ),
+    ],
+)
+def test_a_gpu_that_is_as_it_should_be_or_shows_nothing_has_no_line(gpu: Gpu) -> None:
+    assert list(health_words(gpu)) == []
+    assert health_rows(Machine(source="x", gpus=(gpu,))) == []
+
+
+def test_what_several_gpus_share_is_reported_once() -> None:
+    gpus = tuple(Gpu(index=n, persistence_mode=n == 2, compute_mode="prohibited") for n in range(4))
+    assert health_rows(Machine(source="x", gpus=gpus)) == [
+        ("GPU 0-3", "compute mode prohibited"),
+        ("GPU 0-1,3", "persistence mode is off"),
+    ]
+
+
+def test_a_process_is_shown_with_user_and_memory_and_without_paths_and_arguments() -> None:
+    process = GpuProcess(
+        pid=7, kind="compute", name="/home/ann/bin/python train.py", user="ann", memory_mib=9
+    )
+    assert list(health_words(Gpu(index=0, processes=(process,)))) == [
+        "process 7 python (compute, user ann, 9 MiB)"
+    ]
+
+
+def test_very_many_processes_are_counted() -> None:
+    said = list(health_words(Gpu(index=0, processes=tuple(GpuProcess(pid=n) for n in range(100)))))
+    assert len(said) == 9
+    assert said[-1] == "and 92 more processes"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("C:\\Users\\ann\\python.exe", "python.exe"),
+        ("/usr/lib/xorg/Xorg", "Xorg"),
+        ("", "name unknown"),
+        (None, "name unknown"),
+    ],
+)
+def test_a_program_is_named_by_its_own_name(name: str | None, short: str) -> None:
+    assert short_process_name(name) == short
+
+
+@pytest.mark.parametrize("width", [40, 78])
+def test_the_block_fits_the_screen(width: int) -> None:
+    process = GpuProcess(pid=4000, kind="compute", name="python", memory_mib=1024, user="someone")
+    gpus = tuple(
+        Gpu(index=n, processes=(process,), ecc=Ecc(corrected_volatile=5, uncorrected_aggregate=6 + n))
+        for n in range(16)
+    )
+    text = text_of(labelled(health_rows(Machine(source="x", gpus=gpus)), width))
+    assert "process 4000 python" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_nvlinks_that_work_are_reported_where_neither_matrix_nor_tree_shows_them() -> None:
+    links = tuple(NvLink(link=number, active=True, gb_per_s=25.0) for number in range(12))
+    machine = Machine(
+        source="nvidia-smi nvlink", gpus=(Gpu(index=0, nvlinks=links), Gpu(index=1, nvlinks=links))
+    )
+    assert health_rows(machine) == [("GPU 0-1", "NVLinks: 12 up, 25 GB/s per direction")]
+    joined = Machine(source="x", gpus=machine.gpus, links=(Link(a=0, b=1, nvlinks=12),))
+    assert health_rows(joined) == []

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.layout import text_of
-from gputopo.report.machine.matrix import matrix_view, peers_view
+from gputopo.report.layout import labelled, text_of
+from gputopo.report.machine.matrix import matrix_view, peer_rows
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic
 
 
@@ -139,7 +139,7 @@ def test_any_matrix_is_symmetric_and_reads_back(drawn: tuple[int, list[Hop | int
 
 def peers(*links: Link) -> str:
     gpus = tuple(Gpu(index=n) for n in range(8))
-    return text_of(peers_view(Machine(source="x", gpus=gpus, links=links), 78))
+    return text_of(labelled(peer_rows(Machine(source="x", gpus=gpus, links=links)), 78))
 
 
 def test_one_state_for_all_pairs_is_reported_in_a_line() -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.report.document import Bullets, Document, Picture, Section, Table
 from gputopo.report.page import page
-from gputopo.report.pictures.charts import Point, Series, scaling_picture
-from gputopo.report.pictures.heat_map import heat_map_picture
+from gputopo.report.pictures.charts import Point, Series, heat_map_picture, scaling_picture
 from gputopo.report.pictures.topology import topology_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -24,7 +23,7 @@ HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1
 
 def small(text: str) -> Document:
     """A document with one text at every place that a log can fill."""
-    table = Table((text, "b"), ((text, text),), (), (text,))
+    table = Table.of((text, "b"), ((text, text),), (), (text,))
     picture = Picture("p", text, text, "<svg></svg>")
     return Document(text, text, (Section(text, (text, Bullets((text,)), table, picture)),))
 
@@ -80,7 +79,7 @@ def whole() -> Document:
     assert heat is not None
     assert speedup is not None
     rows = tuple((f"model {number}", "1,234", "3.4", "a longer remark on this row") for number in range(20))
-    table = Table(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
+    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
     return Document(
         "A report",
         HOSTILE,

@@ -8,13 +8,13 @@ import pytest
 
 from gputopo import captures
 from gputopo.measurements.published import made
-from gputopo.measurements.sources.one_run import most_telling, one_run
+from gputopo.measurements.run_folders import most_telling, one_run
 from gputopo.measurements.study import Study, study_of
 from gputopo.report.document import Document, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
 from gputopo.report.pictures.of_study import with_pictures
-from gputopo.report.study.document import study_document
+from gputopo.report.study import study_document
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Device,

@@ -13,9 +13,14 @@ import pytest
 from gputopo import captures
 from gputopo.findings.rule import Finding
 from gputopo.report.document import Picture
-from gputopo.report.pictures.charts import Point, Series, over_time_picture, scaling_picture
-from gputopo.report.pictures.heat_map import heat_map_picture
-from gputopo.report.pictures.step_picture import step_picture
+from gputopo.report.pictures.charts import (
+    Point,
+    Series,
+    heat_map_picture,
+    over_time_picture,
+    scaling_picture,
+    step_picture,
+)
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.machine import Gpu, Hop, Link, Machine

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.runs.report import run_report
+from gputopo.report.document import document_text
+from gputopo.report.runs.report import run_document
 from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
@@ -14,7 +14,7 @@ def rows_of(width: int, *, gpus: bool) -> tuple[list[str], list[list[str]]]:
     """The lines of a report at that width, and the words of each device's rows, those of its name first."""
     devices = gpu_devices(3) if gpus else cpu_devices(3)
     result = summarise(stream(devices, InventedRun(3, slow={1: 0.3}, noise=QUIET).steps(30)))
-    lines = text_of(run_report(result, width)).splitlines()
+    lines = document_text(run_document(result), width).splitlines()
     of_each = [
         [word for line in lines if line.startswith(f"{device.device} ") for word in line.split()[1:]]
         for device in devices

@@ -6,12 +6,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.layout import text_of
-from gputopo.report.metrics.run import RunMetrics
-from gputopo.report.runs.display import Display
-from gputopo.report.runs.news import news
-from gputopo.report.runs.report import run_report
-from gputopo.report.runs.state import STARTING, RunState
+from gputopo.report.document import document_text
+from gputopo.report.run_metrics import RunMetrics
+from gputopo.report.runs.progress import Display
+from gputopo.report.runs.report import run_document
+from gputopo.report.runs.state import STARTING, RunState, news
 from gputopo.report.runs.tf_cnn_log import lines
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
@@ -28,7 +27,7 @@ from gputopo.values.run.events import (
     Standing,
 )
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, gpu_devices, on_hosts, stream
-from tests.report.metrics.exposition_grammar import read
+from tests.report.exposition_grammar import read
 
 CLOCKS = {0: 1500, 1: 1200}  # of GPU 0, by rank
 MAX_CLOCKS = {"0": {"graphics": 2000}, "1:0": {"graphics": 1500}}
@@ -61,7 +60,7 @@ def test_each_row_has_the_clocks_of_its_own_host_as_shares_of_their_own_maxima(r
 
 
 def test_the_report_names_hosts_and_no_task_of_tensorflow(run: list[Event]) -> None:
-    words = " ".join(text_of(run_report(summarise(run), 120)).split())
+    words = " ".join(document_text(run_document(summarise(run)), 120).split())
     assert "/job:" not in words
     assert words.startswith("alexnet on 2 GPUs of 2 hosts, parameter_server, variables on n1 GPU 0")
     assert "ops 200 on n1 GPU 0, 200 on n2 GPU 0" in words
@@ -167,7 +166,7 @@ def test_the_result_is_of_the_devices_that_are_left_and_of_their_steps_alone() -
     )
     assert [one.tower for one in result.anomalies] == [1]
     assert "n3 CPU 0" in result.anomalies[0].says
-    words = " ".join(text_of(run_report(result, 120)).split())
+    words = " ".join(document_text(run_document(result), 120).split())
     assert words.startswith("a model on 2 CPU devices of 2 hosts, replicated")
     assert (
         "Restart 1 of 2: host n2 is lost; training went on from the checkpoint after 30 steps on 2 devices "

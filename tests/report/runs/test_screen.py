@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 
-from gputopo.report.layout import text_of
-from gputopo.report.runs.screen import screen_lines
+from gputopo.report.document import document_text
+from gputopo.report.runs.screen import autotune_blocks, autotune_note, screen_document
 from gputopo.runs.screen import device_rows
+from gputopo.values.run.plan import Autotune, Candidate, Measured, Timed
+from tests.report.shown import text_of_blocks
 from tests.runs.test_screen import NAMES, runs, screen_of
 
 SPEEDS = {0: 1560.0, 1: 1320.6, 2: 1541.7, 3: 1474.8, 4: 1558.0, 5: 1557.0}
@@ -16,7 +18,7 @@ CLOCKS = {0: 1885.0, 1: 1790.0, 2: 1873.0, 3: 1790.0, 4: 1885.0, 5: 1880.0}
 def test_every_gpu_has_its_row_and_its_sentence_within_the_width(width: int) -> None:
     found = runs(SPEEDS, CLOCKS)
     screen = msgspec.structs.replace(screen_of(found), devices=device_rows(NAMES, found))
-    text = text_of(screen_lines(screen, width))
+    text = document_text(screen_document(screen), width)
     assert all(len(line) <= width for line in text.splitlines())
     for word in ("! slow 15 %", "! slow 5.2 %", "84.7", "unexplained"):
         assert word in text
@@ -32,6 +34,41 @@ def test_a_failed_run_has_its_reason_and_an_incomplete_screen_is_named() -> None
     screen = msgspec.structs.replace(
         screen, complete=False, devices=device_rows({0: "A", 1: "A"}, screen.runs)
     )
-    text = text_of(screen_lines(screen))
+    text = document_text(screen_document(screen))
     assert "failed: out of memory" in text
     assert "Not complete: runs were left out." in text
+
+
+NCCL = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl", images_per_sec=2140.4)
+CPU = Candidate(gpus=(0, 1), ps_device="cpu", images_per_sec=1980.0)
+COPY = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="copy")
+FOUND = Autotune(
+    winner=1,
+    settled="lead",
+    measured=(
+        Measured(candidate=NCCL, runs=(Timed(2000.0, 0.01), Timed(2020.0, 0.01))),
+        Measured(candidate=CPU, runs=(Timed(2210.0, 0.01), Timed(2190.0, 0.01))),
+        Measured(candidate=COPY, failure="out of memory"),
+    ),
+    seconds=80.0,
+    budget_s=300.0,
+    model="vgg16",
+    batch_size=64,
+)
+
+
+def test_a_table_has_predicted_and_measured_side_by_side() -> None:
+    assert text_of_blocks(*autotune_blocks(FOUND)).splitlines() == [
+        "Autotune of vgg16, images/sec at batch 64 per device",
+        "Placement             predicted  measured  runs",
+        "replicated nccl            2140      2010     2",
+        "parameter_server cpu       1980      2200     2  fastest",
+        "replicated copy               -         -     0  failed: out of memory",
+    ]
+
+
+def test_a_sentence_has_the_choice_and_how_sure_it_is() -> None:
+    assert autotune_note(FOUND) == (
+        "Fastest of 2 measured placements: parameter_server cpu, 2200 images/sec measured, 1980 predicted; "
+        "its lead exceeds the noise."
+    )

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.runs.report import run_report
+from gputopo.report.document import document_lines
+from gputopo.report.runs.report import run_document
 from gputopo.runs.summary import Summary, summarise
 from gputopo.runs.verdict.hosts import named_by_host, whole_hosts
 from gputopo.runs.verdict.judge import Judgement
@@ -53,7 +54,7 @@ def run(
 
 
 def report(result: Result) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in run_report(result, 200))
+    return "\n".join("".join(text for text, _ in line) for line in document_lines(run_document(result), 200))
 
 
 def slow_of(result: Result) -> dict[int, str | None]:

@@ -75,7 +75,6 @@ def test_a_host_whose_rank_0_does_not_come_names_it(call: Call, without_gpu: Non
         ("--hosts n[1-2]", "--autotune is for one host", "--num-hosts 1"),
         ("--num-hosts 2", "the rank of this one is not given", "--hosts LIST"),
         ("--worker_hosts=a:5000,b:5000 --job_name=worker", "--autotune is for one host", "--num-hosts 1"),
-        ("--starter ssh", "--starter ssh needs the hosts", "--hosts LIST"),
         ("--hosts n[1-3]", "--hosts has 3 hosts, Slurm step 1234.0 has 2", "unset SLURM_STEP_ID"),
         ("--hosts n[2-1]", "--hosts has [2-1], which counts down", "[1-2]"),
         ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host a line"),

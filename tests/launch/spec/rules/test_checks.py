@@ -6,8 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.rules.checks import RULES, check, clash
-from gputopo.launch.spec.rules.rule import replaced
+from gputopo.launch.spec.rules import RULES, check, clash, replaced
 from gputopo.launch.spec.run_spec import (
     Backend,
     Data,

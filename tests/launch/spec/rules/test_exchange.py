@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.spec.rules.exchange import require_exchange
+from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import Exchange, Precision, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device

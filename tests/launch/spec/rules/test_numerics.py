@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.model_schedules import model_recipe
-from gputopo.launch.spec.rules.numerics import remarks, require_numerics
+from gputopo.launch.spec.model_names import model_recipe
+from gputopo.launch.spec.rules import remarks, require_numerics
 from gputopo.launch.spec.run_spec import Optimization, Precision, RunSpec, Schedule
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from gputopo.launch.spec.device_names import device_name
+from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.values.errors import HardwareError

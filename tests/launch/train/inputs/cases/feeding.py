@@ -41,7 +41,7 @@ def feeds(root: Path) -> Any:
 
 def ways(root: Path) -> Any:
     """Every source and feed on 1 and 3 towers: losses, its description, where its batches are."""
-    from gputopo.launch.spec.device_names import short_name
+    from gputopo.launch.spec.names import short_name
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):

@@ -1,0 +1,224 @@
+"""A program of the user on several hosts: rank 0 plans for all, and each host runs it on its share."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gputopo.cli.hosts.meeting import address_of, address_of_leader, excuse, join, meeting_of
+from gputopo.cli.hosts.training import claim, common, failed_here, joining_run, joint_target, place_of
+from gputopo.cli.printing import note, to_stderr
+from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
+from gputopo.launch.hosts.addresses import free_port, own_address
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.remote_agent import begun
+from gputopo.launch.spec import env
+from gputopo.launch.spec.env import HostPlace, host_place
+from gputopo.launch.spec.names import host_names
+from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
+from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.user_program.hosts import (
+    Following,
+    Leading,
+    cluster_variables,
+    nccl_variables,
+    require_all,
+    unset,
+)
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.option import listed
+
+if TYPE_CHECKING:
+    from gputopo.launch.hosts.messages import Joining, Reply
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Machine
+
+
+# Not "run": a program does not meet the hosts of a training by the core.
+_COMMAND = {"command": "run -- PROGRAM"}
+
+
+def run_program_on_hosts(
+    allocation: Allocation,
+    hosts: HostOptions,
+    program: tuple[str, ...],
+    request: "Request",
+    asked: Mapping[str, Any],
+    machine: "Machine",
+    options: OutputOptions,
+) -> int:
+    """Take part in the run of a program and return the exit code. Raises GputopoError.
+
+    `allocation`: with the port of the meeting. `asked`: the options of the plan, which all hosts must have
+    been given alike; the words of the program may differ.
+    """
+    alike = {**asked, **_COMMAND}
+    if allocation.rank == 0:
+        return _lead(allocation, hosts, program, request, alike, machine, options)
+    try:
+        address = address_of(allocation, hosts)
+        bringing = joining_run(allocation, alike, machine, address, options, address)
+    except GputopoError as error:
+        return excuse(allocation, error)
+    return _follow(allocation, hosts, program, bringing, machine, options)
+
+
+def _lead(
+    allocation: Allocation,
+    hosts: HostOptions,
+    program: tuple[str, ...],
+    request: "Request",
+    asked: Mapping[str, Any],
+    machine: "Machine",
+    options: OutputOptions,
+) -> int:
+    """Wait for the other hosts, plan for all, and run the program here."""
+    leader = allocation.leader.name
+    assert leader is not None, "rank 0 has a name"
+    with contextlib.ExitStack() as held:
+        meeting = meeting_of(allocation, hosts, common(asked))
+        with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
+            held.enter_context(meeting)
+        joined = meeting.wait(hosts.join_timeout)
+        network = address_of_leader(list(joined.values()))
+        own = joining_run(allocation, asked, machine, leader, options, network)
+        target = joint_target(request, {0: own, **joined}, machine, options, held)
+        require_all(os.environ, allocation.size, len(target.servers) or 1)
+        master = (leader, free_port())
+        places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}
+        meeting.answer({rank: _reply(target, place, program, master) for rank, place in places.items()})
+        begun(os.environ)
+        if not target.servers:
+            return run_own(program, target, options)
+        spec = program_spec(target, program, [_where(program[0], target)])
+        to_stderr(f"gputopo: {spec.says[0]}.\n")
+        found = _variables(target, 0, master) | _nccl(_address_to(joined[1]), target.machine, spec)
+        return run_recorded(
+            program,
+            _with(env.run_env(os.environ, target, None), found),
+            spec,
+            other_gpus(target.machine, spec),
+            make_folder(spec, target.plan, target.machine, options),
+            options,
+            partial(
+                Leading,
+                meeting,
+                [0, *(rank for rank, place in places.items() if place is not None)],
+                target.servers[0].host,
+                program[0],
+            ),
+        )
+
+
+def _where(name: str, target: "Target") -> str:
+    """Return what runs where, on all hosts."""
+    hosts = host_names([server.host for server in target.servers])
+    if target.backend != "gpu":
+        return f"{target.why_cpu}: {name} runs without a GPU on {listed(hosts, 'and')}"
+    gpus = [one.plan.choice.gpus for one in (target, *target.others)]
+    on = "; ".join(f"{host} GPU {', '.join(map(str, of))}" for host, of in zip(hosts, gpus, strict=True))
+    return f"{name} runs on {on}"
+
+
+def _reply(target: "Target", place: int | None, program: tuple[str, ...], master: tuple[str, int]) -> "Reply":
+    from gputopo.launch.hosts.messages import Start, Unused
+
+    if place is None:
+        return Unused(why="the devices of fewer hosts are enough")
+    own = target.others[place - 1]
+    part = ProgramPart(
+        spec=program_spec(own, program),
+        plan=msgspec.structs.replace(own.plan, candidates=(own.plan.choice,)),
+        host=target.servers[place].host,
+        cluster=_variables(target, place, master),
+    )
+    return Start(spec=msgspec.Raw(schema.encode(part)), environment=dict(own.plan.environment), place=place)
+
+
+def _variables(target: "Target", place: int, master: tuple[str, int]) -> dict[str, str]:
+    return cluster_variables([server.address for server in target.servers], place, master)
+
+
+def _nccl(address: str | None, machine: "Machine | None", spec: ProgramSpec) -> dict[str, str]:
+    """Return what NCCL is to use on this host, which has that address on the network of the others."""
+    from gputopo.probes.equipment import interface_of
+
+    if not spec.gpus:
+        return {}
+    found = None if address is None else interface_of(address)
+    return nccl_variables(None if found is None else found.name, machine, spec.gpus)
+
+
+def _address_to(other: "Joining") -> str | None:
+    with contextlib.suppress(OSError):
+        return own_address(other.address, other.port)
+    return None
+
+
+def _with(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, **unset(variables, environment)}
+
+
+def _follow(
+    allocation: Allocation,
+    hosts: HostOptions,
+    program: tuple[str, ...],
+    bringing: "Joining",
+    machine: "Machine",
+    options: OutputOptions,
+) -> int:
+    """Join rank 0, run the program on this host's share, and return the exit code of the run."""
+    from gputopo.launch.hosts.messages import Start, Unused
+
+    guest, reply = join(allocation, hosts, bringing)
+    if isinstance(reply, Unused):
+        note(f"this host is not needed: {reply.why}")
+        return ExitCode.OK
+    assert isinstance(reply, Start)
+    begun(os.environ)
+    part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
+    name = program[0]
+    spec = msgspec.structs.replace(part.spec, command=words_of(program))
+    where = (
+        f"{name} runs on GPU {', '.join(map(str, spec.gpus))}" if spec.gpus else f"{name} runs without a GPU"
+    )
+    place = HostPlace()
+    if spec.gpus and not options.no_affinity:
+        place = host_place(machine, tuple(spec.gpus), usable_cpus())
+    environment = env.program_env(os.environ, reply.environment if spec.gpus else None, place)
+    # What rank 0 has of all hosts is written and told there.
+    own = msgspec.structs.replace(
+        options,
+        output=None if options.output is None else str(Path(options.output) / f"rank-{allocation.rank}"),
+        prometheus=None,
+        on_anomaly=None,
+        fail_on=None,
+    )
+    with contextlib.ExitStack() as held:
+        try:
+            claim([gpu for gpu in machine.gpus if gpu.index in spec.gpus], held)
+            folder = make_folder(spec, part.plan, machine, own)
+        except GputopoError as error:
+            return failed_here(guest, error)
+        to_stderr(f"gputopo: {where}.\n")
+        code = run_recorded(
+            program,
+            _with(environment, part.cluster | _nccl(bringing.address, machine, spec)),
+            spec,
+            other_gpus(machine, spec),
+            folder,
+            own,
+            partial(Following, guest, part.host, program[0]),
+        )
+    if not code:
+        note(f"the run is over, exit code {code}: its result is on rank 0")
+    return code

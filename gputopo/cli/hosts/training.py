@@ -1,0 +1,324 @@
+"""`gputopo run` as one of several hosts: rank 0 plans for all and trains, the others serve their devices."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gputopo.cli.hosts.meeting import (
+    address_of,
+    address_of_leader,
+    excuse,
+    join,
+    joining,
+    meeting_of,
+    resources_of,
+    saved_network,
+)
+from gputopo.cli.printing import note, show_error
+from gputopo.cli.run.options import OutputOptions
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.remote_agent import begun
+from gputopo.values import schema
+from gputopo.values.errors import ExitCode, GputopoError, InputError
+from gputopo.values.run.events import Event, Noticed, RankFailed
+
+if TYPE_CHECKING:
+    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.messages import End, Joining, Reply, Start
+    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.jobs.restarting import Regrouping
+    from gputopo.launch.spec.run_spec import RunSpec, Server
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Gpu, Machine
+
+
+# Folders and files are rank 0's business, and the others may see them under other names.
+_MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What each host was asked for: the request for a plan, the options as typed, the spec of a target."""
+
+    request: "Request"
+    asked: Mapping[str, Any]
+    spec_of: "Callable[[Target], RunSpec]"
+
+
+def train_on_hosts(
+    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+) -> int:
+    """Take part in the training and return the exit code. Raises GputopoError."""
+    if allocation.rank == 0:
+        return _lead(allocation, hosts, job, machine, options)
+    return _take_part(allocation, hosts, job, machine, options)
+
+
+def _lead(
+    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+) -> int:
+    """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
+    from gputopo.cli.run import training
+    from gputopo.cli.run.prepare import as_strategy_reduces, require_runnable
+    from gputopo.launch.hosts.messages import End, Unused
+
+    assert allocation.leader.name is not None, "rank 0 has a name"
+    with meeting_of(allocation, hosts, common(job.asked)) as meeting:
+        joined = meeting.wait(hosts.join_timeout)
+        network = address_of_leader(list(joined.values()))
+        own = joining_run(allocation, job.asked, machine, allocation.leader.name, options, network)
+        with contextlib.ExitStack() as claims:
+            strategy = job.asked.get("strategy")
+            target = joint_target(
+                job.request, {0: own, **joined}, machine, options, claims, strategy=strategy
+            )
+            target = as_strategy_reduces(target, job.asked)
+            spec = job.spec_of(target)
+            require_runnable(target, spec, options)
+            if options.dry_run:
+                meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
+                meeting.end(End(exit_code=ExitCode.OK))
+                return training.show_only(target, spec, options)
+            group = _group(meeting, spec, hosts, options)
+            meeting.answer({rank: _reply(one, target, spec) for rank, one in joined.items()})
+            begun(os.environ)
+            return training.train(target, spec, options, meeting=meeting, group=group)
+
+
+def _group(
+    meeting: "Meeting", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
+) -> "Regrouping | None":
+    """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
+    if options.min_hosts is None and not options.restart:
+        return None
+    from gputopo.launch.jobs.restarting import Regrouping, require_losable
+
+    if options.min_hosts is not None:
+        require_losable(spec, options.min_hosts, options.restart)
+    return Regrouping(meeting, options.min_hosts, hosts.join_timeout)
+
+
+def joining_run(
+    allocation: Allocation,
+    asked: Mapping[str, Any],
+    machine: "Machine",
+    address: str,
+    options: OutputOptions,
+    network: str | None,
+) -> "Joining":
+    """Return what a host brings. `network`: its IP address. Raises HardwareError for a broken driver."""
+    from gputopo.launch.hosts.addresses import free_port
+    from gputopo.launch.spec.target import why_cpu
+
+    brought = None if why_cpu(machine, os.environ, cpu=options.cpu) is not None else machine
+    given = allocation.hosts[allocation.rank].port if allocation.rank else None  # rank 0's is the meeting's
+    return joining(
+        allocation,
+        brought,
+        common(asked),
+        address=address,
+        port=given or free_port(),
+        resources=resources_of(brought, network),
+    )
+
+
+def common(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that all hosts must have been given alike, as JSON has them."""
+    alike = {name: value for name, value in asked.items() if name not in _MAY_DIFFER}
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"command": "run", **alike}))
+    return found
+
+
+def joint_target(
+    wanted: "Request",
+    joined: "Mapping[int, Joining]",
+    machine: "Machine",
+    options: OutputOptions,
+    claims: contextlib.ExitStack,
+    *,
+    strategy: str | None = None,
+) -> "Target":
+    """Plan for all hosts, and claim the GPUs of this one until `claims` closes.
+
+    `strategy`: of tf.distribute, None: none.
+    """
+    from gputopo.launch.hosts.planning import plan_hosts
+    from gputopo.launch.jobs.before import earlier_of_hosts
+    from gputopo.launch.jobs.claims import choose_and_claim
+    from gputopo.launch.spec.names import cpu_devices_of
+    from gputopo.launch.spec.target import target_of
+    from gputopo.launch.supervise.cgroup import usable_cpus
+
+    def own(request: "Request", *, cpu: bool) -> "Target":
+        def choose(claimed: Mapping[int, str]) -> "Target":
+            return target_of(
+                machine,
+                request,
+                environ=os.environ,
+                claimed=claimed,
+                require_gpu=options.require_gpu,
+                cpu=cpu,
+                usable=usable_cpus(),
+                affinity=not options.no_affinity,
+            )
+
+        held = None if options.dry_run else claims
+        return choose_and_claim(machine, choose, held, os.environ, "gputopo run", on_problem=note)
+
+    hosts = [joined[rank] for rank in sorted(joined)]
+    planned = plan_hosts(
+        hosts,
+        wanted,
+        own,
+        cpu=options.cpu,
+        cpu_devices=cpu_devices_of(strategy),
+        require_gpu=options.require_gpu,
+        saved=saved_network(hosts, wanted),
+        earlier=earlier_of_hosts(joined[0].machine, wanted),
+    )
+    for line in (*planned.says, *planned.target.plan.warnings):
+        note(line)
+    return planned.target
+
+
+def _reply(host: "Joining", target: "Target", spec: "RunSpec") -> "Reply":
+    from gputopo.launch.hosts.messages import Start, Unused
+
+    place = place_of(spec.servers, host.address, host.port)
+    if place is None:
+        return Unused(why="the devices of fewer hosts are enough")
+    plan = target.others[place - 1].plan
+    return Start(spec=msgspec.Raw(schema.encode(spec)), environment=dict(plan.environment), place=place)
+
+
+def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | None:
+    """Return the number of a host's server among those that take part."""
+    ends = (f"{address}:{port}", f"[{address}]:{port}")
+    return next((number for number, one in enumerate(servers) if one.address in ends), None)
+
+
+def _take_part(
+    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+) -> int:
+    """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
+    from gputopo.launch.hosts.messages import Start, Unused
+
+    try:
+        address = address_of(allocation, hosts)
+        bringing = joining_run(allocation, job.asked, machine, address, options, address)
+    except GputopoError as error:
+        return excuse(allocation, error)
+    guest, reply = join(allocation, hosts, bringing)
+    if isinstance(reply, Unused):
+        note(f"this host is not needed: {reply.why}")
+        return ExitCode.OK
+    assert isinstance(reply, Start)
+    try:
+        end = _served(reply, guest, bringing, machine, options)
+    except GputopoError as error:
+        return failed_here(guest, error)
+    if end.cause is None:
+        note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
+    else:
+        show_error(end.cause, end.hint)
+    if end.exit_code:
+        guest.outlast()
+    return end.exit_code
+
+
+def failed_here(guest: "Guest", error: GputopoError) -> int:
+    """Print what keeps this host from its part after it has joined, report it, and return the exit code.
+
+    For rank 1 and above; it ends after rank 0.
+    """
+    show_error(error.what, error.hint)
+    failure = RankFailed(
+        time_s=time.time(),
+        kind="error",
+        cause=error.what,
+        remedy=error.hint,
+        exit_code=int(error.exit_code),
+    )
+    with contextlib.suppress(GputopoError):  # rank 0 is gone
+        guest.tell([failure])
+    guest.outlast()
+    return int(error.exit_code)
+
+
+def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
+    """Claim GPUs of this host until `held` closes. Raises HardwareError where another run was quicker."""
+    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
+
+    try:
+        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+    except ClaimedError as error:
+        raise never_free() from error
+
+
+def _served(
+    start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
+) -> "End":
+    """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
+    from gputopo.launch.jobs.serving import own_spec, serve
+    from gputopo.launch.spec.env import HostPlace, host_place, worker_env
+    from gputopo.launch.spec.run_spec import RunSpec
+    from gputopo.launch.supervise.cgroup import usable_cpus
+    from gputopo.probes.run_watch import RunWatch
+
+    begun(os.environ)
+    spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
+    place = place_of(spec.servers, bringing.address, bringing.port)
+    assert place is not None, "rank 0 starts hosts that its spec names"
+    indices = [device.gpu for device in spec.devices if device.rank == place and device.gpu is not None]
+    gpus = indices if spec.backend == "gpu" else []
+    folder = _folder(options, bringing.rank)
+    file = folder / "spec.json"
+    schema.write(file, own_spec(spec, place))
+    near = (
+        host_place(machine, tuple(gpus), usable_cpus()) if gpus and not options.no_affinity else HostPlace()
+    )
+    cards = [gpu for gpu in machine.gpus if gpu.index in gpus]
+    with contextlib.ExitStack() as held:
+        claim(cards, held)
+        return serve(
+            spec,
+            file,
+            place,
+            guest,
+            environment=worker_env(os.environ, spec, start.environment, near),
+            log=folder / ("server.log" if spec.rank is None else "worker.log"),
+            sampler=held.enter_context(RunWatch(gpus)),
+            on_event=_show,
+        )
+
+
+def _folder(options: OutputOptions, rank: int) -> Path:
+    """Make the folder of a host's server: within the run's, where one is named. Raises InputError."""
+    from gputopo.launch.supervise.run_folder import runs_home
+
+    home = Path(options.output) if options.output is not None else runs_home(os.environ) / "served"
+    path = home / f"rank-{rank}" if options.output else home / f"{datetime.now():%Y%m%d-%H%M%S}-rank-{rank}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the folder {path}: {error.strerror}",
+            "name a folder that you may write to with --output, or set GPUTOPO_HOME",
+        ) from error
+    return path
+
+
+def _show(event: Event) -> None:
+    """Print what a host's user should see; all else goes to rank 0."""
+    if isinstance(event, Noticed):
+        note(event.says)
+    elif isinstance(event, RankFailed) and event.last_lines:
+        note("\n".join(event.last_lines))

@@ -1,0 +1,241 @@
+"""The options that `plan` and `run` share: which GPUs, and where the variables live."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from gputopo.cli.printing import note
+from gputopo.values.errors import UsageError
+from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
+from gputopo.values.run.all_reduce import NAMES as REDUCTIONS
+from gputopo.values.run.all_reduce import parse
+from gputopo.values.run.plan import VariableUpdate
+
+MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
+VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
+AUTOTUNED, MAX_AUTOTUNED = 3, 10  # placements that --autotune measures
+_COPIES = "each device has a copy of the variables, on one host and on several"
+# Modes of other programs for several hosts: what they are here, and in which words.
+_SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
+    "distributed_replicated": (
+        "parameter_server",
+        "the master copies are where --ps says, and each device gets its own in every step",
+    ),
+    "distributed_all_reduce": ("replicated", _COPIES),
+    "collective_all_reduce": ("replicated", f"{_COPIES}; --all-reduce collective for TensorFlow's op"),
+    "horovod": ("replicated", f"{_COPIES}; no Horovod is needed, and programs that use it run after --"),
+}
+_ELSEWHERE = {"byteps": "use --variable-update replicated; byteps is no longer maintained"}
+
+
+def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
+    """Read `0,1`, `0-3` or `0-2,6` as GPU indices, in the order given.
+
+    Raises UsageError for anything else, and for an index that is named twice.
+    """
+    indices: list[int] = []
+    for part in text.split(","):
+        indices.extend(_indices_of(part.strip(), text, flag))
+    twice = next((index for index in indices if indices.count(index) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{flag} {shown(text)} names GPU {twice} twice", "name every GPU once")
+    return tuple(indices)
+
+
+def parse_ps(flag: str, text: str) -> str:
+    """Read `--ps` as `auto`, `cpu`, `gpu:spread`, `gpu:N` or `host:N`. Raises UsageError."""
+    from gputopo.values.run.plan import SPREAD
+
+    found = re.fullmatch(r"(gpu|host):([0-9]{1,4})", text)
+    if found:
+        return f"{found[1]}:{int(found[2])}"
+    loose = re.fullmatch(r"/?(?:device:)?gpu[:=_ ]?([0-9]{1,4})", text.lower())
+    if loose:
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
+    if text == "gpu" or text == "gpu:N":
+        raise UsageError(
+            f"{flag} cannot be {shown(text)}", "name the GPU by its index, such as gpu:0, or use gpu:spread"
+        )
+    return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD, "host:N"))
+
+
+def update_of(typed: str) -> str:
+    """Return the mode that was typed for `--variable-update`, of another program's name the equivalent."""
+    return _SAME_AS[typed][0] if typed in _SAME_AS else typed
+
+
+def parse_variable_update(flag: str, text: str) -> str:
+    """Read `--variable-update`; of a mode of another program the equivalent, which a note names.
+
+    Raises UsageError.
+    """
+    if text in _SAME_AS:
+        note(f"{flag} {text} is {update_of(text)} here: {_SAME_AS[text][1]}")
+        return update_of(text)
+    if text in _ELSEWHERE:
+        raise UsageError(f"gputopo does not have {flag} {text}", _ELSEWHERE[text])
+    found: str = require_choice(flag, text, VARIABLE_UPDATES)
+    return found
+
+
+def parse_all_reduce(_flag: str, text: str) -> str:
+    """Return `--all-reduce` as typed, once it was read. Raises UsageError."""
+    parse(text)
+    return text
+
+
+def parse_model(_flag: str, text: str) -> str:
+    """Return `--model` as typed, once it was read. Raises UsageError with the nearest name."""
+    from gputopo.launch.spec import model_names
+
+    model_names.read(text)
+    return text
+
+
+def parse_program(_flag: str, text: str) -> str:
+    """Return `--program` as typed. Raises UsageError with the nearest name."""
+    from gputopo.prediction.programs import require_program
+
+    return require_program(text).name
+
+
+def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
+    """Read one speed, or one for each GPU: `1560` or `1560,1560,1630`. Raises UsageError."""
+    try:
+        speeds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed <= MAX_FLOAT for speed in speeds):
+        raise UsageError(
+            f"{flag} cannot be {shown(text)}", "give images/sec above 0: one number, or one for each GPU"
+        )
+    return speeds
+
+
+def parse_autotune(flag: str, text: str) -> int:
+    """Read `--autotune`: how many placements are measured; 3 without a value. Raises UsageError."""
+    if not text:
+        return AUTOTUNED
+    if not (text.isascii() and text.isdigit() and 2 <= int(text[:9]) <= MAX_AUTOTUNED):
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"give 2 to {MAX_AUTOTUNED}")
+    return int(text)
+
+
+def parse_candidates(flag: str, text: str) -> int:
+    """Read `--candidates` as a number, or `all`. Raises UsageError."""
+    if text.lower() == "all":
+        from gputopo.planner.selection import ALL
+
+        return ALL
+    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1 and len(text) < 7):
+        raise UsageError(f"{flag} cannot be {shown(text)}", "give a number from 1, or all")
+    return int(text)
+
+
+def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
+    found = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+    if found is None:
+        raise UsageError(
+            f"{option} cannot be {shown(text)}", "give indices with commas, as nvidia-smi counts: 0,1 or 0-3"
+        )
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
+    if last >= MAX_GPUS:
+        raise UsageError(
+            f"{option} {shown(text)} names GPU {last}", "gputopo inspect shows the GPUs there are"
+        )
+    return range(first, last + 1)
+
+
+AUTOTUNE = Option(
+    "--autotune",
+    f"Run the K best placements of the variables for some steps each and choose the fastest; "
+    f"K is {AUTOTUNED} unless given",
+    value="[K]",
+    read=parse_autotune,
+)
+
+
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
+
+    num_gpus: Annotated[
+        int | Literal["auto"] | None,
+        Option(
+            "--num-gpus",
+            "Number of GPUs; auto: more while each doubling brings --gain of its worth",
+            default="all that may be used",
+            min=1,
+            words=("auto",),
+        ),
+    ] = None
+    gain: Annotated[
+        float | None,
+        Option(
+            "--gain",
+            "Share of its worth that a doubling must bring with --num-gpus auto",
+            value="SHARE",
+            default="0.5",
+            min=0,
+            max=1,
+        ),
+    ] = None
+    gpus: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list
+        ),
+    ] = None
+    exclude: Annotated[
+        tuple[int, ...] | None,
+        Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list),
+    ] = None
+    prefer_pix: Annotated[
+        bool, Option("--prefer-pix", "Choose GPUs behind one PCIe switch (PIX) if one has enough of them")
+    ] = False
+    ps: Annotated[
+        str,
+        Option(
+            "--ps",
+            "Device of the variables with parameter_server",
+            value="auto|cpu|gpu:N|gpu:spread|host:N",
+            read=parse_ps,
+        ),
+    ] = "auto"
+    variable_update: Annotated[
+        str,
+        Option(
+            "--variable-update",
+            "Which devices have a copy of the variables, and who updates them",
+            value="|".join(VARIABLE_UPDATES),
+            read=parse_variable_update,
+        ),
+    ] = "auto"
+    all_reduce: Annotated[
+        str | None,
+        Option(
+            "--all-reduce",
+            f"Reduction of replicated gradients: {', '.join(REDUCTIONS)}",
+            value="NAME[#K]",
+            read=parse_all_reduce,
+        ),
+    ] = None
+    single_gpu_images_per_sec: Annotated[
+        tuple[float, ...],
+        Option(
+            "--single-gpu-images-per-sec",
+            "Speed of one GPU, from which others are predicted: one number, or one for each GPU",
+            value="X[,X...]",
+            read=parse_speeds,
+        ),
+    ] = ()
+    no_history: Annotated[
+        bool,
+        Option(
+            "--no-history",
+            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+        ),
+    ] = False

@@ -1,1 +1,0 @@
-"""`gputopo plan`, its options, and what was measured before."""

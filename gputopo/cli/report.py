@@ -1,0 +1,332 @@
+"""`gputopo report --history`: the past runs and bandwidths of this machine, and what is worse since when."""
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from gputopo.cli.printing import emit, show_report, to_stderr
+from gputopo.measurements.run_folders import RunFolders
+from gputopo.report.document import FILE_WIDTH, document_text
+from gputopo.report.markdown import document_markdown, file_of, page_markdown
+from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.option import Option, OptionsOf
+
+if TYPE_CHECKING:
+    from gputopo.measurements.box import Box
+    from gputopo.measurements.study import Study
+    from gputopo.report.document import Document
+
+
+class PastOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show of this machine's history."""
+
+    THEME = "History"
+
+    history: Annotated[
+        bool,
+        Option(
+            "--history",
+            "Show the past runs and saved bandwidths of this machine instead, and what is worse since when",
+        ),
+    ] = False
+    model: Annotated[str | None, Option("--model", "Only runs of this model", value="NAME")] = None
+    since: Annotated[str | None, Option("--since", "Only what is not older than this", value="DATE")] = None
+
+
+def history_of(model: str | None, since: str | None) -> "Box":
+    """Return the history of this machine. `since`: a date, 2026-11-01.
+
+    Raises InputError where there is none, or the file cannot be read; UsageError for what is no date.
+    """
+    from gputopo.cli.source import machine_from
+    from gputopo.measurements.box import box_of
+    from gputopo.measurements.from_ours import of_result
+    from gputopo.measurements.run_folders import machine_name
+    from gputopo.runs.history import fingerprint, history_file, stored_bandwidths, stored_results
+
+    begin = None if since is None else _date(since)
+    machine = machine_from(())
+    key = fingerprint(machine)
+    if key is None:
+        raise InputError(
+            "this machine cannot be identified, so it has no history",
+            "gputopo inspect shows what could not be read: PCI addresses of the GPUs, or the CPU's model",
+        )
+    file = history_file()
+    name = machine_name(machine)
+    names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
+    runs = [
+        of_result(
+            one.result,
+            source=one.folder,
+            machine=name,
+            cpu=machine.host.cpu_model,
+            gpus=names,
+            time_s=one.finished_at,
+        )
+        for one in stored_results(file, machine=key, model=model, since=begin)
+    ]
+    bandwidths = [] if model is not None else stored_bandwidths(file, machine)
+    bandwidths = [one for one in bandwidths if begin is None or one.saved_at >= begin]
+    if not runs and not bandwidths:
+        raise InputError(
+            f"{file} has nothing of this machine{' that was asked for' if model or since else ''}",
+            "gputopo run adds its results, gputopo bandwidth --save its rates",
+        )
+    return box_of(name, runs, bandwidths)
+
+
+def _date(text: str) -> float:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise UsageError(f"--since {text} is no date", "write --since 2026-11-01") from error
+
+
+PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
+FailOn = Literal["warning", "error"]
+Shape = Literal["table", "markdown", "html", "json", "csv"]
+
+
+def report(
+    *,
+    runs: Annotated[
+        tuple[str, ...],
+        Option(
+            "[RUNS...]",
+            "Run folders, sweeps, folders of runs, result.json, or what report --json wrote; by default the "
+            "runs of this user",
+            repeated=True,
+        ),
+    ] = (),
+    imported: Annotated[
+        tuple[str, ...],
+        Option(
+            "--import",
+            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
+            "tables. Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = (),
+    published: Annotated[
+        PublishedName | None,
+        Option("--published", "Recompute the tables of a published document from its raw figures"),
+    ] = None,
+    baseline: Annotated[
+        tuple[str, ...],
+        Option(
+            "--baseline",
+            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
+            "Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = (),
+    past: Annotated[PastOptions, OptionsOf(PastOptions)],
+    shape: Annotated[
+        Shape,
+        Option("--format", "Output format"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table",
+    output: Annotated[
+        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
+    ] = None,
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
+            "same conditions (a warning)",
+        ),
+    ] = None,
+) -> int:
+    """Show what runs measured: scaling, ratios, comparisons, and what follows from them, with the numbers.
+
+    Runs that failed are shown with their reasons. Only runs under the same conditions are compared; figures
+    that were published for the same GPU model stand beside them.
+
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input.
+    """
+    if past.history:
+        if runs or imported or baseline or published:
+            raise UsageError(
+                "--history cannot be combined with runs: it shows those of this machine",
+                "leave them out, or leave --history out",
+            )
+        return _report_history(past, shape, output, fail_on)
+    if past.model is not None or past.since is not None:
+        raise UsageError("--model and --since choose runs of --history", "add --history, or name run folders")
+    ours = RunFolders()
+    if published is None:
+        study = _study((*runs, *imported), baseline, ours)
+    elif runs or imported or baseline:
+        raise UsageError(
+            "--published cannot be combined with runs",
+            "the published figures of a GPU stand beside its runs without it: leave it out",
+        )
+    else:
+        from gputopo.measurements.published import made
+
+        study = made(published)
+    _show(study, lambda pictures: _document(study, ours, pictures=pictures), shape, output)
+    return _exit_code(study, fail_on)
+
+
+def _report_history(past: PastOptions, shape: Shape, output: Path | None, fail_on: FailOn | None) -> int:
+    from gputopo.report.box import box_document
+
+    box = history_of(past.model, past.since)
+    _show(box, lambda pictures: box_document(box, pictures=pictures), shape, output)
+    return ExitCode.FINDINGS if fail_on == "warning" and box.changes else ExitCode.OK
+
+
+def _show(
+    value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape, output: Path | None
+) -> None:
+    """Print a report, or write it to a file. `document`: its document, with pictures or without."""
+    if shape == "table" and output is None:
+        show_report(value, lambda: document(False), shape)
+        return
+    if output is None:
+        emit(_text(value, document, shape))
+    elif shape == "markdown":
+        _write_markdown(output, document(True))
+    else:
+        _write(output, _text(value, document, shape))
+
+
+def _write_markdown(path: Path, document: "Document") -> None:
+    """Write Markdown; its pictures and pages to folders beside it. Raises InputError."""
+    pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"
+    _write_all(path.with_name(pictures), {file_of(one): one.svg for one in document.pictures})
+    texts = {f"{one.name}.md": page_markdown(one, document, f"../{path.name}") for one in document.pages}
+    _write_all(path.with_name(pages), texts)
+    _write(path, document_markdown(document, pictures, pages=pages))
+
+
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files to a folder, which is made where there are any. Raises InputError."""
+    if not files:
+        return
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}", "name another --output") from error
+    for name, text in files.items():
+        _write(folder / name, text)
+
+
+def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":
+    """Return the study of all paths, or of the runs of this user."""
+    from gputopo.captures.training.files import read
+    from gputopo.measurements.published import known_machines, published_measurements
+    from gputopo.measurements.study import Unread, study_of
+    from gputopo.reference.published import SOURCES
+
+    paths = tuple(map(_folder_of_sweep, paths)) or (_home(),)
+    found = read(paths, read_run=ours.run, read_json=ours.document)
+    earlier = RunFolders()
+    before = read(baseline, read_run=earlier.run, read_json=earlier.document)
+    if not found.measurements:
+        why = f": {found.unread[0][1]}" if found.unread else ""
+        raise InputError(
+            f"there are no measurements in {', '.join(paths[:3])}{why}",
+            "name run folders of gputopo, or logs with --import: gputopo explain report",
+        )
+    if found.passed:
+        files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
+        to_stderr(f"gputopo: {files} passed over: neither logs of training nor runs\n")
+    study = study_of(
+        found.measurements,
+        title="Training throughput",
+        machines={**known_machines(), **earlier.machines, **ours.machines},
+        earlier=before.measurements,
+        references=published_measurements(),
+        unread=[Unread(source=name, why=why) for name, why in (*found.unread, *before.unread)],
+    )
+    return _with_sources(study, SOURCES)
+
+
+def _folder_of_sweep(path: str) -> str:
+    """Return the folder of a sweep for its manifest: that has the runs."""
+    from gputopo.values.run.several_runs import MANIFEST
+
+    return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
+
+
+def _with_sources(study: "Study", sources: Mapping[str, str]) -> "Study":
+    """Return the study with the publications that its figures are compared with."""
+    import msgspec
+
+    names = dict.fromkeys(
+        row.reference.removeprefix("published: ") for row in study.figures.against if row.kind == "published"
+    )
+    return msgspec.structs.replace(study, sources={name: sources[name] for name in names})
+
+
+def _home() -> str:
+    """Return the folder of the user's runs. Raises InputError where there are none."""
+    from gputopo.launch.supervise.run_folder import runs_home
+
+    home = runs_home(os.environ)
+    if not Path(home).is_dir():
+        raise InputError(
+            f"there are no runs in {home}",
+            "name run folders, logs with --import, or a document with --published",
+        )
+    return str(home)
+
+
+def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Document":
+    """Return the document of a study; with pictures it has those of the runs that tell most, too."""
+    from gputopo.report.study import study_document
+
+    document = study_document(study)
+    if not pictures:
+        return document
+    from gputopo.measurements.run_folders import most_telling, one_run
+    from gputopo.report.pictures.of_study import MAX_RUNS, with_pictures
+
+    found = (one_run(folder) for folder in most_telling(ours.runs, MAX_RUNS))
+    shown = [run for run in found if run is not None]
+    return with_pictures(document, study, shown, of=len(ours.runs))
+
+
+def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:
+    """Return the report in a form for a file."""
+    if shape == "json":
+        from gputopo.values import schema
+
+        return schema.encode_pretty(value)
+    if shape == "csv":
+        from gputopo.captures.training import table
+        from gputopo.measurements.study import Study
+        from gputopo.report.box import study_csv
+
+        return study_csv(value) if isinstance(value, Study) else table.write(value.runs)
+    if shape == "html":
+        from gputopo.report.page import page
+
+        return page(document(True))
+    if shape == "markdown":
+        return document_markdown(document(False))
+    return document_text(document(False), FILE_WIDTH)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all. Raises InputError."""
+    from gputopo.values.schema import replacing
+
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _exit_code(study: "Study", fail_on: FailOn | None) -> int:
+    if fail_on is not None and (study.has_failed or study.unread):
+        return ExitCode.FINDINGS
+    return ExitCode.FINDINGS if fail_on == "warning" and study.has_regression else ExitCode.OK

@@ -1,1 +1,0 @@
-"""`gputopo report`: its options, what it reads, and its forms."""

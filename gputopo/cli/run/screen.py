@@ -1,0 +1,314 @@
+"""`gputopo screen`: each GPU alone, then all at once: which is slow, and what of that its clock explains."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from gputopo.cli.placement import parse_gpu_list, parse_model
+from gputopo.cli.printing import show_report, to_stderr
+from gputopo.cli.run.prepare import warn, with_costs
+from gputopo.cli.source import planned_machine
+from gputopo.launch.jobs.before import Before, measured_before
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.spec.readers import read_folder
+from gputopo.values.errors import ExitCode, GputopoError, HardwareError
+from gputopo.values.option import Option
+
+if TYPE_CHECKING:
+    from gputopo.launch.jobs.screen import Cell
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.values.machine import Machine
+    from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
+
+
+MakeCell = Callable[["Kind", Sequence[int], str], "Cell"]
+FailOn = Literal["warning", "error"]
+
+
+def screen(
+    model: Annotated[
+        str, Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model)
+    ],
+    gpus: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "--gpus", "Only these GPUs, by nvidia-smi index: 0,1 or 0-3", value="LIST", read=parse_gpu_list
+        ),
+    ] = None,
+    exclude: Annotated[
+        tuple[int, ...],
+        Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST", read=parse_gpu_list),
+    ] = (),
+    batch_size: Annotated[
+        int | None,
+        Option("--batch-size", "Examples per device and step", default="that of the model", min=1),
+    ] = None,
+    quick: Annotated[
+        bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
+    ] = False,
+    pairs: Annotated[
+        bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")
+    ] = False,
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False,
+    num_batches: Annotated[
+        int | None, Option("--num-batches", "Counted steps of each run", default="by time", min=1)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        Option("--seconds", "Counted seconds of each run", default="5; 2 with --quick", above=0, max=3600),
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "Folder of the screen", value="DIR", default="a new one", read=read_folder),
+    ] = None,
+    shape: Annotated[
+        Literal["table", "json"],
+        Option("--format", "Output format"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table",
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a slow GPU, or one slower than in the last screen (a warning), or on a run that "
+            "failed (an error)",
+        ),
+    ] = None,
+) -> int:
+    """Train on each GPU alone, then on all at once; show which are slow, and what their clocks explain.
+
+    Without an NVIDIA device, or with --cpu, logical CPU devices are screened, which every output shows. The
+    runs are stored: plan predicts from them, and the next screen is compared with this one.
+
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the hardware or the driver cannot do
+    it; 130, 143 ended by Ctrl-C, SIGTERM.
+    """
+    from gputopo import planner
+    from gputopo.launch.jobs import screen as job
+    from gputopo.launch.supervise import run_folder as runs
+
+    _require_new(output)
+    machine = planned_machine((), pairs=True)
+    request = planner.Request(model=model, batch_size=batch_size, gpus=gpus, exclude=exclude)
+    counted_s = seconds or (job.QUICK_COUNTED_S if quick else None)
+    with contextlib.ExitStack() as claims:
+        chosen, cells, cell = _cells(machine, request, cpu, pairs, counted_s, num_batches, claims)
+        home = runs.runs_home(os.environ)
+        folder = runs.new_folder(home, datetime.now(), model) if output is None else Path(output)
+        found, code = _screened(chosen, cells, cell, folder, home, quick=quick)
+    to_stderr(f"Run folder: {folder}\n")
+    _print(found, shape)
+    if code:
+        return code
+    if all(row.alone is None for row in found.devices):
+        cause = next((row.failure for row in found.devices if row.failure), "nothing was measured")
+        raise HardwareError(f"no device could be run: {cause}", f"see the logs of the runs in {folder}")
+    return _exit_code(found, fail_on)
+
+
+def _require_new(output: str | None) -> None:
+    """Raise InputError where the folder holds a run or a screen."""
+    from gputopo.launch.jobs.screen import FILE
+    from gputopo.launch.supervise import run_folder as runs
+    from gputopo.values.errors import InputError
+
+    if output is None:
+        return
+    runs.check_output(Path(output))
+    if (Path(output) / FILE).exists() or (Path(output) / runs.SCREEN).exists():
+        raise InputError(f"{output} holds another screen", "name a new folder with --output")
+
+
+def _cells(
+    machine: "Machine",
+    request: "Request",
+    cpu: bool,
+    pairs: bool,
+    counted_s: float | None,
+    num_batches: int | None,
+    claims: contextlib.ExitStack,
+) -> "tuple[Target, list[Cell], MakeCell]":
+    """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
+    from gputopo.cli.run.command import choose_and_claim
+    from gputopo.cli.run.options import OutputOptions
+    from gputopo.cli.run.prepare import require_runnable
+    from gputopo.launch.jobs.before import known_of, past_of
+    from gputopo.launch.jobs.screen import Cell
+    from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
+    from gputopo.launch.spec import target
+    from gputopo.launch.spec.prepare import spec_of
+    from gputopo.launch.supervise.cgroup import usable_cpus
+
+    if machine.gpus and not cpu:
+        with contextlib.suppress(GputopoError):
+            request = with_costs(request)
+    before = Before() if cpu else measured_before(machine, request)
+
+    def planned(wanted: "Request", claimed: Mapping[int, str] = {}) -> "Target":
+        return target.target_of(
+            machine,
+            wanted,
+            environ=os.environ,
+            claimed=claimed,
+            **before._asdict(),
+            cpu=cpu,
+            keep=1,
+            usable=usable_cpus(),
+        )
+
+    chosen = choose_and_claim(machine, lambda others: planned(request, others), claims)
+    warn(chosen.plan)
+    past = past_of(chosen)
+    count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
+    numbers = chosen.plan.choice.gpus or tuple(range(count))
+    on_gpu = chosen.backend == "gpu"
+    asked = {} if request.batch_size is None else {"batch_size": request.batch_size}
+
+    def cell(kind: "Kind", some: Sequence[int], update: str = "auto") -> Cell:
+        wanted = msgspec.structs.replace(
+            request,
+            gpus=tuple(some) if on_gpu else None,
+            num_gpus=None if on_gpu else len(some),
+            exclude=(),
+            variable_update=update,
+        )
+        one = planned(wanted)
+        spec = spec_of(one, request.model or "", asked, **asked)
+        require_runnable(one, spec, OutputOptions())
+        short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
+        order = one.plan.choice.gpus or tuple(some)
+        return Cell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
+
+    cells = [cell("alone", (number,)) for number in numbers]
+    if count > 1:
+        cells += [cell("independent", numbers, "independent"), cell("together", numbers)]
+    if pairs and count > 2:
+        cells += [cell("pair", pair) for pair in combinations(sorted(numbers), 2)]
+    return chosen, cells, cell
+
+
+def _screened(
+    chosen: "Target",
+    cells: "Sequence[Cell]",
+    make: "MakeCell",
+    folder: Path,
+    home: Path,
+    *,
+    quick: bool,
+) -> "tuple[Screen, int]":
+    """Run the cells, store what they show, and return it with the code of a signal."""
+    from gputopo.launch.jobs import screen as job
+    from gputopo.launch.supervise import signals
+    from gputopo.probes.run_watch import RunWatch
+    from gputopo.runs.history import fingerprint
+    from gputopo.runs.screen import device_rows
+    from gputopo.values import schema
+    from gputopo.values.run.several_runs import Screen
+
+    began, spec, machine = time.monotonic(), cells[0].trial.spec, chosen.machine
+    noun = "GPU" if chosen.backend == "gpu" else "CPU device"
+
+    known = {} if machine is None else {gpu.index: gpu.name for gpu in machine.gpus}
+    names = {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
+    blank = Screen(
+        model=spec.model,
+        batch_size=spec.batch_size,
+        backend=spec.backend,
+        says=() if chosen.why_cpu is None else (_where(chosen, len(names)),),
+        devices=(),
+        runs=(),
+        seconds=0.0,
+        quick=quick,
+        complete=False,
+        fingerprint=None if machine is None else fingerprint(machine),
+    )
+    path, last = _last(home, folder, blank)
+
+    def store(measured: "tuple[ScreenRun, ...]", complete: bool) -> Screen:
+        """Store what there is: a screen that is killed leaves the runs until then."""
+        found = msgspec.structs.replace(
+            blank,
+            devices=device_rows(names, measured, last, noun=noun),
+            runs=measured,
+            seconds=round(time.monotonic() - began, 3),
+            complete=complete,
+            last=path,
+        )
+        with signals.deferred():
+            folder.mkdir(parents=True, exist_ok=True)
+            schema.write(folder / job.FILE, found)
+        return found
+
+    def on_run(run: "ScreenRun", measured: "tuple[ScreenRun, ...]") -> None:
+        from gputopo.report.layout import plain
+        from gputopo.report.runs.screen import run_words
+
+        speed = f"{run.images_per_sec or 0:.4g} images/sec"
+        outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
+        which = run_words(run.kind, [one.number for one in run.devices], noun)
+        to_stderr(f"screen round {run.round}: {which}, {run.mode}: {outcome}\n")
+        store(measured, False)
+
+    def without(cell: "Cell", numbers: Sequence[int]) -> "Cell | None":
+        """Return a run of several devices with some of them; None where there is no plan for these."""
+        with contextlib.suppress(GputopoError):
+            return make(cell.kind, numbers, "independent" if cell.kind == "independent" else "auto")
+        return None
+
+    measured, code, complete = job.measure(
+        cells,
+        folder,
+        machine=machine,
+        open_sampler=RunWatch,
+        budget_s=job.QUICK_S if quick else None,
+        without=without,
+        on_run=on_run,
+        command=worker_command,
+    )
+    return store(measured, complete), code
+
+
+def _where(chosen: "Target", count: int) -> str:
+    """Return what CPU devices can show."""
+    return (
+        f"{chosen.why_cpu}: {count} logical CPU devices, which share all cores, are screened one at a time; "
+        "a device is no more than a repetition."
+    )
+
+
+def _last(home: Path, folder: Path, now: "Screen") -> "tuple[str | None, Screen | None]":
+    """Return folder and contents of the last screen of this job on this machine."""
+    from gputopo.launch.supervise.run_folder import latest_screens
+
+    def job(one: "Screen") -> object:
+        return one.model, one.batch_size, one.backend, one.fingerprint
+
+    if now.fingerprint is None:
+        return None, None
+    for path, then in latest_screens(home):
+        if path != folder and job(then) == job(now):
+            return str(path), then
+    return None, None
+
+
+def _print(found: "Screen", shape: str) -> None:
+    from gputopo.report.runs.screen import screen_document
+
+    show_report(found, lambda: screen_document(found), shape)
+
+
+def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
+    from gputopo.runs.screen import outliers
+
+    failed = any(run.failure is not None for run in found.runs)
+    if fail_on is not None and failed:
+        return ExitCode.FINDINGS
+    return ExitCode.FINDINGS if fail_on == "warning" and outliers(found.devices) else ExitCode.OK

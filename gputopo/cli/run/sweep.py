@@ -1,0 +1,354 @@
+"""The options of `gputopo sweep` that decide about its cells, and about when they run."""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from gputopo.cli.printing import note, show_report, to_stderr
+from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.spec.readers import read_data_folder, read_folder
+from gputopo.values.errors import ExitCode, HardwareError, InputError, UsageError
+from gputopo.values.option import Option, OptionsOf
+
+if TYPE_CHECKING:
+    from gputopo.cli.run.sweep_cells import Planned
+    from gputopo.launch.jobs.sweep import Pause
+    from gputopo.sweeps.matrix import Matrix
+    from gputopo.values.machine import Machine
+    from gputopo.values.run.result import Result
+    from gputopo.values.run.several_runs import Sweep, SweepCell
+
+
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes the cells of a new sweep, or their order."""
+
+    THEME = "Cells"
+
+    compare_pairs: Annotated[
+        bool, Option("--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link")
+    ] = False
+    data_dir: Annotated[
+        str | None,
+        Option(
+            "--data-dir",
+            "ImageNet's TFRecords for the cells of presets with real input",
+            value="DIR",
+            default="a small folder of drawn images, made for the sweep",
+            read=read_data_folder,
+        ),
+    ] = None
+    order: Annotated[
+        Literal["listed", "rounds", "random"] | None,
+        Option("--order", "Order of the cells; random: by --seed", default="that of the matrix"),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", "Of a random order", min=0, default="by the clock; it is stated")
+    ] = None
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by name."""
+        fields = msgspec.structs.asdict(self).items()
+        return {name: value for name, value in fields if value is not None and value is not False}
+
+
+class PaceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be changed when a sweep goes on; None: as it began, at first as the matrix states."""
+
+    THEME = "Pace"
+
+    time_budget: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            "Start no cell that would not end within so many seconds; a killed sweep goes on with the rest",
+            value="SECONDS",
+            above=0,
+            default="that of the matrix, or what is left of it",
+        ),
+    ] = None
+    cool_down: Annotated[
+        float | None,
+        Option("--cool-down", "Pause before each cell", value="SECONDS", min=0, default="that of the matrix"),
+    ] = None
+    cool_below: Annotated[
+        float | None,
+        Option(
+            "--cool-below",
+            "Wait before each cell until all GPUs are below this temperature",
+            value="CELSIUS",
+            above=0,
+            default="that of the matrix",
+        ),
+    ] = None
+
+
+LOAD_S = 1.0  # over which the load of the host is measured before a cell
+
+
+def sweep(
+    *,
+    preset: Annotated[
+        str | None,
+        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
+    ] = None,
+    matrix: Annotated[
+        Path | None, Option("--matrix", "File with a matrix of your own (TOML): gputopo explain sweep")
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "Folder of the sweep", value="DIR", default="a new one", read=read_folder),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        Option("--resume", "Go on with the sweep of this folder", value="DIR", read=read_folder),
+    ] = None,
+    retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False,
+    cells: Annotated[CellOptions, OptionsOf(CellOptions)],
+    pace: Annotated[PaceOptions, OptionsOf(PaceOptions)],
+    dry_run: Annotated[
+        bool, Option("--dry-run", "List the cells with their predicted time; run none")
+    ] = False,
+    shape: Annotated[
+        Literal["table", "json"],
+        Option("--format", "Output format"),
+        Option("--json", "Same as --format json", const="json"),
+    ] = "table",
+    fail_on: Annotated[
+        Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")
+    ] = None,
+) -> int:
+    """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
+
+    A sweep that was killed or stopped goes on with --resume: cells that ended are not run again. Failed,
+    refused and left out cells stay in the result, with their reason.
+
+    Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
+    or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
+    """
+    from gputopo.cli.run.sweep_cells import begun, paced, resumed
+    from gputopo.cli.source import planned_machine
+    from gputopo.launch.locks import locked_folder
+
+    if retry_failed and resume is None:
+        raise UsageError("--retry-failed needs a sweep to go on with", "add --resume DIR")
+    with contextlib.ExitStack() as held:
+        if resume is None:
+            blank, made = begun(preset, matrix, cells)
+            folder = _new_folder(blank, output, held, dry_run=dry_run)
+        else:
+            _refuse_beside_resume((*cells.given, *(() if output is None else ("output",))))
+            folder = Path(resume)
+            if folder.is_dir() and not dry_run:
+                held.enter_context(locked_folder(folder, "--output"))
+            blank, made = resumed(folder, preset, matrix, retry_failed=retry_failed)
+        blank = paced(blank, pace)
+        machine = planned_machine((), pairs=True)
+        found, planned = _planned(blank, made, machine, folder, None if dry_run else held)
+        if dry_run:
+            _print(found, shape, dry=True)
+            return ExitCode.OK
+        to_stderr(f"Sweep folder: {folder}\n")
+        found, code = _run(found, made, planned, machine, folder)
+    _print(found, shape)
+    named = shlex.quote(str(folder))
+    note(f"tables and observations: gputopo report {named}")
+    if not found.complete:
+        note(f"to go on: gputopo sweep --resume {named}")
+    return code or _exit_code(found, folder, fail_on)
+
+
+def _refuse_beside_resume(names: Iterable[str]) -> None:
+    for name in names:
+        raise UsageError(
+            f"--{name.replace('_', '-')} cannot be combined with --resume: it goes on as the sweep began",
+            "leave it out, or begin a new sweep without --resume",
+        )
+
+
+def _new_folder(blank: "Sweep", output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
+    """Return the folder of a new sweep, made and locked until `held` closes, unless it is a dry run.
+
+    If nothing is in it then, it is removed. Raises InputError for one that holds a run or a sweep.
+    """
+    from gputopo.launch.jobs.sweep import FILE
+    from gputopo.launch.locks import locked_folder
+    from gputopo.launch.supervise import run_folder as runs
+    from gputopo.values.run.several_runs import FOLDER
+
+    home = runs.runs_home(os.environ)
+    if output is not None:
+        runs.check_output(Path(output))
+        if (Path(output) / FILE).exists():
+            raise InputError(
+                f"{output} holds a sweep", f"go on with it: --resume {output}, or name a new folder"
+            )
+        if (Path(output) / FOLDER).exists():
+            raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
+    if dry_run:
+        return home / "SWEEP" if output is None else Path(output)
+    if output is None:
+        name = "".join(one if one.isalnum() or one in "-_" else "-" for one in Path(blank.origin).stem)
+        folder = runs.new_folder(home, datetime.now(), f"sweep-{name}")
+    else:
+        folder = Path(output)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make {folder}: {error.strerror}", "name a folder that you may write to with --output"
+            ) from error
+    held.callback(_remove_empty, folder)
+    held.enter_context(locked_folder(folder, "--output"))
+    return folder
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _planned(
+    blank: "Sweep", matrix: "Matrix", machine: "Machine", folder: Path, held: contextlib.ExitStack | None
+) -> "tuple[Sweep, Planned]":
+    """Return the sweep with its cells planned, and their runs; claim their GPUs until `held` closes.
+
+    Raises GputopoError: where the cells of a resumed sweep are no longer the same, too.
+    """
+    from gputopo.cli.run.sweep_cells import Cells, box_of, with_cells
+    from gputopo.launch.jobs.claims import (
+        MAX_ATTEMPTS,
+        ClaimedError,
+        claimed,
+        claimed_by_others,
+        claims_folder,
+        never_free,
+    )
+    from gputopo.runs.history import fingerprint
+
+    cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
+    for _ in range(MAX_ATTEMPTS):
+        others = {} if cpu else claimed_by_others(machine, claims)
+        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), claimed=others)
+        found = with_cells(blank, matrix, box, fingerprint(machine))
+        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=blank.asked.get("data_dir"))
+        planned = cells.planned(found.cells)
+        found = msgspec.structs.replace(found, cells=planned.cells)
+        used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
+        if held is None or box.backend == "cpu":
+            return found, planned
+        with contextlib.suppress(ClaimedError):
+            gpus = [gpu for gpu in machine.gpus if gpu.index in used]
+            held.enter_context(claimed(gpus, claims, "gputopo sweep", on_problem=note))
+            return found, planned
+    raise never_free()
+
+
+def _run(
+    found: "Sweep", matrix: "Matrix", planned: "Planned", machine: "Machine", folder: Path
+) -> "tuple[Sweep, int]":
+    """Run the cells; return the sweep and the code of a signal."""
+    from gputopo.cli.run.training import remember
+    from gputopo.launch.jobs.sweep import FILE, run_cells
+    from gputopo.probes.run_watch import RunWatch
+    from gputopo.report.runs.sweep import cell_line
+    from gputopo.sweeps.course import left_s
+    from gputopo.sweeps.expand import ordered
+    from gputopo.values import schema
+
+    pause = _pause(found, machine if found.backend == "gpu" else None)
+
+    def on_cell(cell: "SweepCell", result: "Result", now: "Sweep") -> None:
+        remember(result, folder / cell.folder, machine)
+        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=now.cool_down_s))}\n")
+
+    numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
+    schema.write(folder / FILE, found)
+    _make_data(found, folder)
+    return run_cells(
+        found,
+        numbers,
+        planned.trials,
+        folder,
+        open_sampler=RunWatch,
+        machine=machine,
+        pause=pause,
+        on_cell=on_cell,
+        on_wait=note,
+        command=worker_command,
+    )
+
+
+def _pause(found: "Sweep", machine: "Machine | None") -> "Pause":
+    """Return what comes before each cell: cooling, and a look at the load of the host."""
+    from gputopo.launch.jobs.sweep import Pause
+    from gputopo.probes.host_load import HostReader
+    from gputopo.probes.run_watch import RunWatch
+
+    gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
+
+    def hottest() -> float | None:
+        if not gpus:
+            return None
+        with RunWatch(gpus) as watch:
+            samples = [one for one in watch.look() if hasattr(one, "gpus")]
+        known = [gpu.temperature_c for one in samples for gpu in one.gpus if gpu.temperature_c is not None]
+        return max(known, default=None)
+
+    def other_share() -> float | None:
+        reader = HostReader()
+        time.sleep(LOAD_S)
+        return reader.read().other_cpu_share
+
+    return Pause(found.cool_down_s, found.cool_down_c, hottest, other_share)
+
+
+def _make_data(found: "Sweep", folder: Path) -> None:
+    """Make the folders of drawn images that cells need, each in another process, which loads TensorFlow.
+
+    Raises HardwareError where one cannot be made.
+    """
+    from gputopo.cli.run.sweep_cells import made_data
+    from gputopo.launch.jobs.sweep import DATA
+
+    for name in made_data(found):
+        place = folder / DATA / name
+        if place.exists():
+            continue
+        note(f"drawing a small data folder: {place}")
+        command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # It is there whole or not at all: that of a sweep which was killed may have gone on beside this one.
+        if done.returncode and not place.exists():
+            why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
+            raise HardwareError(
+                f"the data of the sweep cannot be made: {why[0] if why else done.returncode}",
+                f"make it: gputopo make-data {place} --data-name {name}; then go on with --resume {folder}",
+            )
+
+
+def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
+    from gputopo.report.runs.sweep import sweep_document
+
+    show_report(found, lambda: sweep_document(found, dry=dry), shape)
+
+
+def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:
+    failed = [cell for cell in found.cells if cell.state == "failed"]
+    if failed and fail_on is not None:
+        return ExitCode.FINDINGS
+    if failed and not any(cell.state == "done" for cell in found.cells):
+        raise HardwareError(
+            f"no cell could be run: {failed[0].reason}", f"see the logs of the runs in {folder}"
+        )
+    return ExitCode.OK

@@ -1,0 +1,374 @@
+"""The cells of a sweep as runs on this machine: their options read as `gputopo run` reads them."""
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gputopo import __version__
+from gputopo.cli.placement import PlanOptions, parse_model
+from gputopo.cli.printing import note
+from gputopo.cli.run.prepare import with_costs
+from gputopo.cli.run.sweep import CellOptions, PaceOptions
+from gputopo.launch.jobs.before import Before, measured_before
+from gputopo.launch.jobs.sweep import DATA, FILE
+from gputopo.launch.spec.run_spec import Data, RunSpec
+from gputopo.sweeps.course import predicted_s
+from gputopo.sweeps.expand import Box, differences, expand
+from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.option import Declared, Option, given_of, listed, options_of
+from gputopo.values.run.plan import mode_words
+from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
+
+if TYPE_CHECKING:
+    from gputopo.launch.jobs.trials import Trial
+    from gputopo.launch.spec.target import Target
+    from gputopo.planner import Request
+    from gputopo.runs.known import Past
+    from gputopo.values.machine import Machine
+
+
+_ALL_WRITE = "all cells would write to it"
+_ONE_RUN = "it is for one run"
+UNFIT: Mapping[str, str] = {
+    **dict.fromkeys(("checkpoints", "export", "tensorboard"), _ALL_WRITE),
+    **dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "resume", "resume_or_start", "trace"), _ONE_RUN),
+    "eval": "it needs a checkpoint",
+    "cpu": "give --cpu to gputopo sweep",
+    "repeats": "write repeats = N beside it, at the top or in a table of the matrix",
+}
+"""Options of `gputopo run` that no cell can have, and why."""
+_MODEL = Declared(
+    Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model), "model", str, None
+)
+
+
+@cache
+def known_options() -> Mapping[str, Declared]:
+    """Return the options of a cell by name."""
+    declared = (*options_of(PlanOptions), *options_of(RunSpec))
+    found = {one.name.rstrip("_"): one for one in declared}
+    return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
+
+
+def lasting_defaults() -> dict[str, Any]:
+    """Return the defaults of options that neither a model nor a machine changes, and runs are compared by."""
+    return {name: known_options()[name].default for name in ("precision", "data_source", "xla")}
+
+
+def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], claimed: Mapping[int, str] = {}) -> Box:
+    """Return what of this machine decides about cells. Raises HardwareError for a broken driver."""
+    from gputopo.launch.spec.target import why_cpu
+    from gputopo.planner import hidden_gpus
+
+    why = why_cpu(machine, os.environ, cpu=cpu)
+    if why is not None:
+        return Box(backend="cpu", why_cpu=why, asked=asked)
+    hidden = hidden_gpus(os.environ, machine)
+    gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *claimed}]
+    links = {}
+    for link in machine.links:
+        hop = "unknown" if link.hop is None else link.hop.value
+        links[link.a, link.b] = f"NV{link.nvlinks}" if link.nvlinks else hop
+    return Box(backend="gpu", gpus=tuple(gpus), links=links, default_devices=len(gpus), asked=asked)
+
+
+class Planned(NamedTuple):
+    """The cells with their plans, and the runs of those that can run by the cells' numbers."""
+
+    cells: tuple[SweepCell, ...]
+    trials: "dict[int, Trial]"
+
+
+class Cells:
+    """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom.
+
+    `imagenet`: folder of records; None: drawn images, which are made later.
+    """
+
+    def __init__(
+        self,
+        machine: "Machine",
+        folder: Path,
+        *,
+        cpu: bool,
+        claimed: Mapping[int, str],
+        imagenet: str | None = None,
+    ) -> None:
+        self._machine = machine
+        self._folder = folder
+        self._cpu = cpu
+        self._claimed = claimed
+        self._imagenet = imagenet
+        self._before: dict[tuple[Any, ...], Before] = {}
+        self._targets: dict[str, Target] = {}
+        self._warnings: set[str] = set()
+
+    def planned(self, cells: Sequence[SweepCell]) -> Planned:
+        """Return the cells with their plans; one that the rules refuse has the reason."""
+        from gputopo.launch.jobs.before import known_of, past_of
+        from gputopo.launch.jobs.trials import trial
+
+        past: list[Past] | None = None
+        found: list[SweepCell] = []
+        trials: dict[int, Trial] = {}
+        for cell in cells:
+            if cell.state not in ("pending", "running"):
+                found.append(cell)
+                continue
+            try:
+                target, spec = self._run_of(cell)
+            except GputopoError as error:
+                reason = f"{error.what}; {error.hint}"
+                found.append(msgspec.structs.replace(cell, state="refused", reason=reason))
+                continue
+            for warning in target.plan.warnings:
+                if warning not in self._warnings:
+                    self._warnings.add(warning)
+                    note(warning)
+            past = past_of(target) if past is None else past
+            trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
+            found.append(_with_plan(cell, target, spec))
+        return Planned(tuple(found), trials)
+
+    def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
+        """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
+        from gputopo.cli.run.options import OutputOptions
+        from gputopo.cli.run.prepare import as_strategy_reduces, placed, request_of, require_runnable
+        from gputopo.launch.jobs.trials import trial_of
+        from gputopo.launch.spec.prepare import spec_of
+        from gputopo.values.errors import UsageError
+
+        texts = {_typed_name(name): _typed(name, value) for name, value in cell.options.items()}
+        model = texts.pop("model", None)
+        if model is None:
+            raise UsageError("the cell has no model", 'add model = "alexnet" to the matrix')
+        made = texts.pop("data_dir") if texts.get("data_dir") in MADE else None
+        placement, training = given_of(PlanOptions, texts), given_of(RunSpec, texts)
+        fields, typed = dict(training.fields), dict(training.typed)
+        if made is not None:
+            fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
+        asked = {**placed(placement), **typed}
+        request = request_of(placement.fields, asked, str(model), fields)
+        if self._machine.gpus and not self._cpu:
+            with contextlib.suppress(GputopoError):
+                request = with_costs(request)
+        chosen = as_strategy_reduces(self._target(request), asked)
+        spec = spec_of(chosen, str(model), asked, **fields)
+        made_later = made is not None and not (made == IMAGENET and self._imagenet)
+        require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
+        return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
+
+    def _target(self, request: "Request") -> "Target":
+        """Return the target of a request, which many cells share. Raises GputopoError."""
+        from gputopo.launch.spec.target import target_of
+        from gputopo.launch.supervise.cgroup import usable_cpus
+
+        key = repr(request)
+        if key not in self._targets:
+            self._targets[key] = target_of(
+                self._machine,
+                request,
+                environ=os.environ,
+                claimed=self._claimed,
+                **self._measured_before(request)._asdict(),
+                cpu=self._cpu,
+                keep=1,
+                usable=usable_cpus(),
+            )
+        return self._targets[key]
+
+    def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
+        """Return the data, and what was typed, with the folder of images."""
+        name = made.removeprefix("made:")
+        drawn = str((self._folder / DATA / name).absolute())
+        folder = self._imagenet or drawn if made == IMAGENET else drawn
+        named = {**typed, "data_dir": folder, "data_name": name}
+        return msgspec.structs.replace(data, folder=folder, name=name), named
+
+    def _measured_before(self, request: "Request") -> Before:
+        if self._cpu:
+            return Before()
+        key = (request.no_history, request.predicts, request.single_gpu_images_per_sec)
+        if key not in self._before:
+            self._before[key] = measured_before(self._machine, request)
+        return self._before[key]
+
+
+def made_data(sweep: Sweep) -> tuple[str, ...]:
+    """Return the names of the data sets that pending cells need made."""
+    wanted = {cell.options.get("data_dir") for cell in sweep.cells if cell.state in ("pending", "running")}
+    if "data_dir" in sweep.asked:
+        wanted.discard(IMAGENET)
+    return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
+
+
+def _with_plan(cell: SweepCell, target: "Target", spec: RunSpec) -> SweepCell:
+    choice = target.plan.choice
+    return msgspec.structs.replace(
+        cell,
+        mode=mode_words(choice) if spec.method is None and spec.strategy is None else None,
+        gpus=choice.gpus,
+        devices=len(spec.devices),
+        predicted_s=predicted_s(
+            images_per_sec=choice.images_per_sec,
+            joint_batch=spec.joint_batch,
+            warmup=spec.num_warmup_batches,
+            counted=spec.batch_limit,
+            counted_s=spec.time_budget_s,
+        ),
+    )
+
+
+def _without_folder(spec: RunSpec) -> RunSpec:
+    return msgspec.structs.replace(spec, data=msgspec.structs.replace(spec.data, folder=None))
+
+
+def _typed_name(name: str) -> str:
+    return known_options()[name].name
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return the value as text of the command line: a list for an option that may be repeated."""
+    return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
+
+
+def begun(preset: str | None, file: Path | None, options: CellOptions) -> tuple[Sweep, Matrix]:
+    """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
+    if (preset is None) == (file is None):
+        what = "nothing to sweep" if preset is None else "--matrix cannot be combined with a preset"
+        raise UsageError(what, f"name a preset ({listed(PRESETS)}), or a file with --matrix")
+    origin, text = _source(preset, file)
+    asked = options.given
+    seed = asked.pop("seed", None)
+    matrix = _matrix(text, origin, asked)
+    if matrix.order != "random" and seed is not None:
+        raise UsageError("--seed is for a random order", "add --order random, or leave --seed out")
+    if matrix.order == "random":
+        seed = next(one for one in (seed, matrix.seed, int(time.time())) if one is not None)
+    blank = Sweep(
+        title=matrix.title,
+        origin=origin,
+        matrix=text,
+        backend="cpu",
+        cells=(),
+        asked=asked,
+        defaults=lasting_defaults(),
+        seed=seed,
+        began_at=time.time(),
+        cool_down_s=matrix.cool_down_s,
+        cool_down_c=matrix.cool_down_c,
+        time_budget_s=matrix.time_budget_s,
+        version=__version__,
+    )
+    return blank, matrix
+
+
+def resumed(
+    folder: Path, preset: str | None, file: Path | None, *, retry_failed: bool
+) -> tuple[Sweep, Matrix]:
+    """Return the manifest of a folder's sweep, and its matrix. Raises GputopoError.
+
+    A preset or a file beside it must be that of the sweep, unchanged. Cells that were refused are asked for
+    again: memory may be free now, or a folder there.
+    """
+    path = folder / FILE
+    try:
+        found = schema.decode(path.read_bytes(), Sweep, origin=str(path))
+    except OSError as error:
+        raise InputError(
+            f"{folder} holds no sweep: {path.name}: {error.strerror}", "name the folder of a sweep"
+        ) from error
+    if preset is not None or file is not None:
+        origin, text = _source(preset, file)
+        if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
+            raise InputError(
+                f"{origin} is no longer the matrix of the sweep in {folder}",
+                f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
+            )
+    again = ("refused", "failed") if retry_failed else ("refused",)
+    blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
+    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
+    found = msgspec.structs.replace(found, cells=tuple(cells))
+    return found, _matrix(found.matrix, found.origin, found.asked)
+
+
+def paced(blank: Sweep, pace: PaceOptions) -> Sweep:
+    """Return the manifest at this pace; what is not given stays as it was.
+
+    Of the time budget that is what is left; where it ended the sweep, as many seconds again.
+    """
+    given = {"cool_down_s": pace.cool_down, "cool_down_c": pace.cool_below, "time_budget_s": pace.time_budget}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "time_budget_s" in changed or blank.ended_by == BY_TIME:
+        changed["budget_from_s"] = blank.seconds
+    return msgspec.structs.replace(blank, **changed)
+
+
+def with_cells(blank: Sweep, matrix: Matrix, box: Box, machine: str | None) -> Sweep:
+    """Return the manifest with the cells of this machine, those of a resumed sweep as far as they came.
+
+    `machine`: its fingerprint. Raises InputError where the cells of a resumed sweep are no longer the same.
+    """
+    found = expand(matrix, box)
+    if not blank.cells:
+        return msgspec.structs.replace(
+            blank,
+            cells=found.cells,
+            excluded=found.excluded,
+            duplicates=found.duplicates,
+            backend=box.backend,
+            fingerprint=machine,
+            says=_says(blank, box, found.cells),
+        )
+    if blank.fingerprint != machine or blank.backend != box.backend:
+        raise InputError(
+            "the sweep began on another machine", "begin a new one: speeds of two cannot be mixed"
+        )
+    new, gone = differences(blank.cells, found.cells)
+    if new or gone:
+        raise InputError(
+            f"the cells are no longer those of the sweep: {new} are new, {gone} are gone",
+            "are all GPUs free, as when it began? Otherwise begin a new sweep",
+        )
+    return msgspec.structs.replace(blank, complete=False, ended_by=None)
+
+
+def _says(blank: Sweep, box: Box, cells: Sequence[SweepCell]) -> tuple[str, ...]:
+    says = []
+    if box.backend == "cpu":
+        says.append(f"{box.why_cpu}: cells run on logical CPU devices, which share all cores.")
+    if blank.seed is not None:
+        says.append(f"Cells run in random order, seed {blank.seed}.")
+    if "data_dir" in blank.asked:
+        says.append(f"Records of ImageNet: {blank.asked['data_dir']}.")
+    elif any(str(cell.options.get("data_dir")).startswith("made:") for cell in cells):
+        says.append("Real input: a few drawn images, made for the sweep (--data-dir names others).")
+    return tuple(says)
+
+
+def _source(preset: str | None, file: Path | None) -> tuple[str, str]:
+    """Return the name and the text of a matrix. Raises InputError, UsageError."""
+    if file is None:
+        assert preset is not None
+        return preset, preset_text(preset)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise InputError(f"{file} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
+        return file.name, file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}", "name a TOML file with --matrix") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is no text in UTF-8", "name a TOML file with --matrix") from error
+
+
+def _matrix(text: str, origin: str, asked: dict[str, Any]) -> Matrix:
+    found = read(text, known_options(), origin=origin, unfit=UNFIT)
+    return msgspec.structs.replace(found, order=asked.get("order", found.order))

@@ -1,1 +1,0 @@
-"""`gputopo sweep`: a matrix of runs."""

@@ -1,0 +1,452 @@
+"""The network between hosts: who sends when, by which tool, and what was measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gputopo.copies.jobs import matchings
+from gputopo.values.bandwidth import NETWORK_ERROR, TCP, Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.errors import HardwareError
+
+Tool = Literal["tcp", "iperf3", "nccl-tests", "ib_write_bw"]
+ToolChoice = Literal["auto", "tcp", "iperf3", "nccl-tests", "ib_write_bw"]
+Program = Literal["iperf3", "ib_write_bw", "ib_write_lat"]
+
+PROBE = "TCP probe"  # ours
+NCCL_TESTS: Literal["nccl-tests"] = "nccl-tests"
+# Between the cards alone; by NCCL, as GPUs exchange gradients; by TCP, which may be no path of the former.
+_BEST_FIRST: tuple[Tool, ...] = ("ib_write_bw", NCCL_TESTS, "iperf3")
+_MIN_INTERVAL_S = 0.1  # of iperf3's reports
+_MAX_NAMED = 4  # hosts in a line
+_HINTS: dict[Tool, str] = {
+    "iperf3": "install iperf3 on all hosts, or measure with --network-tool auto",
+    NCCL_TESTS: "it needs GPUs, and in PATH mpirun of Open MPI and sendrecv_perf (made with MPI=1), on all "
+    "hosts, and ssh from rank 0 to the others without a password; or measure with --network-tool auto",
+    "ib_write_bw": "see gputopo inspect for the RDMA ports, install perftest on all hosts, or measure with "
+    "--network-tool auto",
+}
+
+
+class Uses(NamedTuple):
+    """The programs that each host starts for a tool; seconds that one takes beside its transfer, at most.
+
+    None for the TCP probe, and for nccl-tests, which rank 0 starts on all hosts.
+
+    iperf3 takes 0.02 s on loopback; perftest opens the device and registers memory. Ours.
+    """
+
+    rate: Program | None = None
+    latency: Program | None = None
+    start_s: float = 0.0
+
+
+USES: dict[Tool, Uses] = {
+    "tcp": Uses(),
+    "iperf3": Uses("iperf3", None, 1.0),
+    NCCL_TESTS: Uses(),
+    "ib_write_bw": Uses("ib_write_bw", "ib_write_lat", 2.0),
+}
+
+
+class Rdma(msgspec.Struct, frozen=True, kw_only=True):
+    """An active RDMA port. `gid_index`: of RoCE, that of the host's address; None for InfiniBand.
+
+    `on_path`: whether its interface has the address at which the others reach the host.
+    """
+
+    device: str
+    port: int
+    link_layer: str
+    rate_gbit_per_s: float | None = None
+    gid_index: int | None = None
+    on_path: bool = True
+
+
+class Nccl(msgspec.Struct, frozen=True, kw_only=True):
+    """What nccl-tests needs of a host: the paths of mpirun and sendrecv_perf, and GPUs (their number).
+
+    `all_reduce`: the path of all_reduce_perf, None without it.
+    """
+
+    mpirun: str
+    program: str
+    gpus: int
+    all_reduce: str | None = None
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host can measure with. `lacks`: why it cannot use a tool; without an entry it can."""
+
+    rdma: Rdma | None = None
+    nccl: Nccl | None = None
+    lacks: dict[str, str] = {}
+
+
+class Choice(NamedTuple):
+    """The tool of a measurement. `passed_over`: why it is not a better one, None where that was not asked."""
+
+    tool: Tool
+    passed_over: str | None = None
+
+
+def choose(
+    asked: ToolChoice, hosts: Mapping[str, Tools | None], failed: Mapping[Tool, str] | None = None
+) -> Choice:
+    """Return the tool that was asked for, or the best one that all hosts have. `hosts`: by name.
+
+    `failed`: tools that were tried, and why they measured nothing. Raises HardwareError where a tool that was
+    asked for by name is missing somewhere, or failed.
+    """
+    if asked == "tcp":
+        return Choice("tcp")
+    passed: list[str] = []
+    for tool in _BEST_FIRST:
+        if asked not in ("auto", tool):
+            continue
+        lacking = (failed or {}).get(tool) or _lacking(tool, hosts, on_path=asked == "auto")
+        if not lacking:
+            return Choice(tool, _not_used(passed))
+        if asked != "auto":
+            raise HardwareError(f"{tool} cannot measure between these hosts: {lacking}", _HINTS[tool])
+        passed.append(f"{tool}: {lacking}")
+    return Choice("tcp", _not_used(passed))
+
+
+def _not_used(passed: list[str]) -> str | None:
+    return "; ".join(f"no {words}" for words in passed) or None
+
+
+def _lacking(tool: Tool, hosts: Mapping[str, Tools | None], *, on_path: bool) -> str:
+    """Return which hosts cannot use a tool, and why; empty where all can."""
+    by_reason: dict[str, list[str]] = {}
+    for name, tools in hosts.items():
+        if (why := _why_not(tool, tools, on_path=on_path)) is not None:
+            by_reason.setdefault(why, []).append(name)
+    if not by_reason and tool == "ib_write_bw":
+        layers = {tools.rdma.link_layer for tools in hosts.values() if tools and tools.rdma}
+        if len(layers) > 1:
+            return f"the ports are of {' and of '.join(sorted(layers))}"
+    if not by_reason and tool == NCCL_TESTS:
+        found = [tools.nccl for tools in hosts.values() if tools and tools.nccl]
+        for paths in ({one.mpirun for one in found}, {one.program for one in found}):
+            if len(paths) > 1:
+                return f"not at the same path on all hosts: {', '.join(sorted(paths)[:_MAX_NAMED])}"
+    return ", ".join(f"{why} ({_named(names, len(hosts))})" for why, names in by_reason.items())
+
+
+def _why_not(tool: str, tools: Tools | None, *, on_path: bool) -> str | None:
+    if tools is None:
+        return "not known"
+    if tool in tools.lacks or tool not in ("ib_write_bw", NCCL_TESTS):
+        return tools.lacks.get(tool)
+    if tool == NCCL_TESTS:
+        return None if tools.nccl else "not known"
+    if tools.rdma is None:
+        return "no active RDMA port"
+    if on_path and not tools.rdma.on_path:
+        return f"{tools.rdma.device} is not of the interface at which the hosts meet"
+    return None
+
+
+def _named(names: list[str], hosts: int) -> str:
+    if len(names) == hosts:
+        return "all hosts"
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def whole_seconds(seconds: float) -> int:
+    """Return the duration that a program is given, which takes whole seconds."""
+    return max(1, math.ceil(seconds - 1e-6))
+
+
+def interval_s(window_s: float) -> float:
+    """Return the interval of iperf3's reports for a window."""
+    return max(_MIN_INTERVAL_S, window_s)
+
+
+AT_ONCE = "all hosts at once"
+
+# Connections of a transfer at once. Ours: on loopback 4 carry half as much again as one (2.4 and 1.6 GB/s).
+STREAMS = 4
+_LATENCY_S = 0.2
+_LEAD_S = 0.5  # until all hosts have rank 0's answer. Ours.
+# Above it one process that copies all bytes through sockets may be the limit, and not the card: one core
+# copies about 3 GB/s. Ours.
+MAX_TCP_GBIT_PER_S = 25.0
+# Bytes of a packet that are not payload: IPv4 and TCP with timestamps (RFC 791, 9293, 7323) within its MTU;
+# Ethernet's header, check, preamble and gap around it (IEEE 802.3).
+_HEADERS = 20 + 20 + 12
+_FRAME = 14 + 4 + 8 + 12
+
+SlotKind = Literal["latency", "one way", "both ways", "at once"]
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long a transfer is measured, in seconds; before that it warms up. `gap_s`: between two slots.
+
+    `start_s`: for a program that makes the transfer to start and to end.
+    """
+
+    warm_s: float = 0.1
+    window_s: float = 0.1
+    windows: int = 5
+    latency_s: float = _LATENCY_S
+    gap_s: float = 0.2
+    lead_s: float = _LEAD_S
+    start_s: float = 0.0
+
+    @property
+    def transfer_s(self) -> float:
+        """Seconds of a transfer."""
+        return self.warm_s + self.windows * self.window_s
+
+    def of(self, tool: Tool) -> "Timing":
+        """Return the timing of the same measurement by a tool: programs transfer for whole seconds."""
+        uses = USES[tool]
+        if uses.rate is None:
+            return self
+        window_s = interval_s(self.window_s)
+        rest_s = whole_seconds(self.transfer_s) - self.warm_s
+        return msgspec.structs.replace(
+            self,
+            window_s=window_s,
+            windows=max(1, int(rest_s / window_s + 1e-6)),
+            latency_s=self.latency_s if uses.latency is None else self.latency_s + uses.start_s,
+            start_s=uses.start_s,
+        )
+
+
+QUICK = Timing()
+FULL = Timing(warm_s=0.5, window_s=0.25, windows=10, latency_s=0.5)
+
+
+class Slot(NamedTuple):
+    """Transfers that run at the same time, from rank to rank, `start_s` after the beginning."""
+
+    kind: SlotKind
+    start_s: float
+    transfers: tuple[tuple[int, int], ...]
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A host as the others reach it. `interface`, its rate and MTU: of the card that has the address.
+
+    `rate_gbit_per_s`: None where it is not Ethernet, or not known. `tools`: None where that is not known.
+    """
+
+    name: str
+    address: str
+    port: int
+    interface: str | None = None
+    rate_gbit_per_s: float | None = None
+    mtu_bytes: int | None = None
+    tools: Tools | None = None
+
+    @property
+    def rdma(self) -> Rdma | None:
+        """Its RDMA port that is measured, if any."""
+        return None if self.tools is None else self.tools.rdma
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_order/1"):
+    """What all hosts do. `token`: shows a host that a connection is of this measurement.
+
+    `passed_over`: why no better tool is used.
+    """
+
+    hosts: tuple[Host, ...]
+    token: str
+    timing: Timing
+    streams: int = STREAMS
+    tool: Tool = "tcp"
+    passed_over: str | None = None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One transfer of a slot, by its sender: GB/s that arrived in each window, or microseconds."""
+
+    slot: int
+    destination: int
+    values: tuple[float, ...] = ()
+    error: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.network_result/1"):
+    """What one host measured."""
+
+    measured: tuple[Measured, ...]
+
+
+def schedule(hosts: int, timing: Timing) -> list[Slot]:
+    """Return the slots of all hosts: four for each round of pairs, and at the end all at once.
+
+    In a slot of latencies and in one way each host sends or receives; in the others both.
+    """
+    slots: list[Slot] = []
+    start_s = 0.0
+    rate_s = timing.transfer_s + timing.start_s
+
+    def add(kind: SlotKind, transfers: Sequence[tuple[int, int]], seconds: float) -> None:
+        nonlocal start_s
+        slots.append(Slot(kind, start_s, tuple(transfers)))
+        start_s += seconds + timing.gap_s
+
+    for pairs in matchings(range(hosts)):
+        back = [(b, a) for a, b in pairs]
+        add("latency", pairs, timing.latency_s)
+        add("one way", pairs, rate_s)
+        add("one way", back, rate_s)
+        add("both ways", [*pairs, *back], rate_s)
+    if hosts > 2:
+        ring = [(rank, (rank + 1) % hosts) for rank in range(hosts)]
+        add("at once", ring, rate_s)
+    return slots
+
+
+def seconds_of(hosts: int, timing: Timing) -> float:
+    """Return how long all slots take, seconds."""
+    *_, last = schedule(hosts, timing)
+    return timing.lead_s + last.start_s + timing.transfer_s + timing.start_s + timing.gap_s
+
+
+class Expected(NamedTuple):
+    """GB/s that the cards of both ends allow, and where that comes from."""
+
+    gb_per_s: float
+    source: str
+
+
+def expected(one: Host, other: Host, tool: Tool = "tcp") -> Expected | None:
+    """Return what a tool can carry at the rate of the slower card; None where it is not known.
+
+    Of TCP that is its payload, and None above `MAX_TCP_GBIT_PER_S`.
+    """
+    if tool == "ib_write_bw":
+        ports = [one.rdma, other.rdma]
+        rates = [port.rate_gbit_per_s for port in ports if port is not None and port.rate_gbit_per_s]
+        if len(rates) < len(ports):
+            return None
+        return Expected(min(rates) / 8, f"{min(rates):g} Gbit/s of the RDMA port")
+    if one.rate_gbit_per_s is None or other.rate_gbit_per_s is None:
+        return None
+    rate = min(one.rate_gbit_per_s, other.rate_gbit_per_s)
+    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
+    if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
+        return None
+    share = (mtu - _HEADERS) / (mtu + _FRAME)
+    source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
+    return Expected(rate / 8 * share, source)
+
+
+def bandwidth_of(order: Order, results: Mapping[int, Result], absent: Mapping[int, str]) -> Bandwidth:
+    """Return what all hosts measured. `absent`: why a host has no result, by rank."""
+    slots = schedule(len(order.hosts), order.timing)
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    for rank, result in sorted(results.items()):
+        for one in result.measured:
+            if not 0 <= one.slot < len(slots) or (rank, one.destination) not in slots[one.slot].transfers:
+                continue  # another host's word is not trusted
+            kind = slots[one.slot].kind
+            if one.error is not None or not one.values:
+                failures.append(_failure(order, rank, one, kind))
+            else:
+                samples.append(_sample(order, rank, one, kind))
+    whys = [
+        NotMeasured(what=f"transfers of {order.hosts[rank].name}", reason=why)
+        for rank, why in sorted(absent.items())
+    ]
+    return Bandwidth(
+        source="live",
+        samples=tuple(samples),
+        failures=tuple(failures),
+        not_measured=tuple(whys),
+        complete=not absent,
+        notes=tuple(_notes(order)),
+    )
+
+
+def _notes(order: Order) -> list[str]:
+    notes = [f"{_how(order)}; {order.passed_over}" if order.passed_over else _how(order)]
+    if order.tool == "ib_write_bw":
+        return notes
+    rates = {host.rate_gbit_per_s for host in order.hosts}
+    if any(rate is not None and rate > MAX_TCP_GBIT_PER_S for rate in rates):
+        notes.append(
+            f"cards above {MAX_TCP_GBIT_PER_S:g} Gbit/s: the CPU may limit TCP, so that hosts are compared "
+            "with one another only"
+        )
+    elif None in rates:
+        notes.append("the rate of a card is not known: hosts are compared with one another only")
+    return notes
+
+
+def _how(order: Order) -> str:
+    if order.tool == "tcp":
+        return f"{PROBE}: {order.streams} connections for each transfer; RDMA was not measured"
+    if order.tool == "iperf3":
+        return f"iperf3: {order.streams} connections for each transfer; RDMA was not measured"
+    ports = [host.rdma for host in order.hosts if host.rdma is not None]
+    devices = ", ".join(dict.fromkeys(port.device for port in ports))
+    beside = "" if all(port.on_path for port in ports) else ", not of the interface at which the hosts meet"
+    return (
+        f"ib_write_bw: {order.streams} queue pairs for each transfer, between RDMA ports {devices} "
+        f"({', '.join(dict.fromkeys(port.link_layer for port in ports))}){beside}"
+    )
+
+
+def _sample(order: Order, rank: int, one: Measured, kind: SlotKind) -> Sample:
+    ends = ends_of(order, rank, one.destination)
+    middle = median(one.values)
+    is_spread = len(one.values) > 1 and middle
+    spread = 100 * (max(one.values) - min(one.values)) / middle if is_spread else None
+    uses = USES[order.tool]
+    if kind == "latency":
+        return Sample(
+            kind="network_latency",
+            source=ends[0],
+            destination=ends[1],
+            median_us=middle,
+            repeats_us=one.values,
+            spread_percent=spread,
+            tool=uses.latency or PROBE,
+            transport=TCP if uses.latency is None else "RDMA write",
+            streams=1,
+        )
+    # Both ways share no link of a full-duplex network; at once each host does both.
+    rate = expected(order.hosts[rank], order.hosts[one.destination], order.tool)
+    return Sample(
+        kind="network",
+        source=ends[0],
+        destination=ends[1],
+        group=AT_ONCE if kind == "at once" else None,
+        with_reverse=kind == "both ways",
+        median_gb_per_s=middle,
+        repeats_gb_per_s=one.values,
+        spread_percent=spread,
+        expected_gb_per_s=None if rate is None else round(rate.gb_per_s, 3),
+        expected_source=None if rate is None else rate.source,
+        tool=uses.rate or PROBE,
+        transport="RDMA write" if order.tool == "ib_write_bw" else TCP,
+        streams=order.streams,
+    )
+
+
+def _failure(order: Order, rank: int, one: Measured, kind: SlotKind) -> Failure:
+    source, destination = ends_of(order, rank, one.destination)
+    return Failure(
+        kind="network_latency" if kind == "latency" else "network",
+        source=source,
+        destination=destination,
+        reason=NETWORK_ERROR,
+        says=one.error or "nothing arrived",
+    )
+
+
+def ends_of(order: Order, source: int, destination: int) -> tuple[str, str]:
+    """Return the places of two ranks."""
+    return f"host:{order.hosts[source].name}", f"host:{order.hosts[destination].name}"

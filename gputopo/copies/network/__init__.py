@@ -1,1 +1,0 @@
-"""The network between hosts: who sends when, by which tool, and what was measured."""

@@ -1,0 +1,254 @@
+"""A run of gputopo as a measurement: from its result, whole or of a killed run."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gputopo.runs.devices import place_name
+from gputopo.sweeps.matrix import MADE
+from gputopo.values.run.events import Device
+from gputopo.values.run.measurement import (
+    COMPLETE,
+    FAILED,
+    INTERRUPTED,
+    DeviceFigure,
+    Measurement,
+    Predicted,
+    Status,
+)
+from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import CellState, Sweep, SweepCell
+
+
+def of_result(
+    result: Result,
+    *,
+    source: str,
+    machine: str | None = None,
+    cpu: str | None = None,
+    gpus: Mapping[int, str] = {},
+    time_s: float | None = None,
+    digest: str | None = None,
+    conditions: tuple[str, ...] = (),
+) -> Measurement:
+    """Return the measurement of a run. `gpus`: names of the machine's GPUs; `conditions`: more.
+
+    A run that did not complete keeps what it measured out of `images_per_sec`: its reason stands instead.
+    """
+    spec = result.spec
+    complete = result.status == COMPLETE and result.throughput is not None
+    speed = result.throughput if complete else None
+    several = result.of_several_hosts  # then indices are of several machines
+    numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
+    data = _part(spec, "data")
+    return Measurement(
+        source=source,
+        status=_status(result),
+        reason=None if complete else _reason(result),
+        machine=machine,
+        cpu=cpu,
+        gpu=_gpu_name(result, gpus),
+        gpus=numbers if len(numbers) == len(result.devices) else (),
+        n_gpus=len(result.devices) or len(_sequence(spec, "devices")) or 1,
+        backend=result.backend,
+        model=_text(spec, "model") or "unknown",
+        dataset=_text(data, "name"),
+        data=data_source(data),
+        distortions=bool(data.get("distortions")) if data.get("folder") else None,
+        task=_text(spec, "task") or "train",
+        batch_per_gpu=result.batch_size,
+        precision=_text(_part(spec, "precision"), "compute"),
+        data_format=_text(spec, "data_format"),
+        xla=_part(spec, "precision").get("xla") is True if _part(spec, "precision") else None,
+        framework="gputopo",
+        method=_method(spec),
+        version=result.versions.get("tensorflow"),
+        variable_update=_text(spec, "variable_update"),
+        ps_device=_ps_device(spec, [row.device for row in result.devices]),
+        all_reduce=_text(spec, "all_reduce"),
+        images_per_sec=speed.mean if speed else None,
+        median=speed.median if speed else None,
+        uncertainty=speed.uncertainty if speed else None,
+        jitter=speed.jitter if speed else None,
+        steps=result.steps if complete else None,
+        devices=tuple(
+            DeviceFigure(
+                number=row.device.tower if row.device.gpu is None or several else row.device.gpu,
+                name=row.device.gpu_name,
+                images_per_sec=row.images_per_sec if complete else None,
+                graphics_mhz=row.graphics_mhz,
+                memory_mhz=row.memory_mhz,
+                anomaly=row.anomaly,
+            )
+            for row in result.devices
+        ),
+        predicted=_predicted(result),
+        conditions=(*_conditions(result), *conditions),
+        limited_by_input=_input(result),
+        time_s=time_s,
+        digest=digest,
+    )
+
+
+def _status(result: Result) -> Status:
+    if result.status == COMPLETE:
+        return "complete" if result.throughput is not None else "failed"
+    return INTERRUPTED if result.status == INTERRUPTED else FAILED
+
+
+def _reason(result: Result) -> str:
+    if result.failure is not None:
+        return result.failure.cause
+    if result.status == COMPLETE:
+        return "no step was counted"
+    return "interrupted" if result.status == INTERRUPTED else "it failed, its cause was not recorded"
+
+
+def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
+    known = [
+        row.device.gpu_name or gpus.get(-1 if row.device.gpu is None else row.device.gpu)
+        for row in result.devices
+    ]
+    names = dict.fromkeys(name.removeprefix("NVIDIA ") for name in known if name)
+    return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
+
+
+def data_source(data: Mapping[str, Any]) -> str | None:
+    """Return the `data` of a measurement by `folder` and `source` of a run's spec."""
+    if not data:
+        return None
+    if data.get("folder"):
+        return "real"
+    source = data.get("source")
+    return f"synthetic-{source}" if source in ("cpu", "python") else "synthetic"
+
+
+def _ps_device(spec: Mapping[str, Any], devices: Sequence[Device]) -> str | None:
+    if spec.get("variable_update") != "parameter_server":
+        return None
+    if _part(spec, "exchange").get("ps_spread"):
+        return "gpu:spread"
+    place = _text(spec, "ps_device") or ""
+    if (name := place_name(place, devices)) != place:
+        return name
+    name = place.lower().removeprefix("/")
+    return ("cpu" if name.startswith("cpu") else name) or None
+
+
+def _predicted(result: Result) -> Predicted | None:
+    one = result.prediction
+    if one is None:
+        return None
+    return Predicted(
+        images_per_sec=one.images_per_sec,
+        low=one.images_per_sec_low,
+        high=one.images_per_sec_high,
+        verdict=one.verdict,
+    )
+
+
+def _conditions(result: Result) -> tuple[str, ...]:
+    """Return what the run was under that another need not be: a rehearsal, several hosts, slow devices."""
+    found = [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
+    if result.of_several_hosts:
+        found.append(f"on {len({row.device.rank for row in result.devices})} hosts")
+    found += [one.says for one in result.anomalies]
+    if result.run_verdict is not None and result.run_verdict.word == "slow":
+        found.append(result.run_verdict.says)
+    return tuple(dict.fromkeys(found))
+
+
+def _input(result: Result) -> str | None:
+    one = result.input_verdict
+    return one.says if one is not None and one.verdict == "input" else None
+
+
+def _method(spec: Mapping[str, Any]) -> str | None:
+    """Return how a run trained where that was another than the built-in way; faults asked for are one."""
+    drills = _sequence(spec, "drills")
+    faults = [str(one.get("fault")) for one in drills if isinstance(one, Mapping)]
+    named = (_text(spec, "method") or _text(spec, "strategy"), *(f"drill {fault}" for fault in faults))
+    return " ".join(filter(None, named)) or None
+
+
+def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _sequence(spec: Mapping[str, Any], name: str) -> list[Any]:
+    part = spec.get(name)
+    return part if isinstance(part, list) else []
+
+
+def _text(spec: Mapping[str, Any], name: str) -> str | None:
+    value = spec.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+# What a cell without a run is; one that is done, or running, has a run.
+_STATUS: Mapping[CellState, tuple[Status, str]] = {
+    "failed": ("failed", "failed"),
+    "refused": ("refused", "refused"),
+    "left_out": ("left_out", "left out on this machine"),
+    "pending": ("pending", "not run yet: gputopo sweep --resume goes on"),
+    "running": ("pending", "was running, or the sweep was killed: gputopo sweep --resume goes on"),
+    "done": ("missing", "the folder of its run is not there"),
+}
+
+
+def without_a_run(
+    sweep: Sweep, has_run: Callable[[SweepCell], bool], *, source: str, digest: str, machine: str | None
+) -> Iterator[Measurement]:
+    """Iterate over the cells that no run folder shows. `has_run`: whether that of a cell can be read.
+
+    `source`, `digest`: of the manifest; `machine`: name of that of the other cells.
+    """
+    for cell in sweep.cells:
+        if has_run(cell):
+            continue
+        status, reason = _STATUS[cell.state]
+        yield Measurement(
+            source=f"{source}#{cell.number}",
+            status=status,
+            reason=cell.reason or reason,
+            machine=machine,
+            digest=f"{digest}#{cell.number}",
+            backend=sweep.backend,
+            framework="gputopo",
+            **_stated_conditions(cell, sweep.defaults),
+        )
+
+
+def _stated_conditions(cell: SweepCell, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions that the options of a cell state; what the machine decides is not known."""
+    options = {**defaults, **cell.options}
+    asked = _whole(options.get("num_gpus"))
+    folder, source = _word(options.get("data_dir")), options.get("data_source")
+    made = folder.removeprefix("made:") if folder in MADE else None
+    return {
+        "gpus": cell.gpus,
+        "n_gpus": len(cell.gpus) or asked or cell.devices or 1,
+        "model": _word(options.get("model")) or "unknown",
+        "dataset": _word(options.get("data_name")) or made,
+        "data": data_source({"folder": folder, "source": source}) if folder or source else None,
+        "distortions": options.get("distortions") is True if folder else None,
+        "task": _word(options.get("task")) or "train",
+        "batch_per_gpu": _whole(options.get("batch_size")),
+        "precision": _word(options.get("precision")),
+        "data_format": _word(options.get("data_format")),
+        "xla": options.get("xla"),
+        "method": _word(options.get("method")) or _word(options.get("strategy")),
+        "variable_update": _word(options.get("variable_update")),
+        "ps_device": _word(options.get("ps")),
+        "all_reduce": _word(options.get("all_reduce")),
+    }
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number above 0: options are stored as typed."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) else None

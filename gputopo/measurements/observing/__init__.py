@@ -1,1 +1,0 @@
-"""Observations on a study, by theme: sentences with the numbers behind them."""

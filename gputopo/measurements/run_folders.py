@@ -1,0 +1,254 @@
+"""Run folders and JSON documents of gputopo as measurements, also of runs that were killed."""
+
+import contextlib
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gputopo.measurements.from_ours import of_result, without_a_run
+from gputopo.measurements.study import Study
+from gputopo.runs.history import fingerprint
+from gputopo.runs.over_time import OverTime, over_time
+from gputopo.runs.repeats import Repeats
+from gputopo.runs.summary import summarise
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import read_events
+from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.plan import Plan
+from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import FOLDER, MANIFEST, Sweep, SweepCell
+
+MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
+MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
+_GIVE = "give the folder of a run, its result.json, or what gputopo report --json wrote"
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+
+class RunFolders:
+    """Reads run folders.
+
+    `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
+    was measured.
+    """
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.runs: list[tuple[Path, Measurement]] = []
+        self._sweeps: dict[Path, dict[str, SweepCell]] = {}
+
+    def run(self, path: Path) -> Measurement | None:
+        """Return the run of a folder, or of its events file; None: its sweep states what became of it.
+
+        Raises InputError where neither can be read, or the run ended before its first event.
+        """
+        folder = path if path.is_dir() else path.parent
+        result, digest = _result(folder)
+        if result is None or not _is_run(result):
+            if folder.parent.name == FOLDER and (folder.parent.parent / MANIFEST).is_file():
+                return None
+            cause = f": {result.failure.cause}" if result is not None and result.failure else ""
+            raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
+        machine, name = _machine(folder)
+        if machine is not None and name is not None:
+            self.machines[name] = machine
+        found = of_result(
+            result,
+            source=str(folder),
+            machine=name,
+            cpu=machine.host.cpu_model if machine else None,
+            gpus={gpu.index: gpu.name for gpu in machine.gpus if gpu.name} if machine else {},
+            time_s=_time(folder),
+            digest=digest,
+            conditions=self._of_sweep(folder),
+        )
+        self.runs.append((folder, found))
+        return found
+
+    def _of_sweep(self, folder: Path) -> tuple[str, ...]:
+        """Return the conditions that the sweep of a run states, where it is a cell of one."""
+        manifest = folder.parent.parent / MANIFEST
+        if folder.parent.name != FOLDER:
+            return ()
+        if manifest not in self._sweeps:
+            cells = {}
+            with contextlib.suppress(OSError, InputError):
+                sweep = schema.decode(_bytes(manifest), Sweep, origin=str(manifest))
+                cells = {cell.name: cell for cell in sweep.cells}
+            self._sweeps[manifest] = cells
+        cell = self._sweeps[manifest].get(folder.name)
+        if cell is None or not cell.beside_other_work:
+            return ()
+        share = "" if cell.other_cpu_share is None else f" ({100 * cell.other_cpu_share:.0f} % of all cores)"
+        return (f"other processes were busy{share}",)
+
+    def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
+        """Return the measurements of a JSON document: a result, repeats, a study, a sweep.
+
+        Of a sweep those cells that have no run folder: the runs are read from these. Other documents of
+        gputopo have none; None: it is not of gputopo. Raises InputError, also for a newer version of one.
+        """
+        kind, digest = schema.schema_of(data) or "", hashlib.sha256(data).hexdigest()
+        name = kind.rpartition("/")[0]
+        if name == "gputopo.result":
+            return (of_result(schema.decode(data, Result, origin=origin), source=origin, digest=digest),)
+        if name == "gputopo.repeats":
+            runs = schema.decode(data, Repeats, origin=origin).runs
+            return tuple(of_result(run, source=f"{origin}#{n}") for n, run in enumerate(runs, 1))
+        if name == "gputopo.study":
+            study = schema.decode(data, Study, origin=origin)
+            return tuple(one for cell in study.figures.cells for one in cell.runs)
+        if name == "gputopo.sweep":
+            return self._sweep(schema.decode(data, Sweep, origin=origin), Path(origin), digest)
+        return () if name.startswith("gputopo.") else None
+
+    def _sweep(self, sweep: Sweep, file: Path, digest: str) -> tuple[Measurement, ...]:
+        """Return the cells of a sweep that have no run which can be read."""
+        folders = (file.parent / cell.folder for cell in sweep.cells if is_inside(cell.name))
+        names = (_machine(folder)[1] for folder in folders)
+        machine = next((name for name in names if name is not None), None)
+
+        def has_run(cell: SweepCell) -> bool:
+            folder = file.parent / cell.folder
+            if not is_inside(cell.name):
+                return False
+            if cell.state == "done":  # its result is read with its folder
+                return (folder / "result.json").is_file() or (folder / "events.jsonl").is_file()
+            return _is_run(result_in(folder))
+
+        return tuple(without_a_run(sweep, has_run, source=str(file), digest=digest, machine=machine))
+
+
+def is_inside(name: str) -> bool:
+    """Return whether the name of a folder is one, and leads nowhere else."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def _is_run(result: Result | None) -> bool:
+    """Return whether a result states what was run: a worker may have died before its first event."""
+    return result is not None and bool(result.spec or result.devices)
+
+
+def machine_name(machine: Machine) -> str | None:
+    """Return a name of a machine by its hardware: `6x GeForce GTX 1070 (3f2a9c)`; None: it is not known."""
+    known = fingerprint(machine)
+    if known is None:
+        return None
+    counts = Counter((gpu.name or "GPU").removeprefix("NVIDIA ") for gpu in machine.gpus)
+    words = " + ".join(f"{count}x {name}" for name, count in counts.items()) or machine.host.cpu_model
+    return f"{words} ({known[:6]})"
+
+
+def _result(folder: Path) -> tuple[Result | None, str | None]:
+    """Return the result of a run, derived from its events where it has none that can be read."""
+    file, events = folder / "result.json", folder / "events.jsonl"
+    if file.is_file():
+        try:
+            data = _bytes(file)
+            return schema.decode(data, Result, origin=str(file)), hashlib.sha256(data).hexdigest()
+        except InputError:
+            if not events.is_file():
+                raise
+    return _from_events(events), None
+
+
+def _from_events(file: Path) -> Result:
+    try:
+        if file.stat().st_size > MAX_EVENTS_BYTES:
+            raise InputError(f"{file} is larger than {MAX_EVENTS_BYTES >> 30} GiB", _GIVE)
+        with file.open("rb") as lines:
+            return summarise(read_events(lines, origin=str(file)))
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
+
+
+def _machine(folder: Path) -> tuple[Machine | None, str | None]:
+    with contextlib.suppress(OSError, InputError):
+        return _decoded(_bytes(folder / "machine.json"))
+    return None, None
+
+
+@cache
+def _decoded(data: bytes) -> tuple[Machine, str | None]:
+    """Return a machine and its name; most runs of a box have the same document."""
+    machine = schema.decode(data, Machine, origin="machine.json")
+    return machine, machine_name(machine)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            if os.fstat(opened.fileno()).st_size > MAX_DOCUMENT_BYTES:
+                raise InputError(f"{file} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", _GIVE)
+            return opened.read()
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
+
+
+def _time(folder: Path) -> float | None:
+    for name in ("result.json", "events.jsonl"):
+        with contextlib.suppress(OSError):
+            return os.stat(folder / name).st_mtime
+    return None
+
+
+def result_in(folder: Path) -> Result | None:
+    """Return the result of a run, derived from its events where it has none; None: neither can be read."""
+    with contextlib.suppress(InputError):
+        return _result(folder)[0]
+    return None
+
+
+def document_in(file: Path, kind: type[Kind]) -> Kind | None:
+    """Return a document of a run's folder, None where there is none that can be read."""
+    with contextlib.suppress(InputError):
+        return schema.decode(_bytes(file), kind, origin=str(file))
+    return None
+
+
+class OneRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. What its folder does not have, or what cannot be read, is None."""
+
+    name: str
+    result: Result
+    machine: Machine | None = None
+    plan: Plan | None = None
+    over_time: OverTime | None = None
+
+
+def most_telling(runs: Sequence[tuple[Path, Measurement]], limit: int) -> list[Path]:
+    """Return at most `limit` folders, oldest first: of runs that failed or were slow, then of the latest."""
+    ordered = sorted(runs, key=lambda one: one[1].time_s or 0.0)
+    ranked = sorted(
+        range(len(ordered)),
+        key=lambda place: (ordered[place][1].is_measured and not ordered[place][1].conditions, -place),
+    )
+    return [ordered[place][0] for place in sorted(ranked[:limit])]
+
+
+def one_run(folder: Path) -> OneRun | None:
+    """Read the folder of a run, also of one that was killed; None where it has neither result nor events."""
+    result = result_in(folder)
+    if result is None:
+        return None
+    return OneRun(
+        name=folder.name,
+        result=result,
+        machine=document_in(folder / "machine.json", Machine),
+        plan=document_in(folder / "plan.json", Plan),
+        over_time=_over_time(folder / "events.jsonl"),
+    )
+
+
+def _over_time(file: Path) -> OverTime | None:
+    with contextlib.suppress(OSError, InputError), file.open("rb") as lines:
+        return over_time(read_events(lines, origin=str(file)))
+    return None

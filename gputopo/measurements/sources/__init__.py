@@ -1,1 +1,0 @@
-"""Throughputs from runs and sweeps of gputopo."""

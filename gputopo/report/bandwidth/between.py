@@ -1,0 +1,322 @@
+"""The parts of a bandwidth report about hosts, collective operations and a soak."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+
+from gputopo.copies.collectives import NAMES, Series, is_limit, nearest, series_of
+from gputopo.copies.numbers import copied_bytes, ends, temperatures
+from gputopo.report.bandwidth.numbers import number, part
+from gputopo.report.document import Section
+from gputopo.report.layout import NOT_ASKED, Column, plain
+from gputopo.report.units import counted, size
+from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of
+from gputopo.values.index_ranges import index_ranges, natural
+from gputopo.values.machine import Machine
+
+_MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
+_MAX_MATRIX = 32  # hosts; of more the table of hosts alone
+_ARROWS = {"network_bidirectional": "<->"}
+
+
+def network_parts(bandwidth: Bandwidth) -> Iterator[Section]:
+    """Yield the transfers between hosts: by host and pair where all were measured, else one by one."""
+    found = [one for one in bandwidth.samples if one.kind in NETWORK]
+    if not found:
+        return
+    if bandwidth.source != "live":
+        yield _transfers(found)
+        return
+    hosts = list(dict.fromkeys(_name(place) for one in found for place in (one.source, one.destination)))
+    hosts.sort(key=natural)
+    yield _by_host(found, hosts)
+    if len(hosts) <= _MAX_MATRIX:
+        yield _matrix(found, hosts)
+
+
+def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
+    alone = [one for one in found if one.kind == "network" and one.group is None]
+    pairs = [one for one in alone if not one.with_reverse]
+    both = [one for one in alone if one.with_reverse]
+    at_once = [one for one in found if one.group is not None]
+    latencies = [one for one in found if one.kind == "network_latency"]
+    by = f", by {_tools(latencies)}" if _tools(latencies) else ""
+    latency = f" latency: half a round trip of 8 bytes{by}." if latencies else ""
+    columns = [
+        _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
+        _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
+        _column("both: sends\nGB/s", [_rates(both, sends=host) for host in hosts]),
+        _column("receives\nGB/s", [_rates(both, receives=host) for host in hosts]),
+        _column("all at once:\nsends GB/s", [_rates(at_once, sends=host) for host in hosts]),
+        _column("expected\nGB/s", [_expected(pairs, host) for host in hosts]),
+        _column(
+            "latency\nus",
+            [
+                [one.median_us for one in latencies if host in (_name(one.source), _name(one.destination))]
+                for host in hosts
+            ],
+        ),
+    ]
+    return part(
+        f"Between hosts{_by(found)}",
+        head=Column("Host", tuple(map(plain, hosts))),
+        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
+        notes=(
+            "Medians over all other hosts, one pair at a time for each host. both: each host of a pair sends "
+            f"and receives.{latency}",
+        ),
+    )
+
+
+def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section:
+    pairs = [one for one in found if one.kind == "network" and one.group is None]
+    shown = [one for one in pairs if not one.with_reverse] or pairs
+    rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in shown}
+    both = " while both send" if shown and shown[0].with_reverse else ""
+    columns = [
+        Column(plain(to), tuple(_number(rates.get((host, to))) for host in hosts), side="right")
+        for to in hosts
+    ]
+    return part(
+        f"From host (row) to host (column){both}, GB/s{_by(found)}",
+        head=Column("", tuple(map(plain, hosts))),
+        groups=tuple((column,) for column in columns),
+    )
+
+
+def _rates(
+    samples: Iterable[Sample], *, sends: str | None = None, receives: str | None = None
+) -> list[float | None]:
+    return [
+        one.median_gb_per_s
+        for one in samples
+        if sends in (None, _name(one.source)) and receives in (None, _name(one.destination))
+    ]
+
+
+def _expected(samples: Iterable[Sample], host: str) -> list[float | None]:
+    return [one.expected_gb_per_s for one in samples if host == _name(one.source)]
+
+
+def _column(head: str, values: Sequence[Sequence[float | None]]) -> Column:
+    known = [[value for value in own if value is not None] for own in values]
+    return Column(head, tuple(_number(median(own) if own else None) for own in known), side="right")
+
+
+def _transfers(found: Sequence[Sample]) -> Section:
+    ordered = sorted(found, key=lambda one: -(one.bytes or 0))
+    shown = ordered[:_MAX_ROWS]
+    columns = [
+        Column("run", tuple(NOT_ASKED if one.run is None else plain(one.run) for one in shown)),
+        Column("size", tuple(NOT_ASKED if one.bytes is None else size(one.bytes) for one in shown)),
+        Column("streams", tuple(NOT_ASKED if not one.streams else str(one.streams) for one in shown)),
+        Column("GB/s", tuple(_number(one.median_gb_per_s) for one in shown), side="right"),
+        Column("us", tuple(number(one.median_us) for one in shown), side="right"),
+    ]
+    kinds = {one.kind for one in found}
+    notes = []
+    if "network_bidirectional" in kinds:
+        notes.append("<-> is the sum of both directions.")
+    if "network_latency" in kinds:
+        notes.append("us: half a round trip; of an RDMA read or atomic the whole.")
+    if len(ordered) > len(shown):
+        notes.append(f"{len(ordered) - len(shown)} more: see --json.")
+    return part(
+        "Between hosts",
+        head=Column("Transfer", tuple(map(_transfer, shown))),
+        groups=(tuple(one for one in columns if any(cell != NOT_ASKED for cell in one.cells)),),
+        notes=tuple(notes),
+    )
+
+
+def _by(found: Iterable[Sample]) -> str:
+    """Return what measured the rates: `, by iperf3`; empty where that is not stored."""
+    tools = _tools(one for one in found if one.kind == "network")
+    return f", by {tools}" if tools else ""
+
+
+def _tools(samples: Iterable[Sample]) -> str:
+    return ", ".join(dict.fromkeys(plain(one.tool) for one in samples if one.tool))
+
+
+def _transfer(sample: Sample) -> str:
+    words = [
+        plain(sample.tool or ""),
+        plain(sample.transport or ""),
+        "beside the other direction" if sample.with_reverse else "",
+    ]
+    details = ", ".join(filter(None, words))
+    arrow = _ARROWS.get(sample.kind, "->")
+    ends = f"{plain(_name(sample.source))} {arrow} {plain(_name(sample.destination))}"
+    return f"{ends} ({details})" if details else ends
+
+
+def _number(value: float | None) -> str:
+    """Return a rate or time; below 1 with three digits: 1 Gbit/s is 0.118 GB/s of payload."""
+    return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
+
+
+def _name(place: str) -> str:
+    return host_of(place) or place
+
+
+SOURCE = "nccl-tests"
+_MAX_SIZES = 12  # of one operation, the largest first
+_MAX_SWEEPS = 8
+
+
+def collective_parts(samples: Sequence[Sample]) -> Iterator[Section | None]:
+    """Yield the summary of all operations, then each one by size, where nccl-tests measured any."""
+    found = [one for one in series_of(samples) if one.first.ranks != 1]
+    if not any(one.is_of_nccl_tests for one in found):
+        return
+    yield _summary(found)
+    swept = [one for one in found if len(one.sizes) > 1]
+    for one in swept[:_MAX_SWEEPS]:
+        yield _by_size(one)
+    if len(swept) > _MAX_SWEEPS:
+        yield part("Other operations by size", notes=(f"{len(swept) - _MAX_SWEEPS} more: see --json.",))
+
+
+def _summary(found: Sequence[Series]) -> Section:
+    rows = [(one, one.best) for one in found]
+    columns = [
+        Column("GPUs", tuple(_gpus(one.first) for one in found)),
+        Column("method", tuple(_method(one.first) for one in found)),
+        Column("size", tuple(_size(best) for _, best in rows)),
+        Column("algorithm\nGB/s", tuple(number(best.median_gb_per_s) for _, best in rows), side="right"),
+        Column("bus\nGB/s", tuple(number(best.bus_gb_per_s) for _, best in rows), side="right"),
+        Column("expected\nbus", tuple(_expected_bus(best) for _, best in rows), side="right"),
+        Column("smallest\nus", tuple(_latency(one) for one in found), side="right"),
+    ]
+    is_said = len({_method(one.first) for one in found}) > 1 or any(
+        one.first.source == HOSTS for one in found
+    )
+    unsaid = {NOT_ASKED} if is_said else {NOT_ASKED, SOURCE}
+    shown = [one for one in columns if not unsaid.issuperset(one.cells)]
+    return part(
+        "Collective operations",
+        head=Column("Operation", tuple(_operation(one.first) for one in found)),
+        groups=(tuple(shown),),
+        notes=(*_comparisons(found), "Bus bandwidth is comparable with the rate of the links (nccl-tests)."),
+    )
+
+
+def _by_size(one: Series) -> Section:
+    sizes = sorted(one.sizes, reverse=True)[:_MAX_SIZES]
+    in_two = any(one.at(each, in_place=True) for each in sizes)
+    pairs = [(one.at(each, in_place=False), one.at(each, in_place=True)) for each in sizes]
+    columns = [
+        Column("us", tuple(_us(out or within) for out, within in pairs), side="right"),
+        Column("bus\nGB/s", tuple(_bus(out) for out, _ in pairs), side="right"),
+    ]
+    if in_two:
+        columns.append(Column("in place\nbus GB/s", tuple(_bus(within) for _, within in pairs), side="right"))
+    more = len(one.sizes) - len(sizes)
+    return part(
+        f"{_operation(one.first)} of {_gpus(one.first)} by size",
+        head=Column("Size", tuple(map(size, sizes))),
+        groups=(tuple(columns),),
+        notes=(f"{counted(more, 'smaller size')}: see --json.",) if more else (),
+    )
+
+
+def _comparisons(found: Sequence[Series]) -> Iterator[str]:
+    """Yield how the reductions of bench-reduction compare with nccl-tests on the same GPUs."""
+    for own in found:
+        other = next((one for one in found if one.is_of_nccl_tests and one.is_comparable(own)), None)
+        if own.is_of_nccl_tests or other is None:
+            continue
+        theirs = nearest(other, own.best.bytes or 0)
+        if own.best.bus_gb_per_s and theirs.bus_gb_per_s:
+            share = own.best.bus_gb_per_s / theirs.bus_gb_per_s
+            yield (
+                f"{plain(own.best.algorithm or '?')} with {_size(own.best)} reaches {share:.0%} of the bus "
+                f"bandwidth of nccl-tests with {_size(theirs)}."
+            )
+
+
+def _operation(sample: Sample) -> str:
+    details = [sample.reduction if sample.reduction != "sum" else None, sample.data_type]
+    details = [word for word in details if word not in (None, "float")]
+    root = [] if not sample.root else [f"root {sample.root}"]
+    run = [] if sample.run is None else [f"run {plain(sample.run)}"]
+    words = ", ".join([*map(plain, filter(None, details)), *root, *run])
+    return f"{NAMES[sample.kind]}{f' ({words})' if words else ''}"
+
+
+def _gpus(sample: Sample) -> str:
+    gpus = gpus_of(sample.source)
+    if sample.source == HOSTS or not gpus:
+        ranks = "?" if sample.ranks is None else counted(sample.ranks, "GPU")
+        hosts = f" on {sample.hosts} hosts" if sample.hosts and sample.hosts > 1 else ""
+        one = " of one of the hosts" if sample.hosts == 1 else " on several hosts"
+        several = one if sample.source == HOSTS and not hosts else ""
+        return f"{ranks}{hosts or several}"
+    return f"GPU {index_ranges(gpus)}"
+
+
+def _method(sample: Sample) -> str:
+    return plain(sample.algorithm or "?")
+
+
+def _size(sample: Sample) -> str:
+    return NOT_ASKED if sample.bytes is None else size(sample.bytes)
+
+
+def _expected_bus(sample: Sample) -> str:
+    rate = number(sample.expected_gb_per_s)
+    return f"max {rate}" if is_limit(sample) else rate
+
+
+def _bus(sample: Sample | None) -> str:
+    return number(None if sample is None else sample.bus_gb_per_s)
+
+
+def _us(sample: Sample | None) -> str:
+    return number(None if sample is None else sample.median_us)
+
+
+def _latency(one: Series) -> str:
+    smallest = one.smallest
+    return NOT_ASKED if smallest is None else number(smallest.median_us)
+
+
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "to\nGPU": ("h2d",),
+    "from\nGPU": ("d2h",),
+    "to other\nGPUs": ("p2p_direct", "p2p_staged"),
+    "inside\nGPU": ("d2d_local",),
+}
+
+
+def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
+    """Return the table of a soak, None where there was none."""
+    if soak is None or not soak.intervals:
+        return None
+    copied = copied_bytes(soak)
+    gpus = sorted(copied)
+    heat = {gpu: temperatures(machine.samples, gpu) for gpu in gpus}
+    columns = [
+        *(
+            Column(head, tuple(_soak_rates(soak, gpu, kinds) for gpu in gpus), side="right")
+            for head, kinds in _KINDS.items()
+        ),
+        Column("copied", tuple(size(copied[gpu]) for gpu in gpus), side="right"),
+        Column("max\n°C", tuple(str(max(heat[gpu], default=NOT_ASKED)) for gpu in gpus), side="right"),
+    ]
+    shown = tuple(one for one in columns if set(one.cells) != {NOT_ASKED})
+    minutes = soak.intervals[-1].end_s / 60
+    return part(
+        "Soak",
+        head=Column("", tuple(f"GPU{gpu}" for gpu in gpus)),
+        groups=(shown,),
+        notes=(
+            f"GB/s in the first and the last quarter of {minutes:.1f} min; the host with all GPUs in both "
+            "directions at once, all GPUs to other ones at once.",
+        ),
+    )
+
+
+def _soak_rates(soak: Soak, gpu: int, kinds: tuple[Kind, ...]) -> str:
+    found = [pair for kind in kinds if (pair := ends(soak, gpu, kind, receives=kind == "h2d")) is not None]
+    return ", ".join(map(number, found[0])) if found else NOT_ASKED

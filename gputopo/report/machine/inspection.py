@@ -1,0 +1,260 @@
+"""What `gputopo inspect` shows: the machine, its matrix, the findings, what is in doubt or missing."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gputopo.findings import Finding, Inspection
+from gputopo.findings.difference import Change, Difference, FindingChanges
+from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Styled, of_sections
+from gputopo.report.findings import findings_block, findings_title
+from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
+from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, order_warning
+from gputopo.report.machine.matrix import matrix_view, peer_rows
+from gputopo.report.machine.tree import pci_branches, tree_view
+from gputopo.report.units import counted, gib
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Driver, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
+
+_UNREAD_SHOWN = 8  # the rest is in the JSON
+_UNREAD_WIDTH = 100
+
+
+def inspection_document(inspection: Inspection) -> Document:
+    """Return all that an inspection has to show."""
+    machine = inspection.machine
+    missing = not_read(machine)
+    nothing = "None in what was read. What was not read was not checked." if missing else "None."
+    found = findings_block(inspection.findings, nothing=nothing)
+    contradictions = (
+        (one.fact, "; ".join(f"{source}: {words}" for source, words in one.said.items()))
+        for one in machine.contradictions
+    )
+    unread = (
+        (who, f"{reason_in_words(why)}: {facts}") for (who, why), facts in grouped_missing(missing).items()
+    )
+    tree = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []
+    return of_sections(
+        [
+            ("Machine", rows(about_rows(machine))),
+            ("GPUs", _gpus(machine)),
+            ("Topology", _topology(machine)),
+            ("PCI tree", tree),
+            ("Network ports", rows(port_rows(machine))),
+            ("Health", rows(health_rows(machine))),
+            (findings_title(inspection.findings), [found]),
+            ("Contradictions (the first one is used)", rows(contradictions)),
+            ("Lines not understood", rows(_lines(machine.unread))),
+            ("Not read", rows(unread)),
+        ]
+    )
+
+
+def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
+    """Return a block of rows, none where there is no row."""
+    found = tuple(of)
+    return [Rows(found)] if found else []
+
+
+def _gpus(machine: Machine) -> list[Block]:
+    if not machine.gpus and machine.driver.status == "no_device":
+        return ["No NVIDIA device is on the PCI bus of this machine."]
+    if not machine.gpus:
+        return ["None is known."]
+    table = gpu_table(machine)
+    if table is None:
+        return []  # the matrix shows as much
+    warning = order_warning(machine)
+    styled = [Styled(warning, SEVERITY_STYLES["warning"])] if warning else []
+    return [table, *rows(gpu_notes(machine)), *styled]
+
+
+def _topology(machine: Machine) -> list[Block]:
+    if not machine.gpus:
+        return []
+    return [Drawing(lambda width: matrix_view(machine, width)), *rows(peer_rows(machine))]
+
+
+def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
+    """Return the first lines that were not understood, each with its source and number."""
+    for one in unread[:_UNREAD_SHOWN]:
+        text = one.text if len(one.text) <= _UNREAD_WIDTH else f"{one.text[: _UNREAD_WIDTH - 3]}..."
+        yield f"{one.source}:{one.line}", text
+    if len(unread) > _UNREAD_SHOWN:
+        yield "", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"
+
+
+_DRIVER_WORDS = {
+    "no_device": "no NVIDIA device on this machine",
+    "not_loaded": "not loaded",
+    "library_missing": "libnvidia-ml.so.1 not found",
+    "version_mismatch": "library and kernel module of different versions",
+    "no_permission": "no permission to open /dev/nvidia*",
+    "other_driver": "the device is bound to another kernel driver",
+    "hung": "a call into the driver did not return",
+    "crashed": "a call into the driver crashed",
+    "failed": "not working",
+}
+
+
+def about_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return the facts of the host and the driver, and the source, as rows of a label and words."""
+    rows = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
+    return [*rows, *_lines_rows(machine.lines), *_sample_rows(machine)]
+
+
+def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
+    """Count the lines of all captures, and those of each where some were not understood."""
+    if not lines:
+        return
+    yield "Lines", _lines_words(lines)
+    if len(lines) > 1 and any(one.not_understood for one in lines):
+        for one in lines:
+            yield "", f"{plain(one.source)}: {_lines_words([one])}"
+
+
+def _lines_words(lines: Sequence[LineCounts]) -> str:
+    read, known = sum(one.read for one in lines), sum(one.known for one in lines)
+    missed = sum(one.not_understood for one in lines)
+    return f"{counted(read + known + missed, 'line')}: {read} read, {known} known, {missed} not understood"
+
+
+def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    samples = machine.samples
+    count = max((history.samples for history in machine.series), default=len(samples))
+    if len(samples) > 1:
+        times = [sample.time for sample in samples if sample.time is not None]
+        when = f", {plain(times[0])} to {plain(times[-1])}" if len(times) > 1 else ""
+        shown = "last" if times else "first"
+        yield "Samples", f"{count}{when}; values that change are of the {shown} one, findings of all"
+
+
+def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
+    if host.cpu_model is not None:
+        yield "CPU", plain(host.cpu_model)
+    counts = [
+        None if host.sockets is None else counted(host.sockets, "socket"),
+        None if host.physical_cores is None else counted(host.physical_cores, "core"),
+        None if host.logical_cpus is None else counted(host.logical_cpus, "logical CPU"),
+        None if host.memory_mib is None else f"{gib(host.memory_mib)} memory",
+    ]
+    known = [count for count in counts if count is not None]
+    if known:
+        yield "", ", ".join(known)
+    for node in host.numa_nodes or ():
+        yield f"NUMA {node.index}", _numa_words(node)
+    if host.kernel is not None:
+        yield "Kernel", plain(host.kernel)
+    yield from _surroundings(host)
+
+
+def _surroundings(host: Host) -> Iterator[tuple[str, str]]:
+    words = []
+    if host.virtual_machine is not None:
+        words.append(
+            "bare metal" if host.virtual_machine == "none" else f"{host.virtual_machine} virtual machine"
+        )
+    if host.container is not None:
+        words.append("no container" if host.container == "none" else f"in a container ({host.container})")
+    if words:
+        yield "Runs on", plain(", ".join(words))
+    switches = [f"IOMMU {host.iommu}" if host.iommu else "", f"ACS {host.acs}" if host.acs else ""]
+    if any(switches):
+        yield "PCIe", plain(", ".join(word for word in switches if word))
+
+
+def _driver_rows(driver: Driver) -> Iterator[tuple[str, str]]:
+    versions = [
+        ("", driver.version),
+        ("CUDA ", driver.cuda_version),
+        ("NVML ", driver.nvml_version),
+        ("kernel module ", _unless_same(driver.kernel_module_version, driver.version)),
+    ]
+    words = [f"{name}{version}" for name, version in versions if version is not None]
+    if driver.status in _DRIVER_WORDS:
+        words.insert(0, _DRIVER_WORDS[driver.status])
+    if words:
+        yield "Driver", plain(", ".join(words))
+
+
+def _unless_same(version: str | None, other: str | None) -> str | None:
+    return None if version == other else version
+
+
+def _numa_words(node: NumaNode) -> str:
+    cpus = "CPUs unknown" if node.cpus is None else "no CPUs"
+    words = [f"CPUs {plain(node.cpus)}" if node.cpus else cpus]
+    if node.memory_mib is not None:
+        words.append(gib(node.memory_mib))
+    if node.distances is not None and len(node.distances) > 1:
+        words.append(f"distances {' '.join(map(str, node.distances))}")
+    return ", ".join(words)
+
+
+def port_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return (`mlx5_0`, words) of each port of a card without a node in the PCI tree."""
+    nodes = {node.address for node in machine.pci}
+    return [
+        (plain(port.name), plain(", ".join(_port_words(nic, port))))
+        for nic in machine.nics
+        if nic.pci_address not in nodes
+        for port in nic.ports or ()
+    ]
+
+
+def _port_words(nic: Nic, port: NicPort) -> Iterator[str]:
+    states = (port.state, port.phys_state) if port.state else (port.operstate,)
+    if words := " ".join(word for word in (port.link_layer, *states) if word):
+        yield words
+    if port.rate_gbit_per_s is not None:
+        lanes = f" on {port.lanes} lane{'s' if port.lanes > 1 else ''}" if port.lanes else ""
+        yield f"{port.rate_gbit_per_s:g} Gbit/s{lanes}"
+    if port.interface is not None:
+        yield f"interface {port.interface}"
+    for what, value in (("", nic.hca_type), ("PSID ", nic.psid), ("firmware ", nic.firmware_version)):
+        if value is not None:
+            yield f"{what}{value}"
+
+
+def difference_document(difference: Difference) -> Document:
+    """Return the changes, the numbers of facts that were compared, and the findings of both."""
+    said = changes_in_words(difference.changes)
+    compared = f"{counted(difference.compared, 'fact')} compared"
+    if difference.one_sided:
+        compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
+    shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
+    return of_sections(
+        [
+            (f"Compared with {difference.old_source} (left of ->)", [shown, Styled(f"{compared}.", QUIET)]),
+            *((title, [findings_block(found)]) for title, found in _findings(difference.findings)),
+        ]
+    )
+
+
+def _nothing(difference: Difference) -> str:
+    if not difference.compared:
+        return "Nothing could be compared."
+    changed = difference.findings.came or difference.findings.went
+    return "No fact that lasts differs." if changed else "No difference."
+
+
+def _findings(changes: FindingChanges) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """Return the findings only here, only there and of both, as far as there are any, with a title."""
+    titled = (("only here", changes.came), ("only there", changes.went), ("of both", changes.stayed))
+    for title, findings in titled:
+        if findings:
+            yield f"Findings {title}", findings
+
+
+def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
+    """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
+    said: dict[str, list[int]] = {}
+    for change in changes:
+        if change.gpu is None:
+            said.setdefault(change.says, [])
+        else:
+            said.setdefault(change.words, []).append(change.gpu)
+    return [f"{_gpus_named(gpus)}: {words}" if gpus else words for words, gpus in said.items()]
+
+
+def _gpus_named(gpus: list[int]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"

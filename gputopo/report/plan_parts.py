@@ -1,0 +1,215 @@
+"""Parts of a plan: other numbers of GPUs, unequal GPUs, a changed machine, the line of gradients."""
+
+import re
+from collections.abc import Sequence
+
+from gputopo.report.document import Block, Drawing, Rows, Table
+from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.run.batches import plain as plain_batch
+from gputopo.values.run.plan import (
+    BlockGradients,
+    Candidate,
+    GroupSpeed,
+    HowMany,
+    ResourceLoad,
+    StepLine,
+    Unequal,
+    WhatIf,
+)
+
+
+def how_many_words(how_many: HowMany) -> str:
+    """Return how many GPUs were chosen and why: `2 GPUs: 4 are slower than 2: ...`."""
+    count = how_many.num_gpus
+    return f"{count} {'GPU' if count == 1 else 'GPUs'}: {how_many.reason}"
+
+
+def how_many_blocks(how_many: HowMany) -> list[Block]:
+    """Return how many GPUs were chosen and why, and the predicted speed of 1, 2, 4, ... GPUs."""
+    rows = [
+        (
+            str(one.num_gpus),
+            f"{one.images_per_sec:.0f}",
+            f"{one.speedup:.2f}",
+            "" if one.gain is None else f"{one.gain:.0%}",
+            "*" if one.num_gpus == how_many.num_gpus else "",
+        )
+        for one in how_many.counts
+    ]
+    table = Table.of(
+        ("GPUs", "images/sec", "speedup", "gain", ""), rows, ("left", "right", "right", "right", "left")
+    )
+    return [how_many_words(how_many), *([table] if rows else [])]
+
+
+def unequal_blocks(unequal: Unequal) -> list[Block]:
+    """Return the predicted images/sec of GPUs of different speeds together, of those of one speed alone, and
+    of all with batches in proportion to their speeds; what each lacks of the fastest of these.
+    """
+    better = unequal.better
+    groups = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
+    fastest = max(one.images_per_sec for one in groups)
+    less = 1 - better.images_per_sec / fastest
+    if not unequal.use:
+        words = f"nothing is clearly faster than the plan ({less:.1%})" if less else "the plan is the fastest"
+    elif better == unequal.in_proportion:
+        words = f"batches in proportion to the GPUs' speeds would be faster: {unequal.use}"
+    elif better == unequal.together:
+        words = f"equal batches would be faster: {unequal.use}"
+    else:
+        noun = "GPU" if len(better.gpus) == 1 else "GPUs"
+        words = f"{noun} {index_ranges(better.gpus)} alone would be faster: {unequal.use}"
+    rows = [
+        (
+            index_ranges(one.gpus),
+            _batches(one),
+            f"{one.images_per_sec:.0f}",
+            f"{1 - one.images_per_sec / fastest:.1%}",
+            "*" if one == better else "",
+        )
+        for one in groups
+    ]
+    heads = ("GPUs", "batches", "images/sec", "less", "")
+    return [words, Table.of(heads, rows, ("left", "left", "right", "right", "left"))]
+
+
+def _batches(group: GroupSpeed) -> str:
+    batch = plain_batch(group.batch_sizes)
+    return ", ".join(map(str, batch)) if isinstance(batch, tuple) else f"{batch} each"
+
+
+def what_if_blocks(what_if: WhatIf, model: str | None) -> list[Block]:
+    """Return the predicted images/sec before and after changes, and what they rest on."""
+    if not what_if.changes:
+        return ["no single change of a link, of NVLink or of ACS pays: less than 1%"]
+    before, after = what_if.before, what_if.after
+    words = "; ".join(map(change_words, what_if.changes))
+    if not what_if.asked:
+        words += f": {_number(after)} instead of {_number(before)} images/sec with {model}"
+        words += "".join(
+            f"; {'nothing' if abs(share) < 0.005 else f'{share:+.0%}'} for {other}"
+            for other, share in what_if.other_models.items()
+        )
+    rows = (("Before", _range(before)), ("After", f"{_range(after)}, {what_if.share:+.1%}"))
+    return [words, Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
+
+
+def change_words(change: str) -> str:
+    """Return a change in words: `GPU 3 into an x16 slot`."""
+    if found := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
+        return f"GPU {found[1]} into an x{found[2]} slot"
+    if found := re.fullmatch(r"all: x([0-9]+)", change):
+        return f"all GPUs into x{found[1]} slots"
+    if found := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
+        return f"NVLink between GPUs {found[1]} and {found[2]}"
+    return "ACS off" if change == "acs off" else plain(change)
+
+
+def _number(candidate: Candidate) -> str:
+    return f"{candidate.images_per_sec or 0.0:,.0f}"
+
+
+def _range(candidate: Candidate) -> str:
+    low, high = candidate.images_per_sec_low or 0.0, candidate.images_per_sec_high or 0.0
+    return (
+        f"{_number(candidate)} images/sec ({low:,.0f} to {high:,.0f}), GPU {index_ranges(candidate.gpus)}, "
+        f"limited by {candidate.limited_by}"
+    )
+
+
+_MAX_RESOURCES = 10  # the others are faster; the JSON has them
+_MAX_BLOCKS = 24  # rows; neighbours share one where a model has more
+_SHORTEST_BAR, _WIDEST_BAR = 12, 60
+_SENDING, _ENDED = "▒", "│"
+
+
+def step_line_blocks(found: StepLine) -> list[Block]:
+    """Return the parts of the step, a table of the resources, and the blocks as bars over time."""
+    if not found.resources:
+        return [_parts(found), "nothing is exchanged between GPUs"]
+    return [_parts(found), _resources(found.resources), Drawing(lambda width: _blocks(found, width))]
+
+
+def _parts(found: StepLine) -> str:
+    """Return the parts of the step by when they end."""
+    parts = {
+        "weights": found.weights_ms,
+        "forward": found.forward_ms,
+        "backward": found.backward_ms,
+        "gradients": found.gradients_ms,
+        "variables": found.variables_ms,
+    }
+    ends, end = [], 0.0
+    for name, ms in parts.items():
+        end += ms
+        if ms:
+            ends.append(f"{name} until {end:.1f}")
+    return f"ms from the start of the step: {', '.join(ends)}"
+
+
+def _resources(loads: Sequence[ResourceLoad]) -> Table:
+    rows = [
+        (
+            one.resource,
+            _mb(one.weights_mb),
+            _mb(one.wait_ms),
+            _mb(one.gradients_mb),
+            _mb(one.busy_ms),
+            f"{one.through_ms:.1f}" if one.busy_ms else "",
+        )
+        for one in loads[:_MAX_RESOURCES]
+    ]
+    heads = ("Link, each", "weights\nMB", "waits\nms", "gradients\nMB", "busy\nms", "through\nat")
+    more = len(loads) - len(rows)
+    notes = (f"and {more} more; --json has them",) if more else ()
+    return Table.of(heads, rows, ("left", *("right",) * 5), notes)
+
+
+def _mb(value: float) -> str:
+    return f"{value:.1f}" if value else ""
+
+
+def _blocks(found: StepLine, width: int) -> list[Line]:
+    """Return each block with its gradients from when they are ready until they are through, as bars."""
+    rows = _rows(found.blocks)
+    begin, ends = found.backward_begins_ms, found.backward_ends_ms
+    last = max(ends, *(one.through_ms for one in rows))
+    columns = [
+        Column("MB", tuple(f"{one.mb:.1f}" for one in rows), "right"),
+        Column("ready", tuple(f"{one.ready_ms:.1f}" for one in rows), "right"),
+        Column("through", tuple(f"{one.through_ms:.1f}" for one in rows), "right"),
+    ]
+    names = tuple(plain(one.block) for one in rows)
+    blocks = Column("Block", names, max_width=max(width - width_of(columns) - _SHORTEST_BAR - 2, 8))
+    space = min(max(width - blocks.width - width_of(columns) - 2, _SHORTEST_BAR), _WIDEST_BAR)
+    per_ms = (space - 1) / ((last - begin) or 1.0)
+    end = round((ends - begin) * per_ms)
+
+    def bar(one: BlockGradients) -> str:
+        first, stop = (round((ms - begin) * per_ms) for ms in (one.ready_ms, one.through_ms))
+        sending = range(first, max(stop, first + 1))
+        return "".join(
+            _SENDING if place in sending else _ENDED if place == end else " " for place in range(space)
+        )
+
+    bars = Column("", tuple(map(bar, rows)))
+    through = max(one.through_ms for one in rows)
+    after = f"the last {through - ends:.1f} ms after it" if through > ends + 0.05 else "all before it"
+    legend = f"{_SENDING} from ready to through  {_ENDED} backward ends; {after}"
+    return [*aligned(blocks, [*columns, bars]), *paragraph(legend, width)]
+
+
+def _rows(blocks: Sequence[BlockGradients]) -> list[BlockGradients]:
+    """Return the blocks, neighbours together where there are many."""
+    each = -(-len(blocks) // _MAX_BLOCKS)
+    parts = [blocks[start : start + each] for start in range(0, len(blocks), each)]
+    return [
+        BlockGradients(
+            block=part[0].block if len(part) == 1 else f"{part[0].block} to {part[-1].block}",
+            mb=sum(one.mb for one in part),
+            ready_ms=part[0].ready_ms,
+            through_ms=part[-1].through_ms,
+        )
+        for part in parts
+    ]

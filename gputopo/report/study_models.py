@@ -1,0 +1,169 @@
+"""Tables of a study, and what stands in their cells."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from gputopo.measurements.cells import DEVIATIONS, Cell, value_words
+from gputopo.measurements.observations import devices_word, job_words, varying
+from gputopo.measurements.study import Study
+from gputopo.report.document import Block, Page, Table
+from gputopo.report.layout import Side
+from gputopo.report.units import images_per_sec
+from gputopo.values.run.measurement import Status
+from gputopo.workload.workloads import Workload, names, require
+
+# Rows of one table in a document for people; JSON and CSV have all.
+MAX_ROWS = 200
+# What stands in the place of a figure.
+_WITHOUT_FIGURE: Mapping[Status, str] = {
+    "complete": "missing",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "missing": "missing",
+    "refused": "refused",
+    "left_out": "left out",
+    "pending": "to run",
+}
+
+
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: int = 1,
+    notes: Sequence[str] = (),
+    *,
+    sides: Sequence[Side] = (),
+) -> Table:
+    """Return a table whose first columns are left, all others right; of a long one the first rows."""
+    sides = sides or tuple("left" if place < left else "right" for place in range(len(heads)))
+    more = len(rows) - MAX_ROWS
+    extra = (f"And {more} more rows: --format csv or json has all.",) if more > 0 else ()
+    return Table.of(heads, rows[:MAX_ROWS], sides, (*notes, *extra))
+
+
+def without_empty(found: Table) -> Table:
+    """Return a table without the columns that have nothing in any row."""
+    return found.mapped(lambda column: column if any(column.cells) else None)
+
+
+def cell_words(cell: Cell, digits: int | None = None) -> str:
+    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
+    if cell.images_per_sec is None:
+        return _WITHOUT_FIGURE[cell.of.status]
+    return images_per_sec(cell.images_per_sec) if digits is None else f"{cell.images_per_sec:.{digits}f}"
+
+
+MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
+_MAX_NAME = 60  # letters of a file name
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_NOTE = (
+    "Memory is in MiB (2^20 bytes) of float32: that of the parameters, and of the outputs that one example "
+    "leaves for the backward pass. GMAC: thousand million multiply-accumulates of one forward pass of one "
+    "example (a multiply-accumulate is two floating-point operations). More: gputopo explain MODEL."
+)
+# Conditions with columns of their own on the page of a model.
+_COLUMNS = frozenset({"model", "machine", "cpu", "gpu", "n_gpus", "gpus", "batch_per_gpu"})
+_COLUMNS_OF_MODE = frozenset({"variable_update", "ps_device", "all_reduce"})
+
+
+def model_table(models: Iterable[str]) -> list[Block]:
+    """Return the table of those models that gputopo knows; nothing if there is none."""
+    known = set(names())
+    rows = tuple(_row(require(name)) for name in models if name in known)
+    heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
+    sides: tuple[Side, ...] = ("left", "left", "right", "right", "right", "right")
+    return [Table.of(heads, rows, sides, (_NOTE,))] if rows else []
+
+
+def _row(one: Workload) -> tuple[str, ...]:
+    height, width, _ = one.input_shape
+    return (
+        one.name,
+        f"{height} x {width}",
+        _short(one.parameters / 1e6, 2),
+        _short(one.parameter_bytes / 2**20),
+        _short(one.feature_bytes / 2**20),
+        _short(one.multiply_accumulates / 1e9, 2),
+    )
+
+
+def _short(value: float, digits: int = 1) -> str:
+    """Return a number with these decimals, of one below 1 with two figures."""
+    return f"{value:.{digits}f}" if value >= 1 or value == 0 else f"{value:.2g}"
+
+
+def model_pages(study: Study) -> tuple[Page, ...]:
+    """Return a page for each model: what it is, and its images/sec. Their names differ."""
+    cells = study.figures.cells
+    models = tuple(dict.fromkeys(cell.of.model for cell in cells))[:MAX_PAGES]
+    speedups = {row.cell: row.speedup for one in study.figures.scalings for row in one.rows}
+    pages = []
+    for name, model in zip(file_names(models), models, strict=True):
+        own = [cell for cell in cells if cell.of.model == model]
+        blocks = (*_facts(model), *_figures(own, speedups))
+        pages.append(Page(name, f"Model {model}", blocks))
+    return tuple(pages)
+
+
+def file_names(titles: Iterable[str]) -> list[str]:
+    """Return a file name without its ending for each title: safe letters, and no two alike on any disk."""
+    taken: set[str] = set()
+    found = []
+    for title in titles:
+        name = _UNSAFE.sub("-", title)[:_MAX_NAME].strip("-.") or "unnamed"
+        number = 1
+        while (full := name if number == 1 else f"{name}-{number}").lower() in taken:
+            number += 1
+        taken.add(full.lower())
+        found.append(full)
+    return found
+
+
+def _facts(model: str) -> list[Block]:
+    if model not in names():
+        return ["gputopo does not have this model: its size and arithmetic are not known."]
+    one = require(model)
+    height, width, channels = one.input_shape
+    rows = (
+        ("input", f"{height} x {width} x {channels}"),
+        ("classes", str(one.classes)),
+        ("parameters", f"{one.parameters / 1e6:.2f} million ({one.parameters:,})"),
+        ("memory of the parameters", _memory(one.parameter_bytes)),
+        ("feature memory of one example", _memory(one.feature_bytes)),
+        ("multiply-accumulates of one forward pass of one example",
+         f"{_short(one.multiply_accumulates / 1e9, 2)} thousand million (GMAC)"),
+        ("default batch per GPU", str(one.gpu_batch)),
+        ("source", one.source),
+    )  # fmt: skip
+    return [Table.of(("", "value"), tuple(row for row in rows if row[1]))]
+
+
+def _memory(count: int) -> str:
+    return f"{_short(count / 2**20)} MiB, {_short(count / 1e6)} MB (float32)"
+
+
+def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
+    others = [name for name in varying(cells) if name not in _COLUMNS | _COLUMNS_OF_MODE]
+    rows = [
+        [
+            cell.of.machine or "",
+            cell.of.cpu or "",
+            cell.of.gpu or "",
+            str(cell.of.n_gpus),
+            value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
+            "" if cell.of.batch_per_gpu is None else str(cell.of.batch_per_gpu),
+            cell.of.mode,
+            job_words(cell.of, others),
+            cell_words(cell),
+            "" if cell.noise is None else f"{100 * DEVIATIONS * cell.noise:.1f}",
+            f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
+            next(iter((*cell.failed, *cell.not_run)), ""),
+        ]
+        for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
+    ]
+    heads = ["machine", "CPU", "GPU", devices_word(cells), "which", "batch per device", "mode", "with",
+             "images/sec", "+/- %", "speedup", "reason"]  # fmt: skip
+    sides: tuple[Side, ...] = (
+        *("left",) * 3, "right", "left", "right", *("left",) * 2, *("right",) * 3, "left",
+    )  # fmt: skip
+    return [without_empty(table(heads, rows, sides=sides))]

@@ -1,0 +1,254 @@
+"""The hardware of a run of a user's program by its samples: faults, and where its processes are. Pure.
+
+Nothing here says anything of the program's speed, which is not measured. Rules: `gputopo.findings.watched`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gputopo.findings.rule import SEVERITIES, Fault, Finding
+from gputopo.findings.usage import CONTEXT_MIB
+from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
+from gputopo.runs.verdict.sampled import HostRecord
+from gputopo.values.history import BUSY_PERCENT, History
+from gputopo.values.index_ranges import index_ranges
+from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.events import Device, GpuSample, MachineSample, Sample
+from gputopo.values.run.verdict import (
+    AS_PLANNED,
+    FAULTY,
+    NOT_CHECKED,
+    NOT_JUDGED,
+    NOT_SEEN,
+    OUTSIDE,
+    SOUND,
+    Hardware,
+    HardwareFault,
+    Placed,
+)
+
+# Importing a framework, opening the data and building a model take less before the first use of a GPU. Ours.
+NOT_SEEN_S = 60.0
+_WORST_PLACED = (OUTSIDE, NOT_SEEN, NOT_CHECKED, AS_PLANNED)
+
+
+class HardwareRecord:
+    """What the samples show of the GPUs of a run, and of the host. `placement`: where its processes were."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        names = {one.gpu: one.gpu_name for one in devices if one.gpu is not None}
+        self._machine = Machine(
+            source="run", gpus=tuple(Gpu(index=gpu, name=name) for gpu, name in sorted(names.items()))
+        )
+        self._history = History(models=names)
+        self._host = HostRecord()
+        self.placement = PlacementRecord(names)
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample."""
+        if sample.host is not None:
+            self._host.add(sample.host)
+        names = self._history.models
+        gpus = tuple(gpu for gpu in sample.gpus if gpu.gpu in names)
+        xids = tuple(xid for xid in sample.xids if xid.gpu is None or xid.gpu in names)
+        if gpus:
+            self.placement.add(sample)
+        if gpus or xids:
+            self._history.add(MachineSample(time_s=sample.time_s, gpus=gpus, xids=xids))
+
+    def judge(self) -> Hardware:
+        """Return what the samples so far show, errors first."""
+        history = self._history
+        history.host = self._host.summary(cpu_devices=0)
+        loaded = {index: seen.loaded for index, seen in history.gpus.items() if is_loaded(seen)}
+        missing = {watch.id: watch.not_checked(history) for watch in WATCHES}
+        faults = [
+            fault
+            for watch in WATCHES
+            if missing[watch.id] is None
+            for fault in map(_fault, watch.check.function(self._machine, history))
+            if fault is not None and (not watch.under_load or fault.gpu in loaded)
+        ]
+        bad = any(fault.severity != "info" for fault in faults)
+        word = FAULTY if bad else SOUND if loaded else NOT_JUDGED
+        least = min(loaded.values(), default=0)
+        if word == NOT_JUDGED:
+            why = "no GPU was under load long enough" if history.samples else "no GPU was sampled"
+            says = f"not judged: {why}"
+        else:
+            found = "something is wrong" if word == FAULTY else "nothing wrong found"
+            says = f"{found}, in {history.samples} samples, {least} of each GPU under load"
+        return Hardware(
+            word=word,
+            says=says,
+            faults=_worst_first(faults),
+            samples=history.samples,
+            loaded=least,
+            checked=tuple(name for name, why in missing.items() if why is None),
+            not_checked={name: why for name, why in missing.items() if why is not None},
+        )
+
+
+class HostRecords:
+    """A record of each host of a run. `spec`: the run's, which names its hosts where there are several.
+
+    GPUs are compared with those of their own host: samples of two hosts are not of the same time.
+    """
+
+    def __init__(self, devices: Sequence[Device], spec: Mapping[str, Any]) -> None:
+        servers = spec.get("servers")
+        self._hosts = [str(one.get("host")) for one in servers] if isinstance(servers, list) else []
+        self._records = [
+            HardwareRecord([one for one in devices if one.rank == rank])
+            for rank in range(max(1, len(self._hosts)))
+        ]
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample, of any host."""
+        if sample.rank < len(self._records):
+            self._records[sample.rank].add(sample)
+
+    def judge(self) -> Hardware:
+        """Return what the samples so far show, errors first."""
+        found = [one.judge() for one in self._records]
+        if len(found) == 1:
+            return found[0]
+        by_host = list(zip(self._hosts, found, strict=True))
+        words = {one.word for one in found}
+        checked = {name for one in found for name in one.checked}
+        return Hardware(
+            word=next((one for one in (FAULTY, NOT_JUDGED) if one in words), SOUND),
+            says="; ".join(f"{host}: {one.says}" for host, one in by_host),
+            faults=_worst_first(
+                _of_host(fault, host, rank)
+                for rank, (host, one) in enumerate(by_host)
+                for fault in one.faults
+            ),
+            samples=sum(one.samples for one in found),
+            loaded=min(one.loaded for one in found),
+            checked=tuple(watch.id for watch in WATCHES if watch.id in checked),
+            not_checked={
+                name: f"{host}: {why}"
+                for host, one in by_host
+                for name, why in one.not_checked.items()
+                if name not in checked
+            },
+        )
+
+    def placed(self) -> Placed:
+        """Return where the program was seen so far: of several hosts the worst."""
+        found = [one.placement.placed() for one in self._records]
+        if len(found) == 1:
+            return found[0]
+        worst = min(found, key=lambda one: _WORST_PLACED.index(one.word)).word
+        named = [(host, one) for host, one in zip(self._hosts, found, strict=True) if one.word == worst]
+        return Placed(
+            word=worst,
+            says="; ".join(f"{host}: {one.says}" for host, one in named),
+            by_host={host: one.gpus for host, one in zip(self._hosts, found, strict=True) if one.gpus},
+        )
+
+    def news(self) -> str | None:
+        """Return what a user wants to read at once of this host, each kind once; others report theirs."""
+        return self._records[0].placement.news()
+
+
+def _of_host(fault: HardwareFault, host: str, rank: int) -> HardwareFault:
+    """Return a fault with its host: `n2 GPU 3: ...`, and `host n2: ...`."""
+    says = fault.says
+    if fault.gpu is None and says.startswith("host: "):
+        says = f"host {host}: {says.removeprefix('host: ')}"
+    else:
+        says = f"{host} {says}"
+    return msgspec.structs.replace(fault, says=says, rank=rank, host=host)
+
+
+def _fault(one: Fault | Finding) -> HardwareFault | None:
+    """Return what a rule found as a fault of the run; None where it throttled only briefly."""
+    if one.evidence.get("share", 1.0) < SHORT_SHARE.value:
+        return None
+    if isinstance(one, Fault):
+        gpu, says = one.gpu.index, f"GPU {one.gpu.index}: {one.says}"
+        return HardwareFault(id=one.rule.id, severity=one.severity, says=says, gpu=gpu)
+    gpus = one.subject.gpus
+    return HardwareFault(id=one.id, severity=one.severity, says=one.says, gpu=gpus[0] if gpus else None)
+
+
+def _worst_first(faults: Iterable[HardwareFault]) -> tuple[HardwareFault, ...]:
+    order: tuple[str, ...] = SEVERITIES
+    return tuple(sorted(faults, key=lambda fault: -order.index(fault.severity)))
+
+
+class PlacementRecord:
+    """The GPUs that processes of the run were seen on. `planned`: those that they should be on."""
+
+    def __init__(self, planned: Iterable[int]) -> None:
+        self._planned = frozenset(planned)
+        self._seen: set[int] = set()
+        self._asked = False  # NVML listed the processes of a GPU of the plan, be it none
+        self._hidden = False  # and it does not list all, or not by the numbers that are known here
+        self._first_mib: dict[int, int] = {}
+        self._used: set[int] = set()  # GPUs of the plan that something uses
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._reported: set[str] = set()
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample."""
+        self._first_s = sample.time_s if self._first_s is None else self._first_s
+        self._last_s = sample.time_s
+        for gpu in sample.gpus:
+            if gpu.gpu in self._planned:
+                self._add_use(gpu)
+            if gpu.processes is None:
+                continue
+            if gpu.other_processes is None:
+                self._hidden = True
+                continue
+            self._asked = self._asked or gpu.gpu in self._planned
+            if gpu.processes > gpu.other_processes:
+                self._seen.add(gpu.gpu)
+
+    def _add_use(self, gpu: GpuSample) -> None:
+        if gpu.memory_used_mib is not None:
+            first = self._first_mib.setdefault(gpu.gpu, gpu.memory_used_mib)
+            if gpu.memory_used_mib - first >= CONTEXT_MIB.value:
+                self._used.add(gpu.gpu)
+        if (gpu.gpu_utilization_percent or 0) >= BUSY_PERCENT:
+            self._used.add(gpu.gpu)
+
+    def placed(self) -> Placed:
+        """Return what is known so far."""
+        gpus = tuple(sorted(self._seen))
+        outside = sorted(self._seen - self._planned)
+        planned = _named(sorted(self._planned))
+        if outside:
+            says = f"the program runs on {_named(outside)}; planned: {planned}"
+            return Placed(word=OUTSIDE, says=says, gpus=gpus)
+        if self._seen:
+            return Placed(word=AS_PLANNED, says=f"the program ran on {_named(gpus)}, as planned", gpus=gpus)
+        if not self._planned:
+            return Placed(word=NOT_CHECKED, says="the plan has no GPU")
+        if self._hidden or not self._asked or self._used:
+            says = "NVML does not list the processes of this program (in a container it may not)"
+            return Placed(word=NOT_CHECKED, says=says)
+        seconds = self._last_s - (self._first_s or 0.0)
+        says = f"the program was seen on no GPU in {seconds:.0f} s; planned: {planned}"
+        return Placed(word=NOT_SEEN, says=says)
+
+    def news(self) -> str | None:
+        """Return what a user wants to read at once; each kind once."""
+        found = self.placed()
+        late = self._first_s is not None and self._last_s - self._first_s >= NOT_SEEN_S
+        wrong = found.word == OUTSIDE or (found.word == NOT_SEEN and late)
+        if not wrong or found.word in self._reported:
+            return None
+        self._reported.add(found.word)
+        return found.says
+
+
+def _named(gpus: Iterable[int]) -> str:
+    known = list(gpus)
+    return f"GPU{'' if len(known) == 1 else 's'} {index_ranges(known)}"

@@ -1,0 +1,279 @@
+"""The processes of a run: this process and all that descend from it, with their CPU time, from /proc."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from gputopo.probes.host import read_text
+from gputopo.values.run.events import HostLoad
+
+_MAX_DEPTH = 64  # of a tree of processes; a longer chain is one that changed while it was read
+# Which processes belong to the tree is looked up in at most this share of the time. Ours.
+_LOOK_UP_SHARE = 1 / 1000
+
+
+def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
+    """Whether a process is `ancestor` or descends from it; False for one that cannot be seen."""
+    for _ in range(_MAX_DEPTH):
+        if pid == ancestor:
+            return True
+        fields = _fields(root, pid)
+        if fields is None or pid <= 1:
+            return False
+        pid = int(fields[1])
+    return False
+
+
+class ProcessTree:
+    """The CPU time of a process and of all its descendants, the ended ones that were waited for included."""
+
+    def __init__(self, pid: int, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._pid = pid
+        self._root = root
+        self._clock = clock
+        self._lists_children = (root / f"proc/{pid}/task/{pid}/children").exists()
+        self._known: tuple[int, ...] = ()
+        self._next_s = 0.0
+
+    def cpu_ticks(self) -> int | None:
+        """Return user and system time in clock ticks; None where /proc does not show this process."""
+        found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
+        # proc(5), from the state on, which is field 3: utime, stime, cutime, cstime are 14 to 17.
+        return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
+
+    def _pids(self) -> tuple[int, ...]:
+        began = self._clock()
+        if began >= self._next_s:
+            self._known = tuple(self._listed(self._pid) if self._lists_children else self._scanned())
+            self._next_s = began + (self._clock() - began) / _LOOK_UP_SHARE
+        return self._known
+
+    def _scanned(self) -> Iterator[int]:
+        """Read all of /proc: for kernels that do not list children."""
+        try:
+            names = os.listdir(self._root / "proc")
+        except OSError:
+            return
+        for name in names:
+            if name.isdecimal() and is_descendant(int(name), self._pid, self._root):
+                yield int(name)
+
+    def _listed(self, pid: int) -> Iterator[int]:
+        yield pid
+        try:
+            threads = os.listdir(self._root / f"proc/{pid}/task")
+        except OSError:
+            return
+        for thread in threads:
+            children = read_text(self._root / f"proc/{pid}/task/{thread}/children") or ""
+            for child in children.split():
+                yield from self._listed(int(child))
+
+
+def _fields(root: Path, pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    text = read_text(root / f"proc/{pid}/stat")
+    return None if not text else text.rpartition(")")[2].split()
+
+
+_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are (kernel: admin-guide/iostats.rst)
+# Parts of /proc/stat's lines: user, nice, system, irq, softirq and steal (the host of a virtual machine ran
+# another one); not idle (3) and iowait (4). Guests are part of user.
+_BUSY = (0, 1, 2, 5, 6, 7)
+_NOT_A_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")  # those that are not, or that others stand for
+
+
+class HostReader:
+    """Reads the load since the reading before; the first is that since this was made.
+
+    `pid`: the process that, with its descendants, is the run. Reading takes about half a millisecond, most of
+    it for /proc/stat.
+    """
+
+    def __init__(
+        self,
+        pid: int | None = None,
+        root: Path = Path("/"),
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root = root
+        self._now = now
+        self._clock = clock
+        self._cpus = _allowed_cpus(root)
+        self._limits = _memory_limits(root)
+        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        self._tree = ProcessTree(os.getpid() if pid is None else pid, root)
+        self._queue: list[int] = []
+        self._read_s = clock()
+        self._before = self._counters()
+
+    def note(self) -> None:
+        """Read how many threads run or are ready to, for the mean of `read`."""
+        # proc_loadavg(5): running/all threads is the fourth field; the thread that reads it is one of them.
+        found = re.search(r" (\d+)/\d+ ", read_text(self._root / "proc/loadavg") or "")
+        if found:
+            self._queue.append(max(0, int(found[1]) - 1))
+
+    def read(self) -> HostLoad:
+        """Return the load since the last call."""
+        now_s = self._clock()
+        seconds, self._read_s = now_s - self._read_s, now_s
+        before, self._before = self._before, self._counters()
+        rates = {
+            name: (value - before[name]) / seconds
+            for name, value in self._before.items()
+            if seconds > 0 and name in before and value >= before[name]
+        }
+        queue, self._queue = self._queue, []
+        cores = len(self._cpus) or None
+        run = _share(rates.get("run_cpu"), cores)
+        busy = _share(rates.get("busy_cpu"), cores)
+        return HostLoad(
+            time_s=self._now(),
+            seconds=seconds,
+            cores=cores,
+            run_cpu_share=run,
+            other_cpu_share=None if run is None or busy is None else max(0.0, round(busy - run, 4)),
+            run_queue=sum(queue) / len(queue) if queue else None,
+            memory_available_share=self._memory_available(),
+            **{name: round(rates[name]) for name in _RATES if name in rates},
+        )
+
+    def _counters(self) -> dict[str, float]:
+        """Return CPU seconds and bytes since the machine started."""
+        return {
+            **self._cpu_seconds(),
+            **_swapped(self._text("vmstat")),
+            **_disks(self._text("diskstats"), self._root),
+            **_network(self._text("net/dev")),
+        }
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        ticks = self._tree.cpu_ticks()
+        if ticks is not None:
+            found["run_cpu"] = ticks * self._tick_s
+        busy = _busy_ticks(self._text("stat"), self._cpus)
+        if busy is not None:
+            found["busy_cpu"] = busy * self._tick_s
+        return found
+
+    def _memory_available(self) -> float | None:
+        """Return the smaller of the host's share that is available and the share left of a cgroup's limit."""
+        text = self._text("meminfo")
+        total, available = _number(r"MemTotal:\s+(\d+)", text), _number(r"MemAvailable:\s+(\d+)", text)
+        shares = [] if not total or available is None else [available / total]
+        for used_file, limit in self._limits:
+            used = _number(r"^(\d+)$", read_text(used_file) or "")
+            if used is not None:
+                shares.append(max(0.0, 1 - used / limit))
+        return round(min(shares), 4) if shares else None
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self._root / "proc" / name).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+_RATES = (
+    "swap_in_bytes_per_s",
+    "swap_out_bytes_per_s",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "network_in_bytes_per_s",
+    "network_out_bytes_per_s",
+)
+
+
+def _share(cpu_s_per_s: float | None, cores: int | None) -> float | None:
+    return None if cpu_s_per_s is None or not cores else round(cpu_s_per_s / cores, 4)
+
+
+def _number(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _busy_ticks(stat: str, cpus: Iterable[int]) -> int | None:
+    """Return the ticks in which these CPUs did work; None where the file shows none of them."""
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy: int | None = None
+    for line in stat.splitlines():
+        if not line.startswith("cpu"):
+            break
+        name, *ticks = line.split()
+        if name in wanted:
+            busy = (busy or 0) + sum(int(ticks[part]) for part in _BUSY if part < len(ticks))
+    return busy
+
+
+def _swapped(vmstat: str) -> dict[str, float]:
+    page = os.sysconf("SC_PAGE_SIZE")
+    counts = {
+        "swap_in_bytes_per_s": _number(r"^pswpin (\d+)", vmstat),
+        "swap_out_bytes_per_s": _number(r"^pswpout (\d+)", vmstat),
+    }
+    return {name: count * page for name, count in counts.items() if count is not None}
+
+
+def _disks(diskstats: str, root: Path) -> dict[str, float]:
+    """Return the bytes that all disks read and wrote; partitions are not counted beside their disk."""
+    read = written = 0
+    rows = [fields for line in diskstats.splitlines() if len(fields := line.split()) > 9]
+    if not rows:
+        return {}
+    try:
+        whole = set(os.listdir(root / "sys/block"))
+    except OSError:
+        return {}
+    for fields in rows:
+        if fields[2] in whole and not _NOT_A_DISK.match(fields[2]):
+            read, written = read + int(fields[5]), written + int(fields[9])
+    return {
+        "disk_read_bytes_per_s": read * _SECTOR_BYTES,
+        "disk_write_bytes_per_s": written * _SECTOR_BYTES,
+    }
+
+
+def _network(dev: str) -> dict[str, float]:
+    """Return the bytes that all interfaces received and sent, but for the loopback."""
+    received = sent = 0
+    rows = re.findall(r"^\s*([^:\s]+):\s*(.*)$", dev, re.MULTILINE)
+    for name, counts in rows:
+        numbers = counts.split()
+        if name != "lo" and len(numbers) > 8:
+            received, sent = received + int(numbers[0]), sent + int(numbers[8])
+    return {"network_in_bytes_per_s": received, "network_out_bytes_per_s": sent} if rows else {}
+
+
+def _allowed_cpus(root: Path) -> frozenset[int]:
+    """Return the CPUs that this process may use; of another tree, all that it shows."""
+    if root == Path("/"):
+        return frozenset(os.sched_getaffinity(0))
+    stat = (read_text(root / "proc/stat") or "").splitlines()
+    names = (line.split()[0].removeprefix("cpu") for line in stat if line.startswith("cpu"))
+    return frozenset(int(name) for name in names if name)
+
+
+def _memory_limits(root: Path) -> list[tuple[Path, int]]:
+    """Return the file of the memory in use and the limit of each cgroup of this process that has a limit."""
+    mount = root / "sys/fs/cgroup"
+    found: dict[Path, int] = {}
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            base, names = mount, ("memory.current", "memory.max")
+        elif "memory" in controllers.split(","):
+            base, names = mount / "memory", ("memory.usage_in_bytes", "memory.limit_in_bytes")
+        else:
+            continue
+        for folder in (base / group.lstrip("/"), base):  # a container sees its own group at the top
+            limit = _number(r"^(\d+)$", read_text(folder / names[1]) or "")
+            if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 writes a huge number for no limit
+                found[folder / names[0]] = limit
+    return list(found.items())

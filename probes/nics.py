@@ -1,0 +1,339 @@
+"""Reads network cards: ports in sysfs, as RDMA device and as network interface, and ethtool's link modes."""
+
+import array
+import errno
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputopo.probes.host import read_text
+from gputopo.values.machine import RETRIES, NicPort
+from gputopo.values.subject import item, within
+
+# linux/sockios.h, linux/ethtool.h: the request, and struct ethtool_link_settings without its bit masks.
+_SIOCETHTOOL = 0x8946
+_GET_LINK_SETTINGS = 0x4C
+_HEAD_BYTES = 48
+_WORDS_AT = 15  # offset of link_mode_masks_nwords, a signed byte
+_MAX_WORDS = 127
+
+# Gbit/s of each bit of enum ethtool_link_mode_bit_indices in linux/ethtool.h; 0 for what is no rate.
+_RANGES: tuple[tuple[int, int, float], ...] = (
+    (0, 1, 0.01),
+    (2, 3, 0.1),
+    (4, 5, 1.0),
+    (6, 11, 0),  # autonegotiation and connectors
+    (12, 12, 10.0),
+    (13, 14, 0),  # pause frames
+    (15, 15, 2.5),
+    (16, 16, 0),  # backplane
+    (17, 17, 1.0),
+    (18, 20, 10.0),
+    (21, 22, 20.0),
+    (23, 26, 40.0),
+    (27, 30, 56.0),
+    (31, 33, 25.0),
+    (34, 35, 50.0),
+    (36, 39, 100.0),
+    (40, 40, 50.0),
+    (41, 41, 1.0),
+    (42, 46, 10.0),
+    (47, 47, 2.5),
+    (48, 48, 5.0),
+    (49, 51, 0),  # forward error correction
+    (52, 56, 50.0),
+    (57, 61, 100.0),
+    (62, 66, 200.0),
+    (67, 67, 0.1),
+    (68, 68, 1.0),
+    (69, 73, 400.0),
+    (74, 74, 0),
+    (75, 79, 100.0),
+    (80, 84, 200.0),
+    (85, 89, 400.0),
+    (90, 91, 0.1),
+    (92, 92, 0.01),
+    (93, 98, 800.0),
+    (99, 102, 0.01),
+    (103, 108, 200.0),
+    (109, 114, 400.0),
+)
+_RATES = {bit: rate for low, high, rate in _RANGES for bit in range(low, high + 1)}
+
+
+def max_rate(interface: str) -> float | str:
+    """Return the Gbit/s of the fastest link mode that an interface supports, or the reason why it is unknown.
+
+    Any user may ask. Nothing is sent and nothing is changed.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
+            head = _ask(door, interface, 0)
+            words = struct.unpack_from("b", head, _WORDS_AT)[0]
+            if not 0 < -words <= _MAX_WORDS:
+                return "NO_LINK_MODES"
+            answer = _ask(door, interface, -words)
+    except OSError as error:
+        return f"ETHTOOL_{errno.errorcode.get(error.errno or 0, 'FAILED')}"
+    return rate_of(answer[_HEAD_BYTES : _HEAD_BYTES + 4 * -words])
+
+
+def rate_of(mask: bytes) -> float | str:
+    """Return the Gbit/s of the fastest mode of a mask of 32-bit words, or why it is unknown."""
+    bits = int.from_bytes(
+        b"".join(word.to_bytes(4, "little") for (word,) in struct.iter_unpack("=I", mask)), "little"
+    )
+    modes = [bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+    if any(bit not in _RATES for bit in modes):
+        return "UNKNOWN_LINK_MODE"
+    return max((_RATES[bit] for bit in modes), default=0) or "NO_LINK_MODES"
+
+
+def _ask(door: socket.socket, interface: str, words: int) -> bytes:
+    buffer = array.array("B", bytes(_HEAD_BYTES + 3 * 4 * words))
+    struct.pack_into("=I", buffer, 0, _GET_LINK_SETTINGS)
+    struct.pack_into("b", buffer, _WORDS_AT, words)
+    request = struct.pack("16sP16x", interface.encode()[:15], buffer.buffer_info()[0])
+    fcntl.ioctl(door, _SIOCETHTOOL, request)
+    return buffer.tobytes()
+
+
+NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
+LINK_DOWN = "LINK_DOWN"
+_NO_RDMA = "NO_RDMA_DEVICE"
+_NO_INTERFACE = "NO_NETWORK_INTERFACE"
+_DISABLED = "INTERFACE_DISABLED"
+_NO_LINK_MODES = "NOT_REPORTED_FOR_INFINIBAND"
+_NOT_ASKED = "NOT_ASKED"
+
+# linux: Documentation/ABI/stable/sysfs-class-infiniband (counters of a port, hw_counters of its driver) and
+# Documentation/ABI/testing/sysfs-class-net-statistics.
+_PORT_ERRORS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_discards",
+    "VL15_dropped",
+)
+_TRANSPORT_ERRORS = (*RETRIES, "rx_icrc_encapsulated")
+_INTERFACE_ERRORS = (
+    "rx_errors",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_missed_errors",
+    "tx_errors",
+    "tx_carrier_errors",
+    "tx_aborted_errors",
+)
+# Names of the port of a virtual function or of a part of a card (linux: Documentation/networking/switchdev):
+# `pf0vf3`, `c1pf0sf2`. The card's own port is `p0`.
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
+_INTERFACE_UP = 1  # IFF_UP of linux/if.h
+_UNKNOWN_SPEEDS = (0, 65535, 2**32 - 1)  # Mbit/s; newer kernels write -1
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X")  # "200 Gb/sec (4X HDR)"
+
+# From an interface's name to the Gbit/s of its fastest link mode, or why they are not known.
+Ask = Callable[[str], float | str]
+
+
+class Network(NamedTuple):
+    """What sysfs shows of a card beyond its place: facts by field, and reasons of those it does not show."""
+
+    facts: dict[str, Any]
+    missing: dict[str, str]
+
+
+def not_asked(_: str) -> str:
+    """Return why the link modes are not known: the tree is a copy, or not that of this machine."""
+    return _NOT_ASKED
+
+
+def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network:
+    """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
+    folder = root / "sys/bus/pci/devices" / address
+    devices = _names(folder / "infiniband")
+    interfaces = _own_interfaces(folder)
+    missing: dict[str, str] = {}
+    about = {
+        "firmware_version": _first(folder / "infiniband" / name / "fw_ver" for name in devices),
+        "psid": _first(folder / "infiniband" / name / "board_id" for name in devices),
+        "hca_type": _first(folder / "infiniband" / name / "hca_type" for name in devices),
+    }
+    missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
+    ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
+    for device in devices:
+        for number in _numbers(folder / "infiniband" / device / "ports"):
+            place = folder / "infiniband" / device / "ports" / str(number)
+            mine = next((one for one, at in interfaces.items() if _is_of(at, number)), None)
+            ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
+    ports += [(None, one) for one in interfaces.items()]
+    read = []
+    for index, (rdma, interface) in enumerate(ports):
+        facts, reasons = _port(rdma, interface, max_rate)
+        read.append(NicPort(index=index, **facts))
+        missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
+    return Network({**about, "ports": tuple(read)}, missing)
+
+
+def rdma_ports(root: Path) -> Iterator[tuple[NicPort, Path]]:
+    """Yield each RDMA port that this host has, of whatever bus, with its folder in sysfs."""
+    for device in _names(root / "sys/class/infiniband"):
+        folder = root / "sys/class/infiniband" / device
+        for number in _numbers(folder / "ports"):
+            place = folder / "ports" / str(number)
+            own = (
+                name for name in _names(folder / "device/net") if _is_of(folder / "device/net" / name, number)
+            )
+            facts: dict[str, Any] = {"interface": next(own, None)}
+            _rdma(facts, device, number, place)
+            yield NicPort(index=0, **{**facts, "errors": None}), place
+
+
+def peer_memory_module(root: Path) -> str | None:
+    """Return the kernel module by which RDMA cards access GPU memory, "none", or None where none is shown.
+
+    nvidia_peermem comes with the driver, nv_peer_mem was a package of its own.
+    """
+    modules = root / "sys/module"
+    if not modules.is_dir():
+        return None
+    return next((name for name in ("nvidia_peermem", "nv_peer_mem") if (modules / name).is_dir()), "none")
+
+
+def _port(
+    rdma: tuple[str, int, Path] | None, interface: tuple[str, Path] | None, max_rate: Ask
+) -> tuple[dict[str, Any], dict[str, str]]:
+    facts: dict[str, Any] = {}
+    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, *rdma)
+    reasons |= (
+        dict.fromkeys(_OF_INTERFACE, _NO_INTERFACE) if interface is None else _interface(facts, *interface)
+    )
+    facts["errors"] = facts.get("errors") or None
+    if facts["errors"] is None:
+        reasons["errors"] = NOT_IN_SYS
+    if facts.get("link_layer") == "InfiniBand":
+        reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
+    elif interface is not None:
+        found = max_rate(interface[0])
+        if isinstance(found, str):
+            reasons["max_rate_gbit_per_s"] = found
+        else:
+            facts["max_rate_gbit_per_s"] = found
+    else:
+        reasons["max_rate_gbit_per_s"] = _NO_INTERFACE
+    if "rate_gbit_per_s" not in facts:
+        reasons.setdefault("rate_gbit_per_s", NOT_IN_SYS)
+    return facts, {name: why for name, why in reasons.items() if facts.get(name) is None}
+
+
+_OF_RDMA = ("rdma_device", "rdma_port", "link_layer", "state", "phys_state", "lanes")
+_OF_INTERFACE = ("interface", "operstate", "enabled", "carrier", "duplex", "mtu_bytes")
+
+
+def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[str, str]:
+    state = _word(read_text(place / "state"))
+    rate = _RATE.match(read_text(place / "rate") or "")
+    layer = read_text(place / "link_layer") or None
+    facts |= {
+        "rdma_device": device,
+        "rdma_port": number,
+        "link_layer": layer,
+        "state": state,
+        "phys_state": _word(read_text(place / "phys_state")),
+        "errors": _counts(place / "counters", _PORT_ERRORS)
+        | _counts(place / "hw_counters", _TRANSPORT_ERRORS),
+    }
+    reasons = dict.fromkeys(_OF_RDMA, NOT_IN_SYS)
+    if state != "ACTIVE":  # the kernel shows the lowest rate of the card then
+        return reasons | dict.fromkeys(("rate_gbit_per_s", "lanes"), LINK_DOWN)
+    if rate is not None:
+        facts["rate_gbit_per_s"] = float(rate[1])
+        if layer == "InfiniBand":
+            facts["lanes"] = int(rate[2])
+    return reasons | ({"lanes": "NOT_OF_ETHERNET"} if layer == "Ethernet" else {})
+
+
+def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
+    flags = read_text(place / "flags")
+    enabled = None if flags is None or not flags.startswith("0x") else bool(int(flags, 16) & _INTERFACE_UP)
+    carrier = read_text(place / "carrier")  # refused while the interface is disabled
+    speed = read_text(place / "speed")
+    mtu = read_text(place / "mtu")
+    duplex = read_text(place / "duplex")
+    facts |= {
+        "interface": name,
+        "operstate": read_text(place / "operstate") or None,
+        "enabled": enabled,
+        "carrier": None if carrier not in ("0", "1") else carrier == "1",
+        "duplex": duplex if duplex in ("full", "half") else None,
+        "mtu_bytes": int(mtu) if mtu and mtu.isdecimal() else None,
+        "errors": facts.get("errors", {}) | _counts(place / "statistics", _INTERFACE_ERRORS),
+    }
+    if facts.get("link_layer") is None and read_text(place / "type") == "1":  # ARPHRD_ETHER
+        facts["link_layer"] = "Ethernet"
+    if "rate_gbit_per_s" not in facts and speed and speed.isdecimal() and int(speed) not in _UNKNOWN_SPEEDS:
+        facts["rate_gbit_per_s"] = int(speed) / 1000
+    reasons = dict.fromkeys(_OF_INTERFACE, NOT_IN_SYS)
+    if enabled is False:
+        reasons |= dict.fromkeys(("carrier", "duplex", "rate_gbit_per_s"), _DISABLED)
+    elif carrier == "0":
+        reasons |= dict.fromkeys(("duplex", "rate_gbit_per_s"), LINK_DOWN)
+    elif carrier == "1":
+        reasons |= dict.fromkeys(("duplex", "rate_gbit_per_s"), "NOT_REPORTED_BY_THE_DRIVER")
+    return reasons
+
+
+def _own_interfaces(folder: Path) -> dict[str, Path]:
+    """Return the card's own interfaces by name: not of virtual functions, nor children of others."""
+    found = {}
+    for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
+        for name in _names(place):
+            port = read_text(place / name / "phys_port_name") or ""
+            if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
+                found[name] = place / name
+    return found
+
+
+def _is_of(interface: Path, port: int) -> bool:
+    """Return whether an interface is of a port of its card.
+
+    It names the port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+    """
+    return read_text(interface / "dev_port") == str(port - 1)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
+
+
+def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    texts: Mapping[str, str | None] = {name: read_text(folder / name) for name in names}
+    return {name: int(text) for name, text in texts.items() if text and text.isdecimal()}
+
+
+def _first(paths: Iterable[Path]) -> str | None:
+    return next((text for path in paths if (text := read_text(path))), None)
+
+
+def _word(text: str | None) -> str | None:
+    """Return `ACTIVE` of `4: ACTIVE`."""
+    return None if not text else text.partition(":")[2].strip() or text
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

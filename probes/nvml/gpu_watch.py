@@ -1,0 +1,265 @@
+"""What is asked of the GPUs of a run, in a child process, and how often.
+
+A sample asks what changes within a step; what changes within seconds is asked every few samples, by each GPU
+in another one, so that samples take alike. A question that a GPU's driver does not know is asked once.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from gputopo.probes.host_load import is_descendant
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
+from gputopo.probes.nvml.monitor import Watcher, WatcherChild
+from gputopo.probes.nvml.words import NVLINK_ERRORS
+from gputopo.values.run.events import GpuSample
+
+T = TypeVar("T")
+
+# Every so many samples. At 4 samples a second: each, every second, every two, every ten seconds. Ours: so a
+# sample asks each GPU about eight questions.
+EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
+# Policies that take clocks from a GPU at work; the others of VIOLATIONS count idle time, or all of these.
+POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")
+# What a driver does not know now it will not know later.
+_FOR_GOOD = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION", "INVALID_ARGUMENT"})
+_MAX_LINKS = 36  # twice NVML_NVLINK_MAX_LINKS: more is garbage
+_KINDS = ("compute", "graphics")
+
+
+class Total:
+    """A counter of a driver, as the total since its first reading."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        self.total = 0
+
+    def add(self, value: int, max_more: int | None = None) -> int:
+        """Add a reading and return the total.
+
+        A counter of 32 bits that goes back from its upper half has wrapped; any other that goes back began
+        anew, so it counts what it has reached since. `max_more`: what it can have counted at most.
+        """
+        if self._last is not None:
+            more = value - self._last
+            if more < 0:
+                wrapped = 1 << 31 <= self._last < 1 << 32
+                more = more + (1 << 32) if wrapped else value
+            self.total += more if max_more is None else min(more, max_more)
+        self._last = value
+        return self.total
+
+
+class Card:
+    """One watched GPU: its counters, and what it does not answer.
+
+    Methods raise NotReadError if it is lost.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Handle, now: Callable[[], float], run_pid: int) -> None:
+        """`now`: seconds of a clock that is never set; `run_pid`: the process whose children are the run."""
+        self.nvml = nvml
+        self._handle = handle
+        self._now = now
+        self._run_pid = run_pid
+        self._unknown: set[str] = set()
+        self._totals: dict[str, Total] = {}
+        self._read_s: dict[str, float] = {}
+
+    def ask(self, name: str, question: Callable[..., T], *more: object) -> T | None:
+        """Return the answer to a question about this GPU, None where there is none.
+
+        One that is refused for good is not asked again; `name` tells it from others.
+        """
+        if name in self._unknown:
+            return None
+        try:
+            return question(self._handle, *more)
+        except NotReadError as error:
+            if error.reason == LOST:
+                raise
+            if error.reason in _FOR_GOOD:
+                self._unknown.add(name)
+            return None
+
+    def total(self, name: str, value: int, max_more: int | None = None) -> int:
+        """Return a counter's total since the begin of the watch (Total.add)."""
+        return self._totals.setdefault(name, Total()).add(value, max_more)
+
+    def throttled(self) -> Mapping[str, Any]:
+        """Return for how long each policy has throttled the clocks; those that never did are left out."""
+        passed_ns = round(1e9 * self._passed_s("throttled"))
+        found = {}
+        for policy in POLICIES:
+            answer = self.ask(f"throttled {policy}", self.nvml.violation_ns, policy)
+            if answer is not None:
+                found[policy] = self.total(policy, answer, passed_ns)
+        in_s = {policy: round(total / 1e9, 3) for policy, total in found.items() if total}
+        return {"throttled_s": in_s if found else None}
+
+    def pcie_rate(self) -> Mapping[str, Any]:
+        """Return the mean throughput since the last call by the driver's counters; NVML's 20 ms without."""
+        counted = self.ask("pcie bytes", self.nvml.pcie_bytes)
+        if counted is None:
+            return {
+                f"pcie_{direction}_mb_per_s": self.ask("pcie rate", self.nvml.pcie_mb_per_s, direction)
+                for direction in ("in", "out")
+            }
+        passed_s = self._passed_s("pcie")
+        rates = {}
+        for direction, count in zip(("in", "out"), counted, strict=True):
+            before = self._totals.get(direction, Total()).total
+            moved = self.total(direction, count) - before
+            if passed_s:
+                rates[f"pcie_{direction}_mb_per_s"] = round(moved / 1e6 / passed_s, 1)
+        return rates
+
+    def replays(self) -> Mapping[str, Any]:
+        """Return how often a PCIe packet was sent again."""
+        found = self.ask("replays", self.nvml.pcie_replays)
+        return {} if found is None else {"pcie_replays": self.total("replays", found)}
+
+    def nvlink_errors(self) -> Mapping[str, Any]:
+        """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
+        links = min(self.ask("nvlink count", self.nvml.nvlink_count) or 0, _MAX_LINKS)
+        return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
+
+    def _errors_of(self, link: int) -> int:
+        counts: dict[str, object] = dict(self.ask("nvlink fields", self.nvml.nvlink_fields, link, None) or {})
+        counts.pop("speed", None)
+        for counter in NVLINK_ERRORS:
+            answer = self.ask(f"nvlink {counter}", self.nvml.nvlink_errors, link, counter)
+            counts[counter] = counts.get(counter) if answer is None else answer
+        return sum(
+            self.total(f"nvlink {link} {name}", value)
+            for name, value in counts.items()
+            if isinstance(value, int)
+        )
+
+    def processes(self) -> Mapping[str, Any]:
+        """Return the number of processes, and of those that are not of this run.
+
+        In a container NVML may name processes by numbers of another namespace: then none of them is to be
+        seen here, and whose they are is unknown.
+        """
+        by_kind = [self.ask(f"{kind} processes", self.nvml.processes, kind) for kind in _KINDS]
+        if all(found is None for found in by_kind):
+            return {}
+        pids = {pid for found in by_kind for pid, _ in found or ()}
+        others = [pid for pid in pids if not is_descendant(pid, self._run_pid)]
+        known = len(others) < len(pids) or all(Path(f"/proc/{pid}").exists() for pid in others)
+        return {"processes": len(pids), "other_processes": len(others) if known else None}
+
+    def _passed_s(self, name: str) -> float:
+        """Return the seconds since this was last called by the name, 0 at the first time."""
+        now = self._now()
+        before, self._read_s[name] = self._read_s.get(name, now), now
+        return now - before
+
+
+class Question(NamedTuple):
+    """What is asked of a GPU every so many samples: fields of a GpuSample."""
+
+    every: int
+    ask: Callable[[Card], Mapping[str, Any]]
+
+
+def _number(every: int, field: str, name: str, *more: object) -> Question:
+    """Ask one method of Nvml for one field."""
+    return Question(every, lambda card: {field: card.ask(field, getattr(card.nvml, name), *more)})
+
+
+def _utilization(card: Card) -> Mapping[str, Any]:
+    chip, memory = card.ask("utilization", card.nvml.utilization_percent) or (None, None)
+    return {"gpu_utilization_percent": chip, "memory_utilization_percent": memory}
+
+
+def _memory(card: Card) -> Mapping[str, Any]:
+    return {"memory_used_mib": (card.ask("memory", card.nvml.memory_mib) or {}).get("used")}
+
+
+QUESTIONS = (
+    _number(EACH, "graphics_mhz", "clock_mhz", "graphics"),
+    _number(EACH, "memory_mhz", "clock_mhz", "memory"),
+    _number(EACH, "power_w", "power_w", "draw"),
+    _number(EACH, "throttle_mask", "throttle_mask"),
+    Question(EACH, _utilization),
+    _number(EACH, "pcie_gen", "pcie", "gen_now"),
+    _number(SECOND, "pcie_width", "pcie", "width_now"),
+    _number(SECOND, "temperature_c", "temperature_c"),
+    _number(SECOND, "pstate", "pstate"),
+    Question(SECOND, Card.throttled),
+    Question(SECOND, _memory),
+    _number(TWO_SECONDS, "memory_temperature_c", "memory_temperature_c"),
+    Question(TWO_SECONDS, Card.pcie_rate),
+    Question(TWO_SECONDS, Card.replays),
+    Question(TWO_SECONDS, Card.processes),
+    _number(TEN_SECONDS, "power_limit_w", "power_w", "enforced_limit"),
+    Question(TEN_SECONDS, Card.nvlink_errors),
+)
+
+
+OF_OTHERS = (Question(TWO_SECONDS, Card.processes),)
+
+
+class GpuWatch(Watcher):
+    """A Watcher that asks all of QUESTIONS, each in its turn; the first sample asks them all.
+
+    Of `others`, GPUs beside those of the run, only the processes are asked, and they are in those samples
+    only.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[int],
+        before_call: Callable[[str, str], None] | None = None,
+        *,
+        others: Sequence[int] = (),
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        run_pid: int | None = None,
+    ) -> None:
+        """`clock`: seconds that only grow, for rates. `run_pid`: see Card; by default, this one's parent."""
+        gpus = (*gpus, *others)
+        self._others = frozenset(others)
+        super().__init__(gpus, before_call, now=now)
+        pid = os.getppid() if run_pid is None else run_pid
+        self._cards = {
+            gpu: Card(self._nvml, handle, clock, pid)
+            for gpu, handle in self._handles.items()
+            if handle is not None
+        }
+        self._places = {gpu: place for place, gpu in enumerate(gpus)}
+        self._number = -1
+
+    def _samples(self) -> Iterator[GpuSample]:
+        self._number += 1
+        for sample in super()._samples():
+            if sample.gpu not in self._others or sample.processes is not None:
+                yield sample
+
+    def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
+        if handle is None:
+            return GpuSample(gpu=gpu, lost=self._refused.get(gpu) == LOST)
+        turn = self._number and self._number + self._places[gpu]
+        found: dict[str, Any] = {}
+        try:
+            for question in QUESTIONS if gpu not in self._others else OF_OTHERS:
+                if turn % question.every == 0:
+                    found |= question.ask(self._cards[gpu])
+        except NotReadError:
+            return GpuSample(gpu=gpu, lost=True)
+        return GpuSample(gpu=gpu, **found)
+
+
+class GpuWatchChild(WatcherChild):
+    """A GpuWatch in a child process, as MonitorChild is a Monitor."""
+
+    def __init__(self, gpus: Sequence[int], others: Sequence[int] = ()) -> None:
+        self._others = tuple(others)
+        super().__init__(gpus)
+
+    def _monitor(self, before_call: Callable[[str, str], None]) -> GpuWatch:
+        return GpuWatch(self._gpus, before_call, others=self._others)

@@ -1,0 +1,269 @@
+"""Samples clocks, power and heat of some GPUs: in this process, or in a child that may hang or crash."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from gputopo.probes.child import Child, Desk, Stop
+from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
+from gputopo.probes.nvml.events import handle_number
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
+
+T = TypeVar("T")
+
+# Ours: how long the end of a sample in another thread is waited for after its child was killed.
+_CLOSE_S = 1.0
+
+
+class Closed:
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Close it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Monitor(Closed):
+    """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
+
+    `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
+    cannot be opened. Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, gpus: Sequence[int], before_call: Callable[[str, str], None] | None = None) -> None:
+        self._open = contextlib.ExitStack()
+        self._nvml = self._open.enter_context(open_nvml(before_call))
+        self._refused: dict[int, str] = {}  # by GPU, why it has no handle
+        self._handles = {gpu: self._handle(gpu) for gpu in gpus}
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return one sample a GPU, in the order they were given. Never raises: what is refused is None."""
+        return tuple(self._samples())
+
+    def parts(self) -> Iterator[object]:
+        """Yield the parts of a sample one after another."""
+        yield from self._samples()
+
+    def _samples(self) -> Iterator[GpuSample]:
+        for gpu, handle in self._handles.items():
+            self._nvml.about = str(gpu)
+            yield self._sample(gpu, handle)
+
+    def close(self) -> None:
+        """Close NVML. Samples after this are empty."""
+        self._handles = dict.fromkeys(self._handles)
+        self._open.close()
+
+    def _handle(self, gpu: int) -> Handle | None:
+        self._nvml.about = str(gpu)
+        try:
+            return self._nvml.handle(gpu)
+        except NotReadError as error:
+            self._refused[gpu] = error.reason
+            return None
+
+    def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
+        if handle is None:
+            return GpuSample(gpu=gpu)
+        nvml, ask = self._nvml, self._ask
+        load = ask(nvml.utilization_percent, handle)
+        return GpuSample(
+            gpu=gpu,
+            graphics_mhz=ask(nvml.clock_mhz, handle, "graphics"),
+            memory_mhz=ask(nvml.clock_mhz, handle, "memory"),
+            power_w=ask(nvml.power_w, handle, "draw"),
+            temperature_c=ask(nvml.temperature_c, handle),
+            throttle_mask=ask(nvml.throttle_mask, handle),
+            gpu_utilization_percent=None if load is None else load[0],
+            pcie_gen=ask(nvml.pcie, handle, "gen_now"),
+            pcie_width=ask(nvml.pcie, handle, "width_now"),
+            pstate=ask(nvml.pstate, handle),
+        )
+
+    @staticmethod
+    def _ask(ask: Callable[..., T], *args: object) -> T | None:
+        try:
+            return ask(*args)
+        except NotReadError:
+            return None
+
+
+class MonitorChild(Closed):
+    """A Monitor in a child process: a driver that hangs or crashes ends the samples, and nothing else.
+
+    `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it. Make it in
+    the main thread; another may sample, also while it is closed. Raises NotReadError as Monitor does, and
+    where NVML does not answer.
+    """
+
+    _make: type[Monitor] = Monitor
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self.stop: Stop | None = None
+        self._gpus = tuple(gpus)
+        self._in_use = threading.Lock()
+        self._closed = False
+        try:
+            self._child = Child(self._work)
+        except OSError as error:
+            raise NotReadError("NO_CHILD_PROCESS") from error
+        refused = [msgspec.json.decode(part, type=str) for part in self._answer()]
+        if self.stop is not None or refused:
+            self.close()
+            raise NotReadError(refused[0] if self.stop is None else self.stop.text)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """Return one sample for each GPU, in the order they were given. Never raises."""
+        return samples_of(self._parts())
+
+    def close(self) -> None:
+        """End the child. Samples after this hold no GPU."""
+        if self._closed:
+            return
+        self._closed = True
+        self._child.kill()  # so that another thread no longer waits for it
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            self._child.close()
+            self._in_use.release()
+
+    def _work(self, desk: Desk) -> None:
+        """Sample in the child, once for each request."""
+        try:
+            with self._monitor(desk.call) as monitor:
+                desk.done()
+                while desk.wait():
+                    for part in monitor.parts():
+                        desk.put(part)
+                    desk.done()
+        except NotReadError as error:
+            desk.put(error.reason)
+            desk.done()
+
+    def _monitor(self, before_call: Callable[[str, str], None]) -> Monitor:
+        """Open what samples, in the child."""
+        return self._make(self._gpus, before_call)
+
+    def _parts(self) -> list[bytes]:
+        """Return the parts of a new sample, none once it has hung, crashed or been closed."""
+        with self._in_use:
+            if self.stop is not None or self._closed:
+                return []
+            self._child.request()
+            return self._answer()
+
+    def _answer(self) -> list[bytes]:
+        answer = self._child.answer()
+        if not self._closed:
+            self.stop = answer.stop
+        return answer.parts
+
+
+def samples_of(parts: Sequence[bytes]) -> tuple[GpuSample, ...]:
+    """Read the samples that a child wrote."""
+    return tuple(msgspec.json.decode(part, type=GpuSample) for part in parts)
+
+
+class XidNews(msgspec.Struct, frozen=True, kw_only=True):
+    """The Xid errors since the last sample. `reason`: why they are not reported."""
+
+    time_s: float
+    xids: tuple[Xid, ...]
+    reason: str | None
+
+
+class Watcher(Monitor):
+    """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
+
+    `xid_reason`: why Xid errors are not reported, in NVML's words, None while they are: some drivers
+    refuse events to anybody but root, some cards have none. `now` returns seconds since the epoch.
+    Raises NotReadError with NVML's reason if NVML cannot be opened; a GPU that is lost raises nothing.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[int],
+        before_call: Callable[[str, str], None] | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(gpus, before_call)
+        self._now = now
+        self._gpus_by_handle = {
+            handle_number(handle): gpu for gpu, handle in self._handles.items() if handle is not None
+        }
+        self._events: Any = None
+        self.xid_reason: str | None = None
+        self._listen()
+
+    def observe(self) -> MachineSample:
+        """Return a sample of all GPUs and the Xid errors since the one before. Never raises, never waits."""
+        xids = self._xids()
+        return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
+
+    def parts(self) -> Iterator[object]:
+        """Yield the parts of a sample one after another: the Xid errors, then the GPUs."""
+        yield XidNews(time_s=self._now(), xids=self._xids(), reason=self.xid_reason)
+        yield from super().parts()
+
+    def close(self) -> None:
+        """Close the event set and NVML. Samples after this are empty."""
+        events, self._events = self._events, None
+        if events is not None:
+            with contextlib.suppress(NotReadError):
+                self._nvml.stop_listening(events)
+        super().close()
+
+    def _listen(self) -> None:
+        self._nvml.about = ""
+        handles = [handle for handle in self._handles.values() if handle is not None]
+        if not handles:
+            self.xid_reason = "NO_GPU_ANSWERS"
+            return
+        try:
+            self._events = self._nvml.listen_for_xids(handles)
+        except NotReadError as error:
+            self.xid_reason = error.reason
+
+    def _xids(self) -> tuple[Xid, ...]:
+        if self._events is None:
+            return ()
+        self._nvml.about = ""
+        try:
+            reported = self._nvml.xids(self._events)
+        except NotReadError as error:
+            self.xid_reason = error.reason  # a lost GPU may spoil the whole event set, for good or for now
+            return ()
+        self.xid_reason = None
+        return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in reported)
+
+
+class WatcherChild(MonitorChild):
+    """A Watcher in a child process, as MonitorChild is a Monitor. `xid_reason`: as of the last sample."""
+
+    _make = Watcher
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self.xid_reason: str | None = None
+        super().__init__(gpus)
+
+    def observe(self) -> MachineSample:
+        """Return a sample of all GPUs and the Xid errors since the one before. Never raises."""
+        parts = self._parts()
+        if not parts:
+            return MachineSample(time_s=time.time(), gpus=())
+        news = msgspec.json.decode(parts[0], type=XidNews)
+        self.xid_reason = news.reason
+        return MachineSample(time_s=news.time_s, gpus=samples_of(parts[1:]), xids=news.xids)

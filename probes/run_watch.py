@@ -1,0 +1,166 @@
+"""Samples of a run: its GPUs, through a child that may hang or crash, and the host beside them."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from gputopo.probes.host_load import HostReader
+from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes.nvml.gpu_watch import GpuWatchChild
+from gputopo.probes.nvml.monitor import Closed
+from gputopo.values.run.events import GpuSample, MachineSample, Noticed, Sample
+
+_HOST_EVERY = 4  # samples
+# Ours: several samples in the shortest windows that are judged, within half a percent of a core. NVML's own
+# power and utilization are means of up to a second.
+FEW_GPUS, EVERY_S, EVERY_S_OF_MANY = 1, 0.25, 0.5
+
+
+# A driver that hung or crashed is asked again after so many seconds, in a new child, and so often: one that
+# is being reset answers within a minute. Ours.
+AGAIN_S, ATTEMPTS = 20.0, 3
+# Counters of a sample that count from the begin of the watch on.
+_COUNTERS = ("pcie_replays", "nvlink_errors")
+
+
+class RunWatch(Closed):
+    """Samples the GPUs of a run (indices of the machine) and the host; a context manager.
+
+    Where NVML cannot be opened, a notice reports it, and the host is sampled alone. So it is where NVML hangs
+    or crashes, until a new child can sample the GPUs again: then the first sample has the length of the gap.
+    Make it in the main thread; another may take the samples, one every `every_s` seconds: the same one all
+    the time, with which a child that it started ends.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[int],
+        others: Sequence[int] = (),
+        *,
+        host: HostReader | None = None,
+        open_gpus: Callable[[Sequence[int], Sequence[int]], GpuWatchChild] = GpuWatchChild,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`others`: GPUs beside those of the run, of which only the processes are asked.
+
+        `host`: by default, of this machine, with this process and its children as the run.
+        """
+        self._notices: list[str] = []
+        self._open_gpus = partial(open_gpus, gpus, others)
+        self._clock = clock
+        self._gpus: GpuWatchChild | None = None
+        self._again_s: float | None = None  # when to start a new child; None: not
+        self._attempts = 0
+        self._sampled_s = clock()
+        self._counted = Counted()
+        self._closed = False
+        if gpus:
+            try:
+                self._gpus = self._open_gpus()
+            except NotReadError as error:
+                self._notices.append(f"The GPUs are not sampled: {error}")
+        self._host = HostReader() if host is None else host
+        self._number = 0
+        self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
+
+    def look(self) -> tuple[Sample | Noticed, ...]:
+        """Return a sample, after the notices that are new. Never raises.
+
+        Without GPUs there is one of four: that of the host.
+        """
+        self._number += 1
+        self._host.note()
+        load = self._host.read() if self._number % _HOST_EVERY == 0 else None
+        gap_s = self._mended()
+        of_gpus = self._of_gpus()
+        found: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
+        self._notices.clear()
+        if of_gpus.gpus or load is not None:
+            found.append(
+                Sample(time_s=of_gpus.time_s, gpus=of_gpus.gpus, xids=of_gpus.xids, host=load, gap_s=gap_s)
+            )
+        return tuple(found)
+
+    def close(self) -> None:
+        """End the child."""
+        self._closed = True
+        if self._gpus is not None:
+            self._gpus.close()
+
+    def _of_gpus(self) -> MachineSample:
+        watch = self._gpus
+        if watch is None:
+            return MachineSample(time_s=time.time(), gpus=())
+        sample = watch.observe()
+        if watch.stop is not None:
+            watch.close()
+            self._gpus = None
+            self._stopped(watch.stop.text)
+        else:
+            self._sampled_s = self._clock()
+        return msgspec.structs.replace(sample, gpus=tuple(map(self._counted.add, sample.gpus)))
+
+    def _stopped(self, why: str) -> None:
+        """Note that the GPUs are not sampled any more, and when that is tried again."""
+        left = ATTEMPTS - self._attempts
+        self._again_s = self._clock() + AGAIN_S if left else None
+        again = f"; tried again in {AGAIN_S:g} s" if left else ""
+        self._notices.append(f"The GPUs are no longer sampled: {why}{again}")
+
+    def _mended(self) -> float | None:
+        """Start a new child if it is time to; return the length of the gap where it samples."""
+        if self._again_s is None or self._clock() < self._again_s or self._closed:
+            return None
+        self._attempts += 1
+        try:
+            watch = self._open_gpus()
+        except NotReadError as error:
+            self._stopped(str(error))
+            return None
+        self._again_s, self._gpus = None, watch
+        if self._closed:  # by another thread meanwhile
+            watch.close()
+        self._counted.begin_again()
+        gap_s = round(self._clock() - self._sampled_s, 3)
+        self._notices.append(f"The GPUs are sampled again, after a gap of {gap_s:.0f} s")
+        return gap_s
+
+
+class Counted:
+    """Counters that go on where the last child's ended: what was counted in a gap is not known."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, GpuSample] = {}
+        self._before: dict[int, GpuSample] = {}
+
+    def begin_again(self) -> None:
+        """From here on counters begin at 0."""
+        self._before = dict(self._last)
+
+    def add(self, sample: GpuSample) -> GpuSample:
+        """Return a sample with the totals of the whole run."""
+        before = self._before.get(sample.gpu)
+        if before is not None:
+            more: dict[str, Any] = {
+                name: value + (getattr(before, name) or 0)
+                for name in _COUNTERS
+                if (value := getattr(sample, name)) is not None
+            }
+            if sample.throttled_s is not None:
+                known = before.throttled_s or {}
+                more["throttled_s"] = {
+                    policy: round(sample.throttled_s.get(policy, 0.0) + known.get(policy, 0.0), 3)
+                    for policy in {**known, **sample.throttled_s}
+                }
+            sample = msgspec.structs.replace(sample, **more)
+        last = self._last.get(sample.gpu, GpuSample(gpu=sample.gpu))
+        known_now = {
+            name: value
+            for name in (*_COUNTERS, "throttled_s")
+            if (value := getattr(sample, name)) is not None
+        }
+        self._last[sample.gpu] = msgspec.structs.replace(last, **known_now)
+        return sample

@@ -1,1 +1,0 @@
-"""Samples of GPUs and host while something runs."""

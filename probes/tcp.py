@@ -1,0 +1,225 @@
+"""Transfers by TCP to other hosts that run this program: rate and latency, by the standard library.
+
+A connection begins with a line of the sender: `gputopo-network/1 TOKEN WHAT WARM_S WINDOW_S WINDOWS`. Of
+`sink` the receiver counts what arrives in each window, and reports that when the sender has ended; of `echo`
+it returns each message. Anything else is the name of a program whose server it starts (module `programs`).
+"""
+
+import contextlib
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import mean
+from types import TracebackType
+from typing import Self
+
+from gputopo.copies.network import Timing
+
+_MAGIC = "gputopo-network/1"
+_MAX_HEAD = 256  # bytes of the first line
+_CHUNK = 256 * 1024  # bytes of one call: windows of 0.1 s are 12 MB at 1 Gbit/s
+_MESSAGE = b"gputopo!"  # of a round trip
+_BATCH = 20  # round trips of which a mean is one repeat
+_BATCHES = 10
+_MARGIN_S = 0.02  # sent beyond the last window
+_MAX_WINDOWS = 1000
+_MAX_S = 600.0
+_MAX_CONNECTIONS = 1024  # at once
+_PATIENCE_S = 5.0  # without a byte
+
+
+# Serves a connection that asks for a program by name, at a family and address.
+Serve = Callable[[socket.socket, str, socket.AddressFamily, str], None]
+
+
+class Listener:
+    """Receives the transfers of other hosts at a port of its own; a context manager.
+
+    `token`: what a sender must show; None, and so nobody, until it is set. `serve`: serves a connection that
+    asks for a program, which is given with the family and address of this listener.
+    """
+
+    def __init__(self, family: socket.AddressFamily, address: str) -> None:
+        self.token: str | None = None
+        self.serve: Serve | None = None
+        self._place = (family, address)
+        self._socket = socket.create_server((address, 0), family=family, backlog=128)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, name="network", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return int(self._socket.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._socket.close()
+        with self._lock:
+            for one in self._open:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with self._lock:
+                is_full = len(self._open) >= _MAX_CONNECTIONS
+                if not is_full:
+                    self._open.add(connection)
+            if is_full:
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="transfer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(_PATIENCE_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                magic, token, what, *numbers = _head(connection).split()
+                known = self.token
+                if magic != _MAGIC or known is None or not secrets.compare_digest(token, known):
+                    return
+                if what == "echo":
+                    _echo(connection)
+                elif what == "sink":
+                    warm_s, window_s, windows = numbers
+                    counts = _count(connection, float(warm_s), float(window_s), int(windows))
+                    connection.sendall(json.dumps(counts).encode())
+                elif self.serve is not None:
+                    self.serve(connection, what, *self._place)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+
+
+def _head(connection: socket.socket) -> str:
+    """Return the first line. Raises ValueError, OSError."""
+    head = b""
+    while not head.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(head) >= _MAX_HEAD:
+            raise ValueError("no line")
+        head += byte
+    return head.decode("ascii")
+
+
+def _echo(connection: socket.socket) -> None:
+    while message := connection.recv(len(_MESSAGE)):
+        connection.sendall(message)
+
+
+def _count(connection: socket.socket, warm_s: float, window_s: float, windows: int) -> list[int]:
+    """Return the bytes that arrive in each window after the warm-up, until the sender ends.
+
+    Raises ValueError for times that no measurement has.
+    """
+    if not (0 < windows <= _MAX_WINDOWS and 0 < window_s <= _MAX_S and 0 <= warm_s <= _MAX_S):
+        raise ValueError(f"{windows} windows of {window_s} s after {warm_s} s")
+    counts = [0] * windows
+    buffer = memoryview(bytearray(_CHUNK))
+    begin_s: float | None = None
+    while received := connection.recv_into(buffer):
+        now_s = time.monotonic()
+        begin_s = begin_s or now_s
+        at = int((now_s - begin_s - warm_s) // window_s)
+        if 0 <= at < windows:
+            counts[at] += received
+    return counts
+
+
+def send(address: str, port: int, token: str, timing: Timing, streams: int) -> tuple[float, ...]:
+    """Send to a listener over several connections at once; return GB/s that arrived in each window.
+
+    Raises OSError.
+    """
+    with contextlib.ExitStack() as held:
+        connections = [
+            held.enter_context(connected(address, port, token, "sink", timing)) for _ in range(streams)
+        ]
+        end_s = time.monotonic() + timing.transfer_s + _MARGIN_S
+        with ThreadPoolExecutor(streams) as pool:
+            futures = [pool.submit(_send, one, end_s) for one in connections]
+            counts = [future.result() for future in futures]
+    if any(len(one) != timing.windows for one in counts):
+        raise ConnectionError("the other host refused the transfer")
+    return tuple(sum(one) / timing.window_s / 1e9 for one in zip(*counts, strict=True))
+
+
+def _send(connection: socket.socket, end_s: float) -> Sequence[int]:
+    """Send until `end_s` of the monotonic clock; return what the receiver counted. Raises OSError."""
+    data = bytes(_CHUNK)
+    while time.monotonic() < end_s:
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+    reply = b""
+    while part := connection.recv(65536):
+        reply += part
+    try:
+        found = json.loads(reply) if reply else []
+    except ValueError as error:
+        raise ConnectionError("the other host answered something else") from error
+    return [int(one) for one in found] if _are_counts(found) else []
+
+
+def _are_counts(found: object) -> bool:
+    return isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
+
+
+def latency(address: str, port: int, token: str, timing: Timing) -> tuple[float, ...]:
+    """Return microseconds of half a round trip of 8 bytes: means of 20 in a row, ten times or fewer.
+
+    Raises OSError.
+    """
+    with connected(address, port, token, "echo", timing) as connection:
+        end_s = time.monotonic() + timing.latency_s
+        _round_trips(connection, _BATCH)  # warm-up
+        found: list[float] = []
+        while len(found) < _BATCHES and (not found or time.monotonic() < end_s):
+            found.append(mean(_round_trips(connection, _BATCH)) / 2)
+    return tuple(found)
+
+
+def _round_trips(connection: socket.socket, count: int) -> list[float]:
+    """Return microseconds of round trips."""
+    found = []
+    for _ in range(count):
+        begin_s = time.perf_counter()
+        connection.sendall(_MESSAGE)
+        missing = len(_MESSAGE)
+        while missing:
+            received = connection.recv(missing)
+            if not received:
+                raise ConnectionError("the other host refused the transfer")
+            missing -= len(received)
+        found.append((time.perf_counter() - begin_s) * 1e6)
+    return found
+
+
+def connected(address: str, port: int, token: str, what: str, timing: Timing) -> socket.socket:
+    """Return a connection to a listener that asks for a transfer. Raises OSError."""
+    connection = socket.create_connection((address, port), timeout=_PATIENCE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    head: Iterable[object] = (_MAGIC, token, what, timing.warm_s, timing.window_s, timing.windows)
+    connection.sendall((" ".join(map(str, head)) + "\n").encode("ascii"))
+    return connection

@@ -1,0 +1,180 @@
+"""What the PCI tree adds to GPUs: addresses that NVML no longer reports, slots and links."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gputopo.probes.facts import FactReader, MissingFacts
+from gputopo.probes.pci import limit_above
+from gputopo.reference.expectations import generation_of
+from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
+from gputopo.values.subject import at_gpu, at_link, within
+
+NOT_IN_TREE = "NOT_IN_PCI_TREE"
+
+
+def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: MissingFacts) -> tuple[Gpu, ...]:
+    """Find the addresses of GPUs that no longer report them, such as lost ones.
+
+    NVML counts GPUs in PCI order. Where the bus has as many and the known ones stand in their places, so do
+    the others.
+    """
+    fits = len(on_bus) == len(gpus) and all(
+        gpu.pci_address in (None, node.address) for gpu, node in zip(gpus, on_bus, strict=True)
+    )
+    if not fits:
+        return tuple(gpus)
+    missing.found(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
+    return tuple(
+        msgspec.structs.replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True)
+    )
+
+
+def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
+    """Add a GPU's slot and what NVML did not report of its link and NUMA node; `missing` follows."""
+    path = at_gpu(gpu.index)
+    pcie_path = within(path, "pcie")
+    node = next((node for node in nodes if node.address == gpu.pci_address), None)
+    if node is None:
+        names = "gen_max_host", "limiting_hop", "aer"
+        missing.note(NOT_IN_TREE, *(within(pcie_path, name) for name in names))
+        return gpu
+    limit = limit_above(nodes, node.address)
+    slot = next((above for above in nodes if above.address == node.parent), None)
+    added = {
+        name: value
+        for name, value in _link_by_tree(node, slot).items()
+        if value is not None and getattr(gpu.pcie, name) is None
+    }
+    missing.found(*(within(pcie_path, name) for name in (*added, "limiting_hop", "gen_max_host")))
+    if limit.slot_generation is None:
+        reason = "NOT_REPORTED_BY_THE_BRIDGE" if slot else "NO_BRIDGE_ABOVE"
+        missing.note(reason, within(pcie_path, "gen_max_host"))
+        if limit.slower_bridge is None:
+            missing.note(reason, within(pcie_path, "limiting_hop"))
+    numa_node = node.numa_node if gpu.numa_node is None else gpu.numa_node
+    if numa_node is not None:
+        missing.found(within(path, "numa_node"))
+    device_id = gpu.pci_device_id or node.device_id
+    if device_id is not None:
+        missing.found(within(path, "pci_device_id"))
+    if node.aer is None:
+        missing.note("NO_AER_IN_SYS", within(pcie_path, "aer"))
+    else:
+        missing.found(within(pcie_path, "aer"))
+    pcie = msgspec.structs.replace(
+        gpu.pcie,
+        gen_max_host=limit.slot_generation,
+        limiting_hop=limit.slower_bridge,
+        aer=node.aer,
+        **added,
+    )
+    return msgspec.structs.replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
+
+
+def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
+    """Return the link as sysfs shows it. Its maximum is what card and slot can do together."""
+    own = generation_of(node.max_speed_gt_per_s)
+    return {
+        "gen_now": generation_of(node.speed_gt_per_s),
+        "gen_max": _min(own, generation_of(slot.max_speed_gt_per_s) if slot else None),
+        "gen_max_device": own,
+        "width_now": node.width,
+        "width_max": _min(node.max_width, slot.max_width if slot else None),
+    }
+
+
+def _min(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else min(a, b)
+
+
+_P2P_REASONS = {
+    "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
+    "GPU_NOT_SUPPORTED": "a GPU of the pair does not do peer-to-peer",
+    "TOPOLOGY_NOT_SUPPORTED": "the PCIe path between the GPUs does not carry peer-to-peer traffic",
+    "DISABLED_BY_REGKEY": "a driver setting turns peer-to-peer off",
+    "NOT_SUPPORTED": "the driver does not do peer-to-peer between these GPUs",
+    "UNKNOWN": "unknown to NVML",
+}
+
+
+def read_pair(pair: FactReader, link: Link) -> Link:
+    """Read what NVML reports of a pair of GPUs."""
+    read = pair.read("p2p_read", pair.nvml.p2p, "read")
+    write = pair.read("p2p_write", pair.nvml.p2p, "write")
+    refused = next((status for status in (read, write) if status not in (None, "OK")), None)
+    return msgspec.structs.replace(
+        link,
+        hop=pair.read("hop", pair.nvml.common_ancestor),
+        p2p_read=read,
+        p2p_write=write,
+        p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML reports {refused}"),
+    )
+
+
+def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None) -> Hop | None:
+    """Return the hop between two addresses by the PCI tree, None where it is unknown.
+
+    A tree without any NUMA number on a host with several NUMA nodes does not distinguish NODE from SYS.
+    """
+    from gputopo.topology.hops import hop_between
+
+    if a is None or b is None:
+        return None
+    if any(node.address in (a, b) and not node.root for node in nodes):
+        return None
+    hop = hop_between(nodes, a, b)
+    numbered = any(node.numa_node is not None for node in nodes)
+    if hop is Hop.NODE and not numbered and len(host.numa_nodes or ()) > 1:
+        return None
+    return hop
+
+
+def join_tree(
+    links: Sequence[Link], gpus: Sequence[Gpu], nodes: Sequence[PciNode], host: Host
+) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
+    """Add the hops of the PCI tree where NVML gave none, and list where the two differ; NVML's stands.
+
+    INTERNAL and PIX are no contradiction: in the tree, two GPUs of one board are a switch like any other.
+    """
+    joined, contradictions = [], []
+    for link in links:
+        by_tree = tree_hop(nodes, host, gpus[link.a].pci_address, gpus[link.b].pci_address)
+        if link.hop is None:
+            joined.append(msgspec.structs.replace(link, hop=by_tree))
+            continue
+        joined.append(link)
+        same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)
+        if by_tree is not None and not same:
+            both = {"nvml": link.hop.value, "sysfs": by_tree.value}
+            contradictions.append(Contradiction(fact=at_link(link.a, link.b, "hop"), said=both))
+    return tuple(joined), tuple(contradictions)
+
+
+def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
+    """Count the NVLinks between two GPUs, direct ones and those through NVSwitches; None if not known.
+
+    A link is seen from both ends, so one GPU with all its links known is enough. Through switches a pair can
+    use as many links as the GPU with fewer of them has.
+    """
+    sides = [_direct_links(a, b), _direct_links(b, a)]
+    known = [count for count in sides if count is not None]
+    if not known:
+        return None
+    return max(known) + min(_switch_links(a), _switch_links(b))
+
+
+def _direct_links(here: Gpu, there: Gpu) -> int | None:
+    """Count one GPU's active links to another, or None if one with an unknown remote end may lead there."""
+    if here.nvlinks is None:
+        return None
+    up = [link for link in here.nvlinks if link.active is not False]
+    if any(link.remote_pci_address is None and link.remote_kind not in ("switch", "ibmnpu") for link in up):
+        return None
+    if up and there.pci_address is None:
+        return None
+    return sum(link.remote_pci_address == there.pci_address for link in up)
+
+
+def _switch_links(gpu: Gpu) -> int:
+    return sum(link.active is True and link.remote_kind == "switch" for link in gpu.nvlinks or ())

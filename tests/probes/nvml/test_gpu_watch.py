@@ -1,0 +1,215 @@
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.probes.nvml.gpu_watch import (
+    EACH,
+    SECOND,
+    TEN_SECONDS,
+    TWO_SECONDS,
+    GpuWatch,
+    GpuWatchChild,
+    Total,
+)
+from gputopo.values.run.events import GpuSample, MachineSample, Xid
+from tests.kit.distinct import DISTINCT
+from tests.kit.faults import broken
+from tests.kit.nvml import FakeNvml, installed
+from tests.kit.scenarios import SCENARIOS
+from tests.kit.specs import CONSUMER, ProcessSpec, Scenario, changed
+
+PERIOD_S = 0.25
+
+
+class Watched:
+    """A GpuWatch over the double, with a clock that advances by a period with each sample."""
+
+    def __init__(self, fake: FakeNvml, watch: GpuWatch) -> None:
+        self.fake = fake
+        self.at_s = 0.0
+        self.watch = watch
+
+    def observe(self) -> MachineSample:
+        self.at_s += PERIOD_S
+        return self.watch.observe()
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        return self.observe().gpus
+
+    def next_with(self, field: str) -> GpuSample:
+        """Return the next sample of the first GPU in which a field was asked."""
+        return next(one for _ in range(50) if getattr(one := self.sample()[0], field) is not None)
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., Watched]]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def start(scenario: Scenario | FakeNvml, *gpus: int, run_pid: int | None = None) -> Watched:
+            fake = scenario if isinstance(scenario, FakeNvml) else FakeNvml(scenario)
+            stack.enter_context(installed(fake))
+            found: list[Watched] = []
+            fake.now = lambda: found[0].at_s if found else 0.0
+            watch = stack.enter_context(GpuWatch(gpus or (0,), clock=fake.now, run_pid=run_pid))
+            found.append(Watched(fake, watch))
+            return found[0]
+
+        yield start
+
+
+Start = Callable[..., Watched]
+
+
+def gpu(index: int, **values: Any) -> Callable[[Scenario], Scenario]:
+    return lambda scenario: changed(scenario, {index: values})
+
+
+def test_the_first_sample_asks_all_and_says_what_a_driver_reports(watching: Start) -> None:
+    (sample,) = watching(changed(DISTINCT, {0: {"fields": {91: 2}}})).sample()
+    assert (sample.graphics_mhz, sample.memory_mhz, sample.power_w, sample.pstate) == (1305, 1215, 61.5, "P0")
+    assert (sample.power_limit_w, sample.memory_temperature_c, sample.memory_used_mib) == (398.0, 33, 1024)
+    assert (sample.gpu_utilization_percent, sample.memory_utilization_percent) == (7, 3)
+    assert (sample.pcie_gen, sample.pcie_width, sample.temperature_c) == (3, 16, 31)
+    # What was counted before the watch is not of this run.
+    assert (sample.pcie_replays, sample.nvlink_errors, sample.throttled_s) == (0, 0, {})
+
+
+def test_what_changes_slowly_is_asked_less_often_and_by_each_gpu_in_another_sample(watching: Start) -> None:
+    watched = watching(DISTINCT, 0, 1, 2, 3)
+    samples = [watched.sample() for _ in range(1 + TEN_SECONDS)]
+
+    def asked(field: str, gpu: int) -> list[int]:
+        return [number for number, one in enumerate(samples) if getattr(one[gpu], field) is not None][1:]
+
+    for field, every in (("power_w", EACH), ("temperature_c", SECOND), ("pcie_replays", TWO_SECONDS)):
+        for number in range(4):
+            assert len(asked(field, number)) == TEN_SECONDS // every
+    assert len({tuple(asked("temperature_c", number)) for number in range(4)}) == 4
+
+
+def test_a_geforce_is_asked_once_for_what_its_driver_does_not_report(watching: Start) -> None:
+    watched = watching(changed(SCENARIOS["four"], {0: {"refuses": CONSUMER}}))
+    samples = [watched.sample()[0] for _ in range(12)]
+    assert {sample.throttled_s for sample in samples} == {None}
+    assert all(sample.graphics_mhz for sample in samples)
+    calls = watched.fake.calls
+    assert {number for (call, _), number in calls.items() if call.startswith("nvmlDeviceGetViolation")} == {1}
+
+
+def test_facts_that_change_are_seen_in_the_next_sample_that_asks_them(watching: Start) -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.at(1.1, gpu(0, clocks=(900, 900, 405, 405), throttle=0x4))
+    fake.at(2.1, lambda box: broken(box, "x1_riser@0", "xid_79@0"))
+    watched = watching(fake)
+    seen = [watched.observe() for _ in range(12)]
+    clocks = [sample.gpus[0].graphics_mhz for sample in seen]
+    assert clocks == [1305] * 4 + [900] * 8
+    assert [sample.gpus[0].throttle_mask for sample in seen][3:5] == [1, 4]
+    widths = [width for sample in seen if (width := sample.gpus[0].pcie_width) is not None]
+    assert widths == [16, 16, 1]
+    assert [sample.xids for sample in seen if sample.xids] == [(Xid(code=79, gpu=0),)]
+
+
+def test_a_gpu_that_falls_off_the_bus_is_lost_and_the_others_go_on(watching: Start) -> None:
+    fake = FakeNvml(SCENARIOS["four"])
+    fake.at(1.1, gpu(1, lost="calls"))
+    watched = watching(fake, 0, 1)
+    seen = [watched.sample() for _ in range(8)]
+    assert [second.lost for _, second in seen] == [False] * 4 + [True] * 4
+    assert seen[-1][1] == GpuSample(gpu=1, lost=True)
+    assert seen[-1][1].silent
+    assert seen[-1][0].graphics_mhz == 1305
+
+
+def test_the_time_in_which_a_policy_throttled_is_counted_from_the_begin(watching: Start) -> None:
+    fake = FakeNvml(changed(SCENARIOS["four"], {0: {"violations": {0: 5_000_000_000, 1: 0}}}))
+    fake.at(1.1, gpu(0, violations={0: 5_600_000_000, 1: 0}))
+    watched = watching(fake)
+    assert watched.sample()[0].throttled_s == {}
+    assert watched.next_with("throttled_s").throttled_s == {"power": 0.6}
+
+
+def test_a_violation_time_that_jumps_counts_at_most_the_time_that_passed(watching: Start) -> None:
+    fake = FakeNvml(changed(SCENARIOS["four"], {0: {"violations": {0: 5_000_000_000}}}))
+    fake.at(1.1, gpu(0, violations={0: 4_900_000_000}))  # a little back, as some drivers report
+    watched = watching(fake)
+    watched.sample()
+    assert watched.next_with("throttled_s").throttled_s == {"power": 1.0}
+
+
+def test_throughput_is_the_mean_since_the_reading_before_or_nvmls_own(watching: Start) -> None:
+    counted = FakeNvml(changed(SCENARIOS["four"], {0: {"fields": {198: 1 << 40, 197: 1 << 41}}}))
+    counted.at(2, gpu(0, fields={198: (1 << 40) + 6_000_000_000, 197: (1 << 41) + 2_000_000_000}))
+    watched = watching(counted)
+    assert watched.sample()[0].pcie_in_mb_per_s is None  # one reading is no rate
+    sample = watched.next_with("pcie_in_mb_per_s")
+    assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == (3000.0, 1000.0)
+
+
+def test_without_counters_of_64_bits_throughput_is_that_of_20_ms(watching: Start) -> None:
+    of_card = {"fields": {198: 7, 197: 9}, "pcie_kb_per_s": (250_000, 1_500_000)}
+    (sample,) = watching(changed(SCENARIOS["four"], {0: of_card})).sample()
+    assert (sample.pcie_in_mb_per_s, sample.pcie_out_mb_per_s) == (1500.0, 250.0)
+
+
+def test_errors_of_all_nvlinks_are_added_up_from_the_begin(watching: Start) -> None:
+    def links(errors: Mapping[int, int]) -> Any:
+        from dataclasses import replace
+
+        return tuple(replace(link, errors=errors) for link in DISTINCT.gpus[0].nvlinks)
+
+    fake = FakeNvml(changed(DISTINCT, {0: {"fields": {91: 2}}}))
+    fake.at(1.1, gpu(0, nvlinks=links({0: 4, 1: 2, 2: 3, 3: 4})))  # three replays more on each of two
+    watched = watching(fake)
+    assert watched.sample()[0].nvlink_errors == 0
+    assert watched.next_with("nvlink_errors").nvlink_errors == 6
+
+
+@pytest.mark.parametrize(
+    ("pids", "counted"),
+    [
+        ((), (0, 0)),
+        (("own",), (1, 0)),
+        (("own", 1), (2, 1)),
+        (("own", 999_999_999), (2, 1)),  # it is not to be seen, but ours is: so numbers are of this namespace
+        ((999_999_999,), (1, None)),
+    ],
+)
+def test_processes_of_others_are_told_from_those_of_the_run(
+    watching: Start, pids: tuple[int | str, ...], counted: tuple[int, int | None]
+) -> None:
+    numbers = [os.getpid() if pid == "own" else int(pid) for pid in pids]
+    on_card = tuple(ProcessSpec(number, "compute", None) for number in numbers)
+    scenario = changed(SCENARIOS["four"], {0: {"processes": on_card}})
+    (sample,) = watching(scenario, run_pid=os.getpid()).sample()
+    assert (sample.processes, sample.other_processes) == counted
+
+
+@given(st.lists(st.integers(0, 1000)), st.integers(0, (1 << 32) - 1))
+def test_a_counter_of_32_bits_that_wraps_counts_on(steps: list[int], first: int) -> None:
+    counter, value = Total(), first
+    counter.add(value)
+    for step in steps:
+        value = (value + step) % (1 << 32)
+        counter.add(value)
+    # One that wraps from its lower half would have counted 2^31 in a step.
+    assert counter.total == sum(steps)
+
+
+def test_a_counter_that_begins_anew_counts_what_it_has_reached() -> None:
+    counter = Total()
+    assert [counter.add(value) for value in (500, 510, 3, 4)] == [0, 10, 13, 14]
+
+
+def test_the_child_samples_as_the_watch_does_and_knows_the_run_it_belongs_to() -> None:
+    scenario = changed(SCENARIOS["four"], {0: {"processes": (ProcessSpec(os.getpid(), "compute", None),)}})
+    with installed(FakeNvml(scenario)), GpuWatchChild([0, 1]) as watch:
+        sample = watch.observe()
+    assert (sample.gpus[0].processes, sample.gpus[0].other_processes) == (1, 0)
+    assert [one.power_limit_w for one in sample.gpus] == [400.0, 400.0]

@@ -1,0 +1,73 @@
+"""Cards that go to sleep in the middle of a session."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gputopo.copies.budget import Effort, Speeds
+from gputopo.copies.copies import Copy, Job
+from gputopo.probes.session.conditions import Meter
+from gputopo.probes.session.session import MAX_RAMP_UP_S, Outcome, measure_job
+from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
+
+JOB = Job(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
+
+
+@dataclass
+class IdleCard:
+    """A card with low clocks for so many readings, a quarter as fast then, and measured again."""
+
+    readings: int = 0
+    engine: EngineDouble | None = None
+    meter: Meter | None = None
+
+    def facts(self) -> dict[str, Any]:
+        self.readings -= 1
+        return AWAKE if self.readings < 0 else ASLEEP
+
+    def measured(self) -> Outcome:
+        if self.engine is None:
+            self.engine = EngineDouble(gpus=1, rate=lambda copy: 12.0 if self.readings < 0 else 3.0)
+        if self.meter is None:
+            sampler: Callable[[int], SamplerDouble] = lambda gpu: SamplerDouble(gpu, self.facts)  # noqa: E731
+            self.meter = Meter([0], open_sampler=sampler, now=self.engine.clock)
+        return measure_job(JOB, self.engine, self.meter, Speeds(), Effort(0.008, 5))
+
+
+@pytest.fixture
+def idle() -> IdleCard:
+    """A card that was measured at full clocks, ten seconds ago."""
+    card = IdleCard()
+    card.measured()
+    assert card.engine is not None
+    card.engine.clock.now_s += 10.0
+    return card
+
+
+def test_a_card_that_became_idle_is_ramped_up_before_its_numbers_count(idle: IdleCard) -> None:
+    idle.readings = 30
+    (sample,) = idle.measured().samples
+    assert sample.repeats_gb_per_s == pytest.approx([12.0] * 5)
+
+
+def test_a_card_that_is_throttled_for_good_is_waited_for_once(idle: IdleCard) -> None:
+    assert idle.engine is not None
+    idle.readings = 10**9
+    begun = idle.engine.clock.now_s
+    (sample,) = idle.measured().samples
+    assert sample.median_gb_per_s == pytest.approx(3.0)
+    assert MAX_RAMP_UP_S < idle.engine.clock.now_s - begun < MAX_RAMP_UP_S + 0.5
+    idle.engine.clock.now_s += 10.0
+    begun = idle.engine.clock.now_s
+    idle.measured()
+    assert idle.engine.clock.now_s - begun < 0.5
+
+
+def test_a_card_that_stays_under_load_costs_no_windows_more(idle: IdleCard) -> None:
+    assert idle.engine is not None
+    idle.measured()
+    before = len(idle.engine.asked)
+    idle.measured()
+    assert len(idle.engine.asked) - before == 6

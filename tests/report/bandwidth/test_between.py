@@ -1,0 +1,136 @@
+"""The parts about the network: by host and pair, or single transfers of another program."""
+
+import re
+from random import Random
+
+from msgspec.structs import replace
+
+from gputopo.report.bandwidth.between import collective_parts, network_parts
+from gputopo.report.document import Document, Section, document_text
+from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
+from tests.findings.measured.networks import machine, rates
+from tests.report.shown import table_of
+
+
+def parts(samples: tuple[Sample, ...], source: str = "live") -> list[Section]:
+    return [*network_parts(Bandwidth(source=source, samples=samples))]
+
+
+def samples(hosts: int) -> tuple[Sample, ...]:
+    found = rates(Random(1), hosts)
+    bandwidth = machine(dict.fromkeys(found, 2.0), again=dict.fromkeys(found, 1.5)).bandwidth
+    assert bandwidth is not None
+    return bandwidth.samples
+
+
+def table(part: Section) -> dict[str, list[str]]:
+    return {host: cells for host, *cells in table_of(part).rows}
+
+
+def test_each_host_has_its_medians_in_natural_order_and_each_pair_its_rate() -> None:
+    by_host, matrix = parts(samples(11))
+    assert list(table(by_host)) == [f"n{number}" for number in range(11)]
+    assert table(by_host)["n10"] == ["2.00", "2.00", "1.50", "1.50", "2.00"]
+    assert table(matrix)["n1"][:3] == ["2.00", "-", "2.00"]
+
+
+def test_slow_networks_have_three_digits() -> None:
+    one = Sample(kind="network", source="host:a", destination="host:b", median_gb_per_s=0.01234)
+    assert table(parts((one,))[1])["a"] == ["-", "0.0123"]
+
+
+def test_of_many_hosts_there_is_no_matrix() -> None:
+    assert len(parts(samples(33))) == 1
+
+
+def test_latencies_count_for_both_ends() -> None:
+    one = Sample(kind="network_latency", source="host:a", destination="host:b", median_us=12.0)
+    by_host, _ = parts((one,))
+    assert table(by_host) == {"a": ["12.0"], "b": ["12.0"]}
+
+
+def test_what_measured_rates_and_latencies_is_named_in_each_table() -> None:
+    rate = Sample(
+        kind="network", source="host:a", destination="host:b", median_gb_per_s=1.0, tool="ib_write_bw"
+    )
+    time = replace(rate, kind="network_latency", median_gb_per_s=None, median_us=2.0, tool="ib_write_lat")
+    by_host, matrix = parts((rate, time))
+    assert by_host.title == "Between hosts, by ib_write_bw"
+    assert table_of(by_host).notes[0].endswith("of 8 bytes, by ib_write_lat.")
+    assert matrix.title == "From host (row) to host (column), GB/s, by ib_write_bw"
+
+
+def test_a_tool_that_only_measures_both_directions_at_once_has_its_matrix_of_that() -> None:
+    both = tuple(one for one in samples(3) if one.with_reverse)
+    by_host, matrix = parts(both)
+    assert table(by_host)["n1"] == ["1.50", "1.50"]
+    assert matrix.title == "From host (row) to host (column) while both send, GB/s"
+    assert table(matrix)["n1"] == ["1.50", "-", "1.50"]
+    assert "latency" not in table_of(by_host).notes[0]
+
+
+def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
+    one = Sample(
+        kind="network_bidirectional",
+        source="host:client",
+        destination="host:server",
+        bytes=2,
+        median_gb_per_s=1.0,
+        tool="ib_write_bw",
+        transport="RDMA write",
+        streams=2,
+    )
+    (part,) = parts((one, replace(one, bytes=65536, median_gb_per_s=20.0)), "perftest")
+    found = table_of(part)
+    assert found.head.cells == ("client <-> server (ib_write_bw, RDMA write)",) * 2
+    assert [column.cells for columns in found.groups for column in columns] == [
+        ("64.0 KiB", "2 bytes"),
+        ("2", "2"),
+        ("20.0", "1.00"),
+    ]
+    assert "sum of both directions" in found.notes[0]
+
+
+def test_nothing_is_shown_where_no_network_was_measured() -> None:
+    assert parts((Sample(kind="h2d", source="host", destination="gpu:0"),)) == []
+
+
+MIB = 2**20
+
+
+def timed(
+    mib: int, bus: float, *, in_place: bool = False, place: str = "gpu:0,1,2,3", ranks: int = 4
+) -> Sample:
+    return Sample(kind="allreduce", source=place, destination=place, bytes=mib * MIB, median_us=mib * 10.0,
+                  median_gb_per_s=bus / 1.5, bus_gb_per_s=bus, algorithm="nccl-tests", ranks=ranks, hosts=1,
+                  in_place=in_place, data_type="float", reduction="sum")  # fmt: skip
+
+
+def shown(*samples: Sample) -> str:
+    parts = tuple(part for part in collective_parts(samples) if part is not None)
+    return document_text(Document("", "", parts), 100) if parts else ""
+
+
+def test_only_the_largest_sizes_of_a_sweep_are_shown() -> None:
+    text = shown(
+        *(timed(2**power, power + 1.0, in_place=half) for power in range(16) for half in (False, True))
+    )
+    assert re.search(r"all-reduce +GPU 0-3 +32\.0 GiB +10\.7 +16\.0", text)
+    assert "4 smaller sizes" in text
+    assert re.search(r"16\.0 MiB +160 +5\.00 +5\.00", text)
+
+
+def test_our_reductions_stand_beside_it_with_their_share() -> None:
+    place = "gpu:0,1,2,3"
+    own = Sample(kind="allreduce", source=place, destination=place, bytes=100 * MIB, algorithm="ring",
+                 model="alexnet", median_us=9.0, median_gb_per_s=30.0, bus_gb_per_s=45.0)  # fmt: skip
+    text = shown(timed(64, 80.0), timed(128, 90.0), timed(1024, 100.0), own)
+    assert "ring with 100.0 MiB reaches 50% of the bus bandwidth of nccl-tests with 128.0 MiB" in text
+    assert re.search(r"all-reduce +GPU 0-3 +ring", text)
+    assert shown(own) == ""
+
+
+def test_several_hosts_are_named() -> None:
+    sample = Sample(kind="allgather", source=HOSTS, destination=HOSTS, bytes=MIB, median_us=9.0, ranks=16,
+                    bus_gb_per_s=45.0, algorithm="nccl-tests", hosts=2, in_place=False)  # fmt: skip
+    assert re.search(r"all-gather +16 GPUs on 2 hosts", shown(sample))

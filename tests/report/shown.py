@@ -1,0 +1,24 @@
+"""Blocks of documents as the text that tests read."""
+
+from gputopo.report.document import Block, Section, Table, block_lines
+from gputopo.report.layout import text_of
+
+
+def text_of_blocks(*blocks: Block, width: int = 80) -> str:
+    """Blocks one after the other."""
+    return "".join(text_of(block_lines(block, width)) for block in blocks)
+
+
+def table_of(section: Section | None) -> Table:
+    """The table of a section, which must have one."""
+    assert section is not None
+    return next(block for block in section.blocks if isinstance(block, Table))
+
+
+def cells_of(table: Table) -> dict[str, dict[str, str]]:
+    """The cells of a table by the names of row and column."""
+    _, *columns = table.columns
+    return {
+        name: {column.head.replace("\n", " "): column.cells[place] for column in columns}
+        for place, name in enumerate(table.head.cells)
+    }

@@ -1,0 +1,338 @@
+"""The hardware of a run by its samples alone, and the GPUs that its program is on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputopo.findings.watched import WATCHES
+from gputopo.reference.clock_events import BITS
+from gputopo.runs.hardware import NOT_SEEN_S, HardwareRecord, HostRecords, PlacementRecord
+from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Xid
+from gputopo.values.run.verdict import (
+    AS_PLANNED,
+    FAULTY,
+    NOT_CHECKED,
+    NOT_JUDGED,
+    NOT_SEEN,
+    OUTSIDE,
+    SOUND,
+)
+
+WORKING: dict[str, Any] = {
+    "graphics_mhz": 1530,
+    "throttle_mask": 0,
+    "gpu_utilization_percent": 97,
+    "pcie_gen": 3,
+    "pcie_width": 16,
+    "processes": 1,
+    "other_processes": 0,
+}
+IDLE_HOST = HostLoad(time_s=0.0, seconds=2.0, cores=8, run_cpu_share=0.2, other_cpu_share=0.0, run_queue=2.0)
+Changes = Callable[[int], dict[str, Any]]
+
+
+def devices(count: int = 2) -> tuple[Device, ...]:
+    return tuple(
+        Device(tower=place, device=f"/GPU:{place}", gpu=place, gpu_name="Tesla V100")
+        for place in range(count)
+    )
+
+
+def recorded(
+    of_gpu_1: Changes = lambda number: {},
+    *,
+    count: int = 60,
+    of_both: dict[str, Any] | None = None,
+    xids: Sequence[Xid] = (),
+    host: HostLoad = IDLE_HOST,
+    more: Sequence[GpuSample] = (),
+) -> HardwareRecord:
+    """Record so many samples. `of_gpu_1`: what GPU 1 shows otherwise, by sample; `more`: other GPUs."""
+    record = HardwareRecord(devices())
+    base = WORKING | (of_both or {})
+    for number in range(count):
+        gpus = (GpuSample(gpu=0, **base), GpuSample(gpu=1, **base | of_gpu_1(number)), *more)
+        last = number == count - 1
+        record.add(
+            Sample(
+                time_s=100.0 + number / 2,
+                gpus=gpus,
+                host=host if number % 4 == 3 else None,
+                xids=tuple(xids) if last else (),
+            )
+        )
+    return record
+
+
+def always(**changes: Any) -> Changes:
+    return lambda number: changes
+
+
+def since(first: int, **changes: Any) -> Changes:
+    return lambda number: changes if number >= first else {}
+
+
+def test_all_well_is_said_with_what_was_checked() -> None:
+    found = recorded().judge()
+    assert (found.word, found.faults, found.not_checked) == (SOUND, (), {})
+    assert found.says == "nothing wrong found, in 60 samples, 60 of each GPU under load"
+    assert found.checked == tuple(watch.id for watch in WATCHES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault", "severity", "said"),
+    [
+        (
+            always(throttle_mask=BITS["sw_thermal_slowdown"]),
+            "throttle.sw_thermal_slowdown",
+            "warning",
+            "SW thermal",
+        ),
+        (
+            always(throttle_mask=BITS["hw_thermal_slowdown"]),
+            "throttle.hw_thermal_slowdown",
+            "error",
+            "of the time",
+        ),
+        (
+            always(throttle_mask=BITS["sw_power_cap"]),
+            "throttle.sw_power_cap",
+            "info",
+            "within the power limit",
+        ),
+        (
+            always(graphics_mhz=1380),
+            "clocks.core_slower_than_peers",
+            "warning",
+            "10% below GPUs of its model",
+        ),
+        (since(30, pcie_width=1), "pcie.width_degraded", "warning", "fell from x16 to x1 under load"),
+        (
+            since(30, pcie_gen=1),
+            "pcie.generation_degraded",
+            "warning",
+            "fell from generation 3 to generation 1",
+        ),
+        (
+            always(pcie_gen=1),
+            "pcie.link_slower_than_peers",
+            "warning",
+            "generation 1 x16 under load, twice as fast",
+        ),
+        (
+            lambda number: {"pcie_gen": 1 + 2 * (number % 2)},
+            "pcie.link_flapping",
+            "warning",
+            "changed 58 times",
+        ),
+        (since(30, processes=2, other_processes=1), "gpu.busy", "warning", "another process came"),
+        (always(processes=2, other_processes=1), "gpu.busy", "info", "from the start"),
+    ],
+)
+def test_a_fault_of_a_gpu_is_named(changes: Changes, fault: str, severity: str, said: str) -> None:
+    (found,) = recorded(changes).judge().faults
+    assert (found.id, found.severity, found.gpu, said in found.says) == (fault, severity, 1, True)
+
+
+def test_a_clock_that_falls_without_a_reason_is_named_also_where_there_is_no_peer() -> None:
+    def sags(number: int) -> dict[str, Any]:
+        return {"graphics_mhz": 1530 if number < 30 else 1000}
+
+    names = [fault.id for fault in recorded(sags, count=90).judge().faults]
+    assert names == ["clocks.core_slower_than_peers", "clocks.sagging"]
+
+
+def test_an_xid_and_a_lost_gpu_are_errors_and_come_first() -> None:
+    record = recorded(lambda number: {"graphics_mhz": 1300, "lost": number == 59}, xids=[Xid(code=79, gpu=1)])
+    found = record.judge()
+    assert [(fault.id, fault.severity) for fault in found.faults] == [
+        ("driver.xid", "error"),
+        ("gpu.lost", "error"),
+        ("clocks.core_slower_than_peers", "warning"),
+    ]
+    assert found.word == FAULTY
+
+
+def test_a_busy_host_is_named() -> None:
+    busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.9, run_cpu_share=0.1, run_queue=20.0)
+    (found,) = recorded(host=busy).judge().faults
+    assert (found.id, found.gpu, found.says) == (
+        "host.busy",
+        None,
+        "host: other programs took 90 % of the CPU",
+    )
+
+
+def test_idle_gpus_have_low_clocks_and_links_for_no_fault() -> None:
+    found = recorded(always(graphics_mhz=135, pcie_gen=1), of_both={"gpu_utilization_percent": 3}).judge()
+    assert (found.word, found.faults) == (NOT_JUDGED, ())
+    assert found.says == "not judged: no GPU was under load long enough"
+    assert set(found.not_checked) == {
+        "throttle.*",
+        "clocks.core_slower_than_peers",
+        "clocks.sagging",
+        "pcie.*",
+    }
+
+
+def test_what_lasts_a_moment_is_no_fault() -> None:
+    def moment(number: int) -> dict[str, Any]:
+        return {"throttle_mask": 0x20, "graphics_mhz": 900, "pcie_width": 8} if number == 30 else {}
+
+    assert recorded(moment).judge().faults == ()
+
+
+def test_gpus_at_different_loads_are_not_compared() -> None:
+    found = recorded(always(graphics_mhz=1200, gpu_utilization_percent=60)).judge()
+    assert (found.faults, "clocks.core_slower_than_peers" in found.not_checked) == ((), True)
+
+
+def test_what_a_driver_does_not_report_is_not_checked_rather_than_fine() -> None:
+    nothing = dict.fromkeys(("throttle_mask", "pcie_gen", "pcie_width", "other_processes"))
+    found = recorded(always(**nothing), of_both=nothing).judge()
+    assert set(found.not_checked) == {"throttle.*", "pcie.*", "gpu.busy"}
+
+
+def test_without_a_sample_nothing_is_judged() -> None:
+    found = HardwareRecord(devices()).judge()
+    assert (found.word, found.says) == (NOT_JUDGED, "not judged: no GPU was sampled")
+    assert set(found.not_checked) == {watch.id for watch in WATCHES}
+
+
+SPEC = {"servers": [{"host": "n1"}, {"host": "n2"}]}
+
+
+def of_hosts() -> tuple[Device, ...]:
+    """GPUs 0 and 1 of n1 and of n2."""
+    return tuple(
+        msgspec.structs.replace(device, rank=rank, host=f"n{rank + 1}", tower=2 * rank + device.tower)
+        for rank in (0, 1)
+        for device in devices()
+    )
+
+
+def recorded_hosts(
+    of_n2: dict[str, Any], *, host: HostLoad = IDLE_HOST, more: tuple[GpuSample, ...] = ()
+) -> HostRecords:
+    """Record what GPU 1 of n2 shows otherwise, the load of n2, and other GPUs of it."""
+    record = HostRecords(of_hosts(), SPEC)
+    for number in range(60):
+        for rank in (0, 1):
+            other = of_n2 if rank else {}
+            gpus = (
+                GpuSample(gpu=0, **WORKING),
+                GpuSample(gpu=1, **WORKING | other),
+                *(more if rank else ()),
+            )
+            load = (host if rank else IDLE_HOST) if number % 4 == 3 else None
+            record.add(Sample(time_s=100.0 + number / 2, rank=rank, gpus=gpus, host=load))
+    return record
+
+
+def test_a_fault_is_of_the_gpu_of_its_host_and_of_no_other() -> None:
+    found = recorded_hosts({"graphics_mhz": 1200}).judge()
+    assert found.word == FAULTY
+    (fault,) = found.faults
+    assert (fault.rank, fault.host, fault.gpu, fault.id) == (1, "n2", 1, "clocks.core_slower_than_peers")
+    assert fault.says.startswith("n2 GPU 1: core clock ")
+    assert found.says.startswith("n1: nothing wrong found, ")
+
+
+def test_a_busy_host_of_several_is_named() -> None:
+    busy = msgspec.structs.replace(IDLE_HOST, other_cpu_share=0.95, run_queue=20.0)
+    (fault,) = recorded_hosts({}, host=busy).judge().faults
+    assert fault.says.startswith("host n2: other programs took ")
+
+
+def test_hosts_are_sound_together_only_where_each_was_judged() -> None:
+    assert recorded_hosts({}).judge().word == SOUND
+    record = HostRecords(of_hosts(), SPEC)
+    for number in range(60):
+        gpus = tuple(GpuSample(gpu=gpu, **WORKING) for gpu in (0, 1))
+        record.add(Sample(time_s=100.0 + number / 2, gpus=gpus))
+    found = record.judge()
+    assert (found.word, found.loaded) == (NOT_JUDGED, 0)
+    assert "n2: not judged" in found.says
+
+
+def test_where_the_program_ran_is_said_by_host_the_worst_first() -> None:
+    found = recorded_hosts({}).placed()
+    assert (found.word, found.by_host) == (AS_PLANNED, {"n1": (0, 1), "n2": (0, 1)})
+    stray = recorded_hosts({}, more=(GpuSample(gpu=3, processes=1, other_processes=0),))
+    found = stray.placed()
+    assert (found.word, found.says) == (OUTSIDE, "n2: the program runs on GPU 3; planned: GPUs 0-1")
+    assert stray.news() is None, "n2 reports that itself"
+
+
+def test_a_run_on_one_host_is_judged_as_ever() -> None:
+    record = HostRecords(devices(), {})
+    for number in range(60):
+        gpus = tuple(GpuSample(gpu=gpu, **WORKING) for gpu in (0, 1))
+        record.add(Sample(time_s=100.0 + number / 2, gpus=gpus, host=IDLE_HOST if number % 4 else None))
+    found = record.judge()
+    assert found.word == SOUND
+    assert found.says.startswith("nothing wrong found")
+    assert record.placed().gpus == (0, 1)
+
+
+def own(gpu: int, count: int = 1) -> GpuSample:
+    return GpuSample(gpu=gpu, processes=count, other_processes=0)
+
+
+def placed(*gpus: GpuSample, seconds: float = 10.0) -> tuple[str, str | None]:
+    """Record these GPUs of a machine of four, of which 0 and 1 are planned, twice; return word and news."""
+    record = PlacementRecord([0, 1])
+    for time_s in (100.0, 100.0 + seconds):
+        record.add(Sample(time_s=time_s, gpus=gpus))
+    return record.placed().word, record.news()
+
+
+@pytest.mark.parametrize("seen", [(0,), (1,), (0, 1)])
+def test_a_program_on_planned_gpus_is_as_planned(seen: tuple[int, ...]) -> None:
+    gpus = [own(gpu, gpu in seen) for gpu in range(4)]
+    assert placed(*gpus, seconds=2 * NOT_SEEN_S) == (AS_PLANNED, None)
+
+
+def test_a_program_on_another_gpu_is_reported_at_once_with_both() -> None:
+    assert placed(own(0), own(1), own(2), own(3, 0)) == (
+        OUTSIDE,
+        "the program runs on GPU 2; planned: GPUs 0-1",
+    )
+
+
+def test_a_program_that_is_seen_nowhere_is_reported_after_a_while() -> None:
+    nowhere = [own(gpu, 0) for gpu in range(4)]
+    assert placed(*nowhere, seconds=NOT_SEEN_S / 2) == (NOT_SEEN, None)
+    word, news = placed(*nowhere, seconds=NOT_SEEN_S)
+    assert (word, news) == (NOT_SEEN, "the program was seen on no GPU in 60 s; planned: GPUs 0-1")
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"processes": 2, "other_processes": None},  # numbers of another namespace
+        {},  # the driver does not answer
+        {"processes": 0, "other_processes": 0, "gpu_utilization_percent": 90},  # it lists none of them
+    ],
+)
+def test_where_nvml_lists_no_process_it_is_not_checked(gpu: dict[str, Any]) -> None:
+    gpus = [GpuSample(gpu=index, **gpu) for index in (0, 1)]
+    assert placed(*gpus, seconds=2 * NOT_SEEN_S) == (NOT_CHECKED, None)
+
+
+def test_memory_that_grows_shows_a_program_that_nvml_does_not_list() -> None:
+    record = PlacementRecord([0])
+    for time_s, mib in ((0.0, 10), (100.0, 4000)):
+        gpu = GpuSample(gpu=0, processes=0, other_processes=0, memory_used_mib=mib)
+        record.add(Sample(time_s=time_s, gpus=(gpu,)))
+    assert record.placed().word == NOT_CHECKED
+
+
+def test_the_same_news_comes_once() -> None:
+    record = PlacementRecord([0])
+    record.add(Sample(time_s=0.0, gpus=(own(1),)))
+    assert record.news() is not None
+    record.add(Sample(time_s=1.0, gpus=(own(1),)))
+    assert record.news() is None

@@ -1,0 +1,98 @@
+"""How large the product and its tests are, and what a process loads: `python -m tests.test_house` prints it.
+
+Who raises a ceiling says why in CHANGELOG.md.
+"""
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SIZES = {
+    "product lines": 110_652,
+    "product files": 748,
+    "packages": 95,
+    "classes": 939,
+    "public class names that stand twice": 79,
+    "test lines": 92_498,
+}
+# Modules of gputopo that a process has loaded.
+LOADED = {
+    "import gputopo.launch.spec.run_spec": 127,
+    "import gputopo.launch.train.worker": 218,
+    "inspect --from 7gforce": 122,
+    "plan --from 7gforce --model alexnet --num-gpus 2": 203,
+}
+# Rooms that the training process does without.
+DECIDING = ("planner", "prediction", "findings", "launch.supervise")
+
+
+def product() -> Iterator[Path]:
+    """The product's Python files; the links in gputopo/ are not followed."""
+    return (path for folder in ("gputopo", "probes", "launch") for path in (ROOT / folder).rglob("*.py"))
+
+
+def sizes() -> dict[str, int]:
+    """The numbers that `SIZES` limits."""
+    files = [path for path in product() if not path.is_relative_to(ROOT / "gputopo/probes")]
+    files = [path for path in files if not path.is_relative_to(ROOT / "gputopo/launch")]
+    classes = [
+        node.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    public = Counter(name for name in classes if not name.startswith("_"))
+    return {
+        "product lines": sum(map(_lines, files)),
+        "product files": len(files),
+        "packages": sum(path.name == "__init__.py" for path in files),
+        "classes": len(classes),
+        "public class names that stand twice": sum(count > 1 for count in public.values()),
+        "test lines": sum(map(_lines, (ROOT / "tests").rglob("*.py"))),
+    }
+
+
+def _lines(path: Path) -> int:
+    return path.read_text(encoding="utf-8").count("\n")
+
+
+def loaded(words: str) -> list[str]:
+    """The modules of gputopo that a process loads for an import or a command."""
+    command = (
+        words if words.startswith("import ") else f"import gputopo.cli as c; c.run_command({words.split()})"
+    )
+    program = f"import sys, os; sys.stdout = open(os.devnull, 'w'); {command}; sys.stdout = sys.__stdout__; "
+    program += "print(*(name for name in sys.modules if name.partition('.')[0] == 'gputopo'))"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_the_house_does_not_grow_unnoticed(what: str) -> None:
+    assert sizes()[what] <= SIZES[what]
+
+
+@pytest.mark.parametrize("words", LOADED)
+def test_a_process_loads_no_more_than_it_needs(words: str) -> None:
+    assert len(loaded(words)) <= LOADED[words]
+
+
+def test_the_training_process_loads_nothing_that_decides() -> None:
+    names = loaded("import gputopo.launch.train.worker")
+    assert [name for name in names if name.removeprefix("gputopo.").startswith(DECIDING)] == []
+
+
+if __name__ == "__main__":
+    for name, number in sizes().items():
+        print(f"{number:8,} {name} (at most {SIZES[name]:,})")
+    for name, limit in LOADED.items():
+        print(f"{len(loaded(name)):8,} modules: {name} (at most {limit})")
