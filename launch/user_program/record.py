@@ -65,7 +65,7 @@ class ProgramRecord:
 
         `elsewhere`: what ended the run of several hosts, be it on another one.
         """
-        for found in self._looks.end(self.summary.check()):
+        for found in self._looks.end(self.summary.judgement()):
             self.add(found)
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
