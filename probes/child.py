@@ -1,17 +1,20 @@
 """A child process for calls into a driver: one that hangs or crashes costs that call, not this program.
 
-The child writes its answer, part by part, into memory that it shares with its parent, and before each call a
-line that names it. The memory outlives the child: what was read is never lost with it. A byte in a pipe
-reports an answer as complete.
+The child writes lines into a pipe, which outlive it, and notes each call before it is made in memory that it
+shares with its parent. So a call that hangs or crashes is known by name, and what was read before it is kept.
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import select
 import signal
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
@@ -22,136 +25,249 @@ from gputopo.probes.processes import ended_by, forked, reaped
 CALL_S = 10.0
 # Sixteen GPUs of 3 seconds each; all other calls take less than a second together.
 WHOLE_S = 60.0
-# How long a killed child is waited for. One in an uninterruptible call cannot end: it is left to init.
-_REAP_S = 0.5
 # Ours: memory for the driver library. A garbage count of processes must not fill that of the machine.
 _LIBRARY_BYTES = 2**30
-# 256 GPUs with 36 NVLinks each write 30 MiB. Memory that is not written to is not allocated.
-_SHARED_BYTES = 2**26
-_LENGTH_BYTES = 8
-# First byte of a line: a call, a traceback; others are parts in JSON.
-_CALL, _RAISED = b"?", b"!"
+_SLOT_BYTES = 256
+_COUNT_BYTES = 8
+_READ_BYTES = 2**16
+_PIPE_BYTES = 2**20  # linux/pipe(7): the limit of users; 16 GPUs write less, so that the child need not wait
+# How often the calls are looked at. A pause counts for no more, so that Ctrl-Z is no hang.
+_PAUSE_S = 0.1
+_DONE = b"."  # a line: the answer is complete
+_RAISED = b"!"  # first byte of a line that is the traceback of an exception; others are JSON
 
 StopKind = Literal["hung", "crashed"]
 
 
 class Stop(NamedTuple):
-    """The call that hung or crashed. `gpus`: the indices of those that it was about; `how`: in words.
-
-    `function`: empty where it was no call of a driver.
-    """
+    """The call that hung or crashed."""
 
     kind: StopKind
-    function: str
-    gpus: tuple[int, ...]
-    how: str
+    function: str  # empty where it was no call of a driver
+    gpus: tuple[int, ...]  # that the call was about
+    how: str  # `did not return within 10 s`
+    before: int = 0  # calls about these GPUs that returned before it
 
     @property
     def text(self) -> str:
-        """The call and what became of it: `nvmlDeviceGetName of GPU 3 did not return within 10 s`."""
+        """The call and how it ended: `nvmlDeviceGetName of GPU 3 did not return within 10 s`."""
         numbers = " and ".join(map(str, self.gpus))
         about = f" of GPU{'s' if len(self.gpus) > 1 else ''} {numbers}" if self.gpus else ""
         return f"{self.function or 'the measuring process'}{about} {self.how}"
 
 
-class Answer(NamedTuple):
-    """What the child wrote: parts in JSON, and the calls with their GPUs. `stop`: why it is not complete."""
+class Limits(NamedTuple):
+    """Seconds without any news after which a child is given up."""
 
-    parts: list[bytes]
-    calls: list[tuple[str, tuple[int, ...]]]
-    stop: Stop | None
+    start_s: float = 60.0  # of a call that may initialise GPUs: sixteen of 3 s each
+    # Of any other call of CUDA: the engine's patience and 512 MiB at 50 MB/s from pageable memory are 16 s.
+    call_s: float = 30.0
+    nvml_s: float = CALL_S
+    quiet_s: float = 600.0  # while no call is in progress; host memory of many NUMA nodes takes minutes
+    end_s: float = 10.0  # for the end of a child that is asked to end
+    reap_s: float = 2.0  # of one that was killed; one in an uninterruptible call cannot end
+
+    def of(self, function: str) -> float:
+        """Return the limit of a call, `""` for none."""
+        if not function:
+            return self.quiet_s
+        if function in ("cuInit", "cuDevicePrimaryCtxRetain"):
+            return self.start_s
+        return self.nvml_s if function.startswith("nvml") else self.call_s
 
 
-class Desk:
-    """The child's side of it: where its work writes answers and waits for requests."""
+NVML_LIMITS = Limits(quiet_s=CALL_S, reap_s=0.5)
 
-    def __init__(self, memory: mmap.mmap, requests: int, done: int) -> None:
+
+class CallSlot:
+    """The driver call in progress, in shared memory: for one thread of the child."""
+
+    def __init__(self, memory: mmap.mmap, place: int) -> None:
         self._memory = memory
-        self._requests = requests
-        self._done = done
-        self._begin()
+        self._begin = place * _SLOT_BYTES
+        self._text = self._begin + _COUNT_BYTES
+        self._changes = self._before = 0
+        self._gpus = ""
 
-    def call(self, function: str, gpus: str) -> None:
+    def begin(self, function: str, gpus: str = "") -> None:
         """Note the call that comes next. `gpus`: the indices of those that it is about, `3` or `3-5`."""
-        self._write(f"?{function} {gpus}\n".encode())
+        self._before = self._before + 1 if gpus == self._gpus else 0
+        self._gpus = gpus
+        line = f"{function} {self._before} {gpus}\n".encode()[: _SLOT_BYTES - _COUNT_BYTES]
+        self._memory[self._text : self._text + len(line)] = line
+        self._advance()
 
-    def put(self, part: object) -> None:
-        """Write a part of the answer."""
-        self._write(msgspec.json.encode(part) + b"\n")
+    def end(self) -> None:
+        """Note that it returned."""
+        self._memory[self._text] = 10  # a newline
+        self._advance()
+
+    def changes(self) -> bytes:
+        """Return what differs after each call."""
+        return self._memory[self._begin : self._text]
+
+    def read(self) -> tuple[str, int, tuple[int, ...]]:
+        """Return the function in progress ("": none), the calls before it about its GPUs, and these."""
+        text = self._memory[self._text : self._begin + _SLOT_BYTES].partition(b"\n")[0]
+        function, before, gpus = (*text.decode(errors="replace").strip("\0").split(" "), "", "")[:3]
+        return function, int(before or 0), tuple(int(one) for one in gpus.split("-") if one.isdecimal())
+
+    def _advance(self) -> None:
+        self._changes += 1
+        self._memory[self._begin : self._text] = self._changes.to_bytes(_COUNT_BYTES, "little")
+
+
+class Channel:
+    """The child's side: lines for the parent, its requests, and a slot for the calls of each library."""
+
+    def __init__(self, memory: mmap.mmap, lines: int, requests: int) -> None:
+        self.cuda, self.nvml = CallSlot(memory, 0), CallSlot(memory, 1)
+        self._lines, self._requests = lines, requests
+
+    def put(self, value: object) -> None:
+        """Write a line."""
+        self._write(msgspec.json.encode(value))
 
     def done(self) -> None:
-        """Report the answer as complete."""
-        os.write(self._done, b".")
+        """Report an answer as complete."""
+        self.nvml.end()
+        self._write(_DONE)
 
     def wait(self) -> bool:
-        """Wait for a request and begin the answer to it; False: there are no more."""
-        if not os.read(self._requests, 1):
-            return False
-        self._begin()
-        return True
+        """Wait for a request; False: there are no more."""
+        return bool(os.read(self._requests, 1))
 
     def raised(self, text: str) -> None:
-        """Write the traceback of a fault of ours."""
-        self._write(_RAISED + msgspec.json.encode(text) + b"\n")
-
-    def _begin(self) -> None:
-        self._end = _LENGTH_BYTES
-        self._write(b"")
+        """Write the traceback of an exception."""
+        self._write(_RAISED + msgspec.json.encode(text))
 
     def _write(self, line: bytes) -> None:
-        begin, self._end = self._end, self._end + len(line)
-        self._memory[begin : self._end] = line
-        self._memory[:_LENGTH_BYTES] = self._end.to_bytes(_LENGTH_BYTES, "little")
+        left = line + b"\n"
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # no half of a line
+        try:
+            while left:
+                left = left[os.write(self._lines, left) :]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Child:
-    """A fork of this process that runs `work`: it gives one answer by itself, and one for each `request`.
+    """A fork of this process that runs `work`; what the driver prints is dropped.
 
-    `work` calls `Desk.done` after each answer. The child is killed when it is closed, and when this process
-    ends in whatever way. What the driver prints is dropped. Start it from the main thread, with which it
-    ends. Raises OSError where the system allows no more processes.
+    It gives an answer by itself and one for each `request` (`answer`), or lines to the end (`lines`). SIGUSR1
+    is a keyboard interrupt to it (`interrupt`). It is killed when it is closed (`with`), and when this
+    process ends in whatever way. Start it from the main thread. Raises OSError where the system allows no
+    more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
     """
 
-    def __init__(self, work: Callable[[Desk], None]) -> None:
-        self._memory = mmap.mmap(-1, _SHARED_BYTES)
+    def __init__(self, work: Callable[[Channel], None], limits: Limits | None = None) -> None:
+        self.stop: Stop | None = None  # why there is no more to read
+        self.abandoned: int | None = None  # the process id, where it was killed and does not end
+        self._limits = limits or NVML_LIMITS
+        self._memory = mmap.mmap(-1, 2 * _SLOT_BYTES)
+        self._slots = (CallSlot(self._memory, 0), CallSlot(self._memory, 1))
+        self._lines, lines = os.pipe()
         requests, self._requests = os.pipe()
-        self._done, done = os.pipe()
-        desk = Desk(self._memory, requests, done)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(lines, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._read = b""
+        self._queue: list[bytes] = []
+        channel = Channel(self._memory, lines, requests)
+
+        def begin() -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.signal(signal.SIGUSR1, signal.default_int_handler)
+                work(channel)
+
         try:
-            self._pid: int | None = forked(
-                lambda: work(desk), desk.raised, (requests, done), data_bytes=_LIBRARY_BYTES
-            )
+            data_bytes = _LIBRARY_BYTES if limits is None else None
+            self._pid: int | None = forked(begin, channel.raised, (lines, requests), data_bytes)
         except OSError:
+            os.close(self._lines)
             os.close(self._requests)
-            os.close(self._done)
             raise
         finally:
+            os.close(lines)
             os.close(requests)
-            os.close(done)
-        self._status = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the child and free what it was asked through."""
+        self.kill()
+        os.close(self._lines)
+        os.close(self._requests)
+        self._memory.close()
 
     def request(self) -> None:
-        """Ask for the next answer."""
+        """Request the next answer."""
         with contextlib.suppress(BrokenPipeError):  # it has ended, as its answer will show
             os.write(self._requests, b"\n")
 
-    def answer(self, whole_s: float | None = None) -> Answer:
-        """Wait for the answer: CALL_S at most for a call, `whole_s` (WHOLE_S) for all.
+    def interrupt(self) -> None:
+        """Ask the child to end early."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGUSR1)
 
-        A child that hangs is killed. Never raises for what a driver does.
+    def answer(self, whole_s: float = WHOLE_S) -> list[bytes]:
+        """Return the lines of an answer: of `whole_s` seconds at most, up to a call that hangs or crashes.
+
+        Never raises for what a driver does.
         """
-        how = self._wait(WHOLE_S if whole_s is None else whole_s)
-        if how is not None:
-            self.kill()
-        parts, calls = self._read()
-        if how is None:
-            return Answer(parts, calls, None)
-        function, gpus = calls[-1] if calls else ("the first call", ())
-        if how:
-            return Answer(parts, calls, Stop("hung", function, gpus, how))
-        return Answer(
-            parts, calls, Stop("crashed", function, gpus, f"ended the process with {ended_by(self._status)}")
-        )
+        found: list[bytes] = []
+        for line in self.lines(whole_s):
+            if line == _DONE:
+                break
+            found += [line] if line else []
+        return found
+
+    def lines(self, whole_s: float = inf) -> Iterator[bytes]:
+        """Yield its lines, and an empty one at each pause, until it ends or is given up: `stop`.
+
+        Raises RuntimeError with the traceback of an exception in the child.
+        """
+        ready = select.poll()
+        ready.register(self._lines, select.POLLIN)
+        seen = [slot.changes() for slot in self._slots]
+        idle_s = all_s = 0.0
+        last_s = time.monotonic()
+        while self._pid is not None:
+            has_lines = ready.poll(1000 * _PAUSE_S)
+            passed_s, last_s = min(time.monotonic() - last_s, _PAUSE_S), time.monotonic()
+            idle_s, all_s = idle_s + passed_s, all_s + passed_s
+            if has_lines:
+                idle_s = 0.0
+                if not (read := os.read(self._lines, _READ_BYTES)):
+                    return self._ended()
+                *lines, self._read = (self._read + read).split(b"\n")
+                self._queue += lines
+                while self._queue:
+                    yield self._checked(self._queue.pop(0))
+            else:
+                now = [slot.changes() for slot in self._slots]
+                if now != seen:
+                    seen, idle_s = now, 0.0
+                functions = [function for function, _, _ in self._calls() if function] or [""]
+                limit_s = min(map(self._limits.of, functions))
+                if idle_s >= limit_s:
+                    how = "did not return within" if functions[0] else "made no progress for"
+                    return self._hung(f"{how} {limit_s:g} s")
+                yield b""
+            if all_s >= whole_s:
+                return self._hung(
+                    f"was the last call: the driver did not give all answers within {WHOLE_S:g} s"
+                )
+        return None
+
+    def finish(self) -> None:
+        """Wait a little for the child to end by itself, then kill it."""
+        if self._pid is not None and reaped(self._pid, self._limits.end_s) is not None:
+            self._pid = None
+        self.kill()
 
     def kill(self) -> None:
         """Kill the child."""
@@ -160,48 +276,43 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._status = reaped(pid, _REAP_S) or 0
+        if reaped(pid, self._limits.reap_s) is None:
+            self.abandoned = pid
 
-    def close(self) -> None:
-        """Kill the child, and close what it was asked through."""
+    def _checked(self, line: bytes) -> bytes:
+        if line.startswith(_RAISED):
+            raise RuntimeError(f"in the child process:\n{msgspec.json.decode(line[1:], type=str)}")
+        return line
+
+    def _calls(self) -> list[tuple[str, int, tuple[int, ...]]]:
+        return [slot.read() for slot in self._slots]
+
+    def _call(self) -> tuple[str, int, tuple[int, ...]]:
+        """Return the call in progress, that of CUDA first."""
+        return next((call for call in self._calls() if call[0]), ("", 0, ()))
+
+    def _ended(self) -> None:
+        """Note how a child ended that closed its pipe."""
+        if self._pid is None:  # killed by another thread
+            return
+        status = reaped(self._pid, self._limits.end_s)
+        if status is None:
+            self._hung(f"did not return within {self._limits.end_s:g} s")
+            return
+        self._pid = None
+        function, before, gpus = self._call()
+        how = f"ended {'the process ' if function else ''}with {ended_by(status)}"
+        self.stop = Stop("crashed", function, gpus, how, before)
+
+    def _hung(self, how: str) -> None:
+        function, before, gpus = self._call()
+        self.stop = Stop("hung", function, gpus, how, before)
         self.kill()
-        for pipe in (self._requests, self._done):
-            os.close(pipe)
-        self._memory.close()
 
-    def _wait(self, whole_s: float) -> str | None:
-        """Return None for a complete answer, "" for a child that ended, else how it hangs.
 
-        A pause counts for no more than it was meant to last: this process may have been stopped (Ctrl-Z).
-        """
-        done = select.poll()
-        done.register(self._done, select.POLLIN)
-        pause_s = min(CALL_S, whole_s) / 20
-        idle_s = all_s = 0.0
-        written = -1
-        while not done.poll(1000 * pause_s):
-            all_s += pause_s
-            idle_s += pause_s
-            if self._length() != written:
-                written, idle_s = self._length(), 0.0
-            if idle_s >= CALL_S:
-                return f"did not return within {CALL_S:g} s"
-            if all_s >= whole_s:
-                return f"was the last call: the driver did not give all answers within {WHOLE_S:g} s"
-        return None if os.read(self._done, 1) else ""
-
-    def _length(self) -> int:
-        return int.from_bytes(self._memory[:_LENGTH_BYTES], "little")
-
-    def _read(self) -> tuple[list[bytes], list[tuple[str, tuple[int, ...]]]]:
-        """Return the parts and the calls. Raises RuntimeError with the traceback of a fault of ours."""
-        parts, calls = [], []
-        for line in self._memory[_LENGTH_BYTES : self._length()].split(b"\n")[:-1]:
-            if line.startswith(_CALL):
-                function, _, gpus = line[1:].decode().partition(" ")
-                calls.append((function, tuple(map(int, filter(None, gpus.split("-"))))))
-            elif line.startswith(_RAISED):
-                raise RuntimeError(f"in the child process:\n{msgspec.json.decode(line[1:])}")
-            else:
-                parts.append(line)
-        return parts, calls
+def state_of(pid: int) -> str:
+    """Return the state of a process as ps has it: `D` for an uninterruptible call; "" for none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
-from gputopo.probes.facts import MissingFacts, absent_facts, miss_all
-from gputopo.probes.gpus.reading import Reading
-from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_host
 from gputopo.probes.nics import Ask, max_rate, not_asked, peer_memory_module, read_network
+from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
+from gputopo.probes.nvml.reading import NvmlAnswers, Reading
 from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from gputopo.probes.child import Stop
-from gputopo.probes.gpus.received import NvmlAnswers
 from gputopo.probes.host import read_text
+from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
 NodeAccess = Literal["ok", "denied", "absent"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.probes.facts import FactReader, MissingFacts
+from gputopo.probes.nvml.gpu import MissingFacts
 from gputopo.probes.pci import limit_above
 from gputopo.reference.expectations import generation_of
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
@@ -86,30 +86,6 @@ def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
 
 def _min(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else min(a, b)
-
-
-_P2P_REASONS = {
-    "CHIPSET_NOT_SUPPORTED": "the chipset does not carry peer-to-peer traffic",
-    "GPU_NOT_SUPPORTED": "a GPU of the pair does not do peer-to-peer",
-    "TOPOLOGY_NOT_SUPPORTED": "the PCIe path between the GPUs does not carry peer-to-peer traffic",
-    "DISABLED_BY_REGKEY": "a driver setting turns peer-to-peer off",
-    "NOT_SUPPORTED": "the driver does not do peer-to-peer between these GPUs",
-    "UNKNOWN": "unknown to NVML",
-}
-
-
-def read_pair(pair: FactReader, link: Link) -> Link:
-    """Read what NVML reports of a pair of GPUs."""
-    read = pair.read("p2p_read", pair.nvml.p2p, "read")
-    write = pair.read("p2p_write", pair.nvml.p2p, "write")
-    refused = next((status for status in (read, write) if status not in (None, "OK")), None)
-    return msgspec.structs.replace(
-        link,
-        hop=pair.read("hop", pair.nvml.common_ancestor),
-        p2p_read=read,
-        p2p_write=write,
-        p2p_reason=None if refused is None else _P2P_REASONS.get(refused, f"NVML reports {refused}"),
-    )
 
 
 def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None) -> Hop | None:

@@ -167,7 +167,7 @@ def xid_case(code: int) -> Case:
 
 
 @check(*DRIVER_STATUS.values())
-def status(machine: Machine) -> Iterator[Finding]:
+def status(machine: Machine) -> Iterator[Fault]:
     """Find a driver that does not work, or whose parts have different versions.
 
     Shown by a capture that does not report the driver's status it is a warning: it may have changed since.
@@ -186,7 +186,7 @@ def status(machine: Machine) -> Iterator[Finding]:
     elif name in ("hung", "crashed"):
         effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
     detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
-    yield rule.finding(
+    yield rule.fault(
         DRIVER,
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
@@ -201,7 +201,7 @@ def stopped(status: str, detail: str) -> Finding:
 
 
 @check(DRIVER_STATUS["other_driver"])
-def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
+def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
 
     A warning, unless they are reserved for a virtual machine. Where every GPU has another driver, `status`
@@ -214,7 +214,7 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
     for holder in sorted(set(bound.values())):
         those = [node for address, node in nodes.items() if bound.get(address) == holder]
         words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
-        yield DRIVER_STATUS["other_driver"].finding(
+        yield DRIVER_STATUS["other_driver"].fault(
             MACHINE,
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
             "CUDA",
@@ -225,14 +225,14 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
 
 
 @check(NO_DEVICE)
-def no_device(machine: Machine) -> Iterator[Finding]:
+def no_device(machine: Machine) -> Iterator[Fault]:
     """Report that there is no GPU to look at, which is no fault."""
     if machine.driver.status == "no_device":
-        yield NO_DEVICE.finding(MACHINE, NO_DEVICE.title, {"source": machine.source})
+        yield NO_DEVICE.fault(MACHINE, NO_DEVICE.title, {"source": machine.source})
 
 
 @check(GPU_LOST, GPU_NO_ANSWER)
-def lost_gpus(machine: Machine) -> Iterator[Finding]:
+def lost_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were counted and then did not answer, with the reason of NVML where it is another."""
     for gpu in machine.gpus:
         if not gpu.lost:
@@ -257,14 +257,14 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
             drivers = {node.address: node.driver for node in gpu_nodes(machine)}
             evidence |= {"nvml": code, "kernel_driver": drivers.get(gpu.pci_address or "")}
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
-            yield GPU_NO_ANSWER.finding(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
+            yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
             says = f"{named(gpu)} was enumerated and then did not answer{also}"
-            yield GPU_LOST.finding(subject, says, evidence)
+            yield GPU_LOST.fault(subject, says, evidence)
 
 
 @check(GPU_NO_ANSWER)
-def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
+def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that the NVIDIA kernel module has, and NVML does not count: their start failed, or a control
     group hides them. Not in a container, which is given some of the GPUs. Virtual functions are no GPUs.
     """
@@ -277,7 +277,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
         at = FactPath.parse(path)
         if at.key.endswith(":00.0"):
             name = f" ({names[at.key]})" if names.get(at.key) else ""
-            yield GPU_NO_ANSWER.finding(
+            yield GPU_NO_ANSWER.fault(
                 MACHINE,
                 f"{at.key}{name} is bound to the NVIDIA kernel driver and not listed by NVML: its start "
                 "failed, or it is hidden from this process",
@@ -287,7 +287,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 @check(XID)
-def logged_xids(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_xids(machine: Machine) -> Iterator[Fault]:
     """Find Xid errors in the kernel log."""
     for gpu, event in kernel_events(machine, "xid"):
         case = xid_case(event.code or 0)
@@ -296,13 +296,11 @@ def logged_xids(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None:
             yield XID.fault(gpu, says, evidence, case.severity, remedy=case.remedy, part=str(event.code))
         else:
-            yield XID.finding(
-                DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy
-            )
+            yield XID.fault(DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy)
 
 
 @check(GPU_LOST)
-def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_losses(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that fell off the bus by the kernel log."""
     seen: list[str | None] = []
     for gpu, event in kernel_events(machine, "xid", "lost"):
@@ -313,11 +311,11 @@ def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
-            yield GPU_LOST.finding(DRIVER, f"{_device(event)}: {says}", evidence)
+            yield GPU_LOST.fault(DRIVER, f"{_device(event)}: {says}", evidence)
 
 
 @check(KERNEL_ERROR)
-def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
+def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     for gpu, event in kernel_events(machine, "nvrm"):
         severity: Severity = "error" if _NOT_STARTED.search(event.text) else "warning"
@@ -325,7 +323,7 @@ def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None:
             yield KERNEL_ERROR.fault(gpu, says, evidence, severity, part=event.text)
         else:
-            yield KERNEL_ERROR.finding(DRIVER, says, evidence, severity)
+            yield KERNEL_ERROR.fault(DRIVER, says, evidence, severity)
 
 
 def times(event: KernelEvent) -> str:

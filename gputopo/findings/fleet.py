@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from gputopo.findings import Finding, find, worst_first
-from gputopo.findings.compare import majority
+from gputopo.findings.compare import grouped, majority
 from gputopo.findings.fleet_hosts import (
     Device,
     HostFacts,
@@ -237,9 +237,7 @@ class _Comparison:
             yield _of((name,), rule, MACHINE, says, {"missing": missing, "extra": more})
         if split:
             counts = {name: len(each) for name, each in devices.items()}
-            by_count: dict[int, list[str]] = {}
-            for name, count in counts.items():
-                by_count.setdefault(count, []).append(name)
+            by_count = grouped((count, name) for name, count in counts.items())
             words = [f"{_counted(count, word)} on {_some(names)}" for count, names in by_count.items()]
             for place in sorted(split):
                 lacking = [name for name, each in devices.items() if place not in each]
@@ -254,9 +252,7 @@ class _Comparison:
             return
         if found.common is None:
             if len({frozenset(order) for order in found.odd.values()}) == 1:
-                orders: dict[str, list[str]] = {}
-                for name, order in found.odd.items():
-                    orders.setdefault(", ".join(order), []).append(name)
+                orders = grouped((", ".join(order), name) for name, order in found.odd.items())
                 words = [f"{order} on {_some(names)}" for order, names in orders.items()]
                 says = f"cards in the order of their RDMA devices: {_several(words)}"
                 yield _split(list(rails), MACHINE, says, {"orders": orders})
@@ -296,9 +292,9 @@ class _Comparison:
 
     def _differences(self, name: str, odd: Mapping[Device, Sequence[_Odd]]) -> Iterator[HostFinding]:
         """Yield one finding for all devices of a kind that differ in the same facts."""
-        groups: dict[tuple[str, tuple[str, ...]], list[Device]] = {}
-        for device, each in odd.items():
-            groups.setdefault((device.kind, tuple(one.words for one in each)), []).append(device)
+        groups = grouped(
+            ((device.kind, tuple(one.words for one in each)), device) for device, each in odd.items()
+        )
         for (_, words), devices in groups.items():
             subject, who = self._who(self.hosts[name], devices)
             evidence = {
@@ -309,10 +305,10 @@ class _Comparison:
             yield _of((name,), DIFFERS, subject, f"{who}: {_several(words)}", evidence)
 
     def _splits(self, split: Mapping[Device, Mapping[str, Mapping[str, Known]]]) -> Iterator[HostFinding]:
-        groups: dict[tuple[str, tuple[str, ...]], list[Device]] = {}
-        for device, paths in split.items():
-            words = tuple(_values_by_host(known) for known in paths.values())
-            groups.setdefault((device.kind, words), []).append(device)
+        groups = grouped(
+            ((device.kind, tuple(map(_values_by_host, paths.values()))), device)
+            for device, paths in split.items()
+        )
         for (_, words), devices in groups.items():
             first = self.hosts[next(iter(self.hosts))]
             subject, who = self._who(first, devices)
@@ -373,9 +369,8 @@ class _Comparison:
 
 def _reference(kind: Kind) -> Machine:
     """Return the machine whose GPUs are where most have theirs; of several, the one with the most."""
-    places: dict[tuple[str | None, ...], list[Machine]] = {}
-    for host in kind.hosts:
-        places.setdefault(tuple(gpu.pci_address for gpu in host.machine.gpus), []).append(host.machine)
+    machines = [host.machine for host in kind.hosts]
+    places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
     return max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
 
 
@@ -419,9 +414,7 @@ def _is_there(device: Device, host: HostFacts) -> bool:
 
 def _values_by_host(known: Mapping[str, Known]) -> str:
     first = next(iter(known.values()))
-    hosts: dict[str, list[str]] = {}
-    for name, one in known.items():
-        hosts.setdefault(one.field.value_in_words(one.value), []).append(name)
+    hosts = grouped((one.field.value_in_words(one.value), name) for name, one in known.items())
     values = "; ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
     return f"{_name(first)} {values}"
 

@@ -319,10 +319,9 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers", "Ours")
-MORE_ERRORS = Threshold(
-    "more errors than peers, at least", 100, "corrected errors", "Single errors are usual. Ours"
-)
+MORE_TIMES = Threshold("more errors than peers", 10, "times the median of the peers")
+# Single errors are usual.
+MORE_ERRORS = Threshold("more errors than peers, at least", 100, "corrected errors")
 MORE_ROWS = Threshold(
     "more remapped rows than peers, at least",
     8,

@@ -8,9 +8,10 @@ refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
 from collections.abc import Iterator
 from itertools import combinations
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.driver import event_evidence, times
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
-from gputopo.reference.expectations import expected_gpu
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
 from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
@@ -24,9 +25,8 @@ CRC_ERRORS = Threshold(
     "errors",
     "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
 )
-NVLINK_REPLAYS = Threshold(
-    "NVLink packet replays", 100, "replays", "Occasional replays lose no data; same limit as for CRC. Ours"
-)
+# Occasional replays lose no data; same limit as for CRC.
+NVLINK_REPLAYS = Threshold("NVLink packet replays", 100, "replays")
 MIN_JOINED = Threshold(
     "GPUs that are all connected by NVLink",
     3,
@@ -103,7 +103,7 @@ def down(machine: Machine) -> Iterator[Fault]:
         if not group:
             continue
         up = {gpu.index: _up(gpu) for gpu in group if gpu.nvlinks is not None}
-        reference = expected_gpu(group[0].name, group[0].pci_device_id)
+        reference = expected_of(group[0])
         on_board = whole and reference is not None and reference.nvlink_by_bridge is False
         expected = max([*up.values(), (reference.nvlinks or 0) if reference and on_board else 0], default=0)
         for gpu in group:
@@ -126,7 +126,7 @@ def down(machine: Machine) -> Iterator[Fault]:
 
 
 @check(THIN_BRIDGE)
-def thin_bridge(machine: Machine) -> Iterator[Finding]:
+def thin_bridge(machine: Machine) -> Iterator[Fault]:
     """Find pairs whose NVLink bridge has fewer links than another pair's, where GPUs are bridged in pairs.
 
     For captures with pairs but no ports, such as a matrix. On server boards, where a GPU has several peers,
@@ -140,7 +140,7 @@ def thin_bridge(machine: Machine) -> Iterator[Finding]:
     for link in bridged:
         widest = max(other.nvlinks or 0 for other in bridged if names.get(other.a) == names.get(link.a))
         if (link.nvlinks or 0) < widest:
-            yield THIN_BRIDGE.finding(
+            yield THIN_BRIDGE.fault(
                 Subject.of_link(link.a, link.b),
                 f"{link.nvlinks} NVLinks between GPUs {link.a} and {link.b}, {widest} between another pair",
                 {"nvlinks": link.nvlinks, "widest": widest},
@@ -188,7 +188,7 @@ def errors(machine: Machine) -> Iterator[Fault]:
 
 
 @check(NVLINK_ERRORS)
-def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         severity: Severity = "error" if event.severity == "fatal" else "warning"
@@ -198,7 +198,7 @@ def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
             yield NVLINK_ERRORS.fault(gpu, says, event_evidence(event), severity, part=event.text)
         else:
             switch = f"NVSwitch {event.pci_address}: " if event.pci_address else ""
-            yield NVLINK_ERRORS.finding(MACHINE, f"{switch}{says}", event_evidence(event), severity)
+            yield NVLINK_ERRORS.fault(MACHINE, f"{switch}{says}", event_evidence(event), severity)
 
 
 @check(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
@@ -290,19 +290,16 @@ P2P_IOMMU = Rule(
 
 
 @check(P2P_OFF, P2P_IOMMU)
-def off(machine: Machine) -> Iterator[Finding]:
+def off(machine: Machine) -> Iterator[Fault]:
     """Find pairs without P2P that could be peers: one finding for each cause."""
-    by_cause: dict[Cause, list[tuple[Link, Off]]] = {}
-    for link, why in _off(machine):
-        by_cause.setdefault(why.cause, []).append((link, why))
-    for cause, pairs in by_cause.items():
+    for cause, pairs in grouped((why.cause, (link, why)) for link, why in _off(machine)).items():
         link, why = pairs[0]
         says = f"no P2P ({_pairs(pairs)}): {why.says}"
         if cause == "iommu":
             evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
-            yield P2P_IOMMU.finding(MACHINE, says, evidence)
+            yield P2P_IOMMU.fault(MACHINE, says, evidence)
         elif cause not in (*_OWN_RULE, *_BY_DESIGN):
-            yield P2P_OFF.finding(
+            yield P2P_OFF.fault(
                 Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
                 says,
                 {"cause": cause, "pairs": {f"{one.a}-{one.b}": list(statuses(one)) for one, _ in pairs}},
@@ -312,7 +309,7 @@ def off(machine: Machine) -> Iterator[Finding]:
 
 
 @check(P2P_ACS_ON)
-def acs(machine: Machine) -> Iterator[Finding]:
+def acs(machine: Machine) -> Iterator[Fault]:
     """Find ACS on bridges between GPUs: P2P is slow, or hangs."""
     if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
         return
@@ -321,7 +318,7 @@ def acs(machine: Machine) -> Iterator[Finding]:
     if (not bridges and (in_tree or machine.host.acs != "on")) or not _is_relevant(machine):
         return
     where = "ACS is on between GPUs" if bridges else "ACS is on (where is not reported)"
-    yield P2P_ACS_ON.finding(
+    yield P2P_ACS_ON.fault(
         MACHINE,
         f"{where}: P2P traffic is redirected through the root complex, is slow and may hang",
         {

@@ -8,20 +8,13 @@ from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
 
-LOW_DRAW_SHARE = Threshold(
-    "low power draw at a power cap",
-    0.80,
-    "of the enforced limit",
-    "A GPU at its own power limit draws about that much; well below it, another limit applies, of slot, "
-    "cables or several GPUs together. Ours",
-)
-LIMIT_SHARE = Threshold(
-    "lowered power limit",
-    0.02,
-    "below the other limit",
-    "Limits are set in whole watts and reported in milliwatts; less than this is rounding. Ours",
-)
-NEAR_C = Threshold("near slowdown", 5, "°C", "GeForce cards target 83 or 84 °C and slow down at 95. Ours")
+# A GPU at its own power limit draws about that much; well below it, another limit applies, of slot, cables
+# or several GPUs together.
+LOW_DRAW_SHARE = Threshold("low power draw at a power cap", 0.80, "of the enforced limit")
+# Limits are set in whole watts and reported in milliwatts; less than this is rounding.
+LIMIT_SHARE = Threshold("lowered power limit", 0.02, "below the other limit")
+# GeForce cards target 83 or 84 °C and slow down at 95.
+NEAR_C = Threshold("near slowdown", 5, "°C")
 MAX_THRESHOLD_C = Threshold(
     "highest valid temperature threshold",
     120,
@@ -105,26 +98,14 @@ THROTTLE_UNKNOWN = Rule(
     remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
     severities=("info",),
 )
-HW_THERMAL_S = Threshold(
-    "time in HW thermal slowdown",
-    600,
-    "s since the driver was loaded",
-    "The hardware acts where the driver's own slowdown was not enough: minutes are no usual operation. Ours",
-)
-POWER_BRAKE_S = Threshold(
-    "time in HW power brake slowdown",
-    600,
-    "s since the driver was loaded",
-    "Power supplies brake for seconds when one fails; minutes are a lack of power. Ours",
-)
-SW_THERMAL_S = Threshold(
-    "time in SW thermal slowdown",
-    3600,
-    "s since the driver was loaded",
-    "Minutes add up in warm rooms over weeks; an hour is a lack of cooling. Ours",
-)
-ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s", "Ours")
-ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers", "Ours")
+# The hardware acts where the driver's own slowdown was not enough: minutes are no usual operation.
+HW_THERMAL_S = Threshold("time in HW thermal slowdown", 600, "s since the driver was loaded")
+# Power supplies brake for seconds when one fails; minutes are a lack of power.
+POWER_BRAKE_S = Threshold("time in HW power brake slowdown", 600, "s since the driver was loaded")
+# Minutes add up in warm rooms over weeks; an hour is a lack of cooling.
+SW_THERMAL_S = Threshold("time in SW thermal slowdown", 3600, "s since the driver was loaded")
+ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s")
+ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers")
 TIMES = Rule(
     "throttle.time",
     title="throttled for long since the driver was loaded",
@@ -140,15 +121,10 @@ _LONG = {
     "sw_thermal_slowdown": ("SW thermal slowdown", SW_THERMAL_S),
     "thermal": ("thermal slowdown", SW_THERMAL_S),
 }
-FAN_STOPPED_C = Threshold(
-    "temperature with a stopped fan", 70, "°C", "Fans that stop while idle start at 50 to 60 °C. Ours"
-)
-FAN_COOL_C = Threshold(
-    "temperature at which fans of peers run that could stop",
-    40,
-    "°C",
-    "Fans that can stop do so below 40 to 50 °C: where those of all peers run, they never stop. Ours",
-)
+# Fans that stop while idle start at 50 to 60 °C.
+FAN_STOPPED_C = Threshold("temperature with a stopped fan", 70, "°C")
+# Fans that can stop do so below 40 to 50 °C: where those of all peers run, they never stop.
+FAN_COOL_C = Threshold("temperature at which fans of peers run that could stop", 40, "°C")
 FAN_STOPPED = Rule(
     "thermal.fan_stopped",
     title="fan stopped",

@@ -1,7 +1,7 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
-Where the speed of one GPU is known, all sets of GPUs with all places for the variables are compared by
-the predicted seconds of a step (`gputopo.planner.fastest`), else by distance (`gputopo.planner.by_distance`).
+All sets of GPUs with all places for the variables are compared by the predicted seconds of a step, with an
+assumed speed of GPUs that nothing is known of (`gputopo.planner.fastest`).
 Sets with the fewest GPUs in use or in error come first; of equal sets the nearest, then the one with the
 lowest indices wins.
 """
@@ -14,28 +14,26 @@ from typing import Any
 import msgspec
 
 from gputopo.copies.pair_speeds import pair_speeds
-from gputopo.planner.by_distance.nearest import Nearest
+from gputopo.planner.candidates import Candidates
 from gputopo.planner.explained import step_line
-from gputopo.planner.fastest import Basis, Fastest
+from gputopo.planner.fastest import Basis, Fastest, without_prediction
 from gputopo.planner.how_many import how_many, unequal
 from gputopo.planner.request import (
     Request,
-    batch_reasons,
     check,
     gpus_in_words,
     is_of_one_gpu,
     mean_batch,
     ranges,
 )
-from gputopo.planner.selection import ALL, Selection
 from gputopo.prediction.calibration import calibrated
-from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, why_unknown
+from gputopo.prediction.one_gpu_speeds import Figure, Speed, given_speeds, single_gpu_speeds, with_assumed
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import model_of
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.batches import as_typed, plain, require_one_each
-from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, StepLine, mode_words
+from gputopo.values.run.batches import as_typed, require_one_each
+from gputopo.values.run.plan import Candidate, HowMany, Learned, Plan, mode_words
 from gputopo.workload import workloads
 
 
@@ -80,7 +78,6 @@ def _in_words(choice: Candidate) -> str:
     return f"{gpus}, {mode_words(choice)}{speed}"
 
 
-SPEED_OPTION = "--single-gpu-images-per-sec"
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{1,64}", re.IGNORECASE)
 
@@ -122,28 +119,23 @@ def _plan(
     learned: Learned | None,
     keep: int | None,
 ) -> Plan:
-    basis, count, selection = _selected(machine, request, unavailable, history, learned)
-    candidates = selection.candidates(keep)
-    if isinstance(selection, Nearest):
-        candidates = _unpredicted(candidates, request, basis)
-    chosen = candidates[0].gpus
+    count, selection = _selected(machine, request, unavailable, history, learned)
+    found = Candidates(selection)
+    candidates = found.best(keep)
+    choice = candidates[0]
     return Plan(
-        choice=candidates[0],
+        choice=choice,
         candidates=candidates,
-        warnings=(*selection.unavailable_reasons, *selection.warnings(chosen)),
-        refused=(*selection.left_out, *selection.unmet(chosen)),
-        environment=plan_environment(machine, chosen),
+        warnings=(*selection.unavailable_reasons, *found.warnings(choice.gpus)),
+        refused=(*selection.left_out, *selection.unmet(choice.gpus)),
+        environment=plan_environment(machine, choice.gpus),
         model=request.model,
         source=machine.source,
-        prediction=selection.prediction(candidates),
+        prediction=found.prediction(candidates),
         how_many=count,
-        unequal=unequal(selection, chosen) if isinstance(selection, Fastest) else None,
-        line=_line(selection, candidates[0]) if request.explain else None,
+        unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
+        line=step_line(selection, choice) if request.explain and selection.predicts else None,
     )
-
-
-def _line(selection: Selection, choice: Candidate) -> StepLine | None:
-    return step_line(selection, choice) if isinstance(selection, Fastest) else None
 
 
 def every_candidate(
@@ -158,10 +150,8 @@ def every_candidate(
 
     Raises as `plan` does, before the first, and NoPlanError where too many sets of GPUs differ to list them.
     """
-    basis, _, selection = _selected(machine, request, unavailable, history, learned)
-    if isinstance(selection, Fastest):
-        return selection.every_candidate()
-    return iter(_unpredicted(selection.candidates(ALL), request, basis))
+    _, selection = _selected(machine, request, unavailable, history, learned)
+    return Candidates(selection).every()
 
 
 def _selected(
@@ -170,34 +160,19 @@ def _selected(
     unavailable: Mapping[int, str],
     history: Sequence[Figure],
     learned: Learned | None,
-) -> tuple[Basis | str | None, HowMany | None, Selection]:
-    """Return what steps are predicted from, how many GPUs were chosen, and what is left to choose from."""
+) -> tuple[HowMany | None, Fastest]:
+    """Return how many GPUs were chosen, and what is left to choose from."""
     check(request, machine)
     basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
+    if not isinstance(basis, Basis):
+        basis = without_prediction(machine, basis or "")
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
-    selection: Selection
-    if isinstance(basis, Basis):
-        selection = Fastest(machine, request, unavailable, basis)
-    else:
-        selection = Nearest(machine, request, unavailable)
+    selection = Fastest(machine, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
-    return basis, count, selection
-
-
-def _unpredicted(
-    candidates: Sequence[Candidate], request: Request, why: Basis | str | None
-) -> tuple[Candidate, ...]:
-    """Return candidates by distance with the batches that were asked for, and why nothing was predicted."""
-    asked = request.batch_size
-    if isinstance(asked, tuple) and isinstance(plain(asked), tuple):
-        candidates = [msgspec.structs.replace(one, batch_sizes=asked) for one in candidates]
-    first = candidates[0]
-    reasons = (*first.reasons, *([f"nothing predicted: {why}"] if isinstance(why, str) else ()))
-    reasons += batch_reasons(request, (), known=False)
-    return (msgspec.structs.replace(first, reasons=reasons), *candidates[1:])
+    return count, selection
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
@@ -254,17 +229,18 @@ def basis_of(
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
 
     speeds = speeds_with(batch)
-    unknown = [gpu for gpu in machine.gpus if speeds[gpu.index] is None and gpu.index not in request.exclude]
-    if request.gpus is not None:
-        unknown = [gpu for gpu in unknown if gpu.index in request.gpus]
-    if unknown:
-        return f"no speed of one GPU is known ({why_unknown(unknown[0])}): {SPEED_OPTION}"
     if program.name != DEFAULT:
         learned = None  # runs of gputopo show nothing of other programs
     if learned is not None:
         program = calibrated(program, learned)
-    known = {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    return Basis(model_of(workload), program, batch, known, speeds_with, learned)
+    return Basis(
+        model_of(workload),
+        program,
+        batch,
+        with_assumed(machine, workload, batch, request.precision, speeds),
+        speeds_with,
+        learned,
+    )
 
 
 def _has_links(machine: Machine) -> bool:

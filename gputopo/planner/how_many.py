@@ -9,7 +9,6 @@ from itertools import combinations, pairwise
 
 import msgspec
 
-from gputopo.planner.by_distance.nearest import Nearest
 from gputopo.planner.fastest import Basis, Fastest
 from gputopo.planner.request import Request, speed_classes
 from gputopo.prediction.links.paths import Paths
@@ -25,22 +24,19 @@ CLEARLY = 0.01
 _NOISE = 1e-9  # of sums of floating-point numbers
 
 
-def how_many(
-    machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis | str | None
-) -> HowMany:
+def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
     """Return the number of GPUs for a request with `num_gpus` auto, which was checked.
 
-    All where the bandwidth was not measured, or no step can be predicted: `basis` has the missing fact.
+    All where the bandwidth was not measured, a speed is assumed, or no step can be predicted.
     Raises NoPlanError where no GPU can be used.
     """
     gain = GAIN if request.gain is None else request.gain
-    if not isinstance(basis, Basis):
-        largest = Nearest(machine, request, unavailable).size
-        why = basis or "no step is predicted for this job"
-        return HowMany(num_gpus=largest, gain=gain, reason=_unless_measured(largest, why))
     # Some reductions cannot serve all numbers of GPUs: the largest number is known without.
     free = msgspec.structs.replace(request, all_reduce=None)
     selection = Fastest(machine, free, unavailable, basis)
+    if not selection.predicts:
+        why = basis.missing or "no step is predicted for this job"
+        return HowMany(num_gpus=selection.size, gain=gain, reason=_unless_measured(selection.size, why))
     counts = gains(
         {
             size: _images_per_sec(machine, one, unavailable, basis)
@@ -48,12 +44,18 @@ def how_many(
             if (one := _of_size(request, size)) is not None
         }
     )
-    if is_measured(selection.paths, selection.pool):
+    if selection.is_assumed:
+        why = "the speed of one GPU is assumed (--single-gpu-images-per-sec)"
+    elif not is_measured(selection.paths, selection.pool):
+        why = "bandwidth was not measured (gputopo bandwidth --save)"
+    else:
+        why = ""
+    if not why:
         chosen = enough(counts, gain)
         reason = reason_of(counts, chosen, gain)
     else:
         chosen = counts[-1]
-        reason = _unless_measured(chosen.num_gpus, "bandwidth was not measured (gputopo bandwidth --save)")
+        reason = _unless_measured(chosen.num_gpus, why)
         if slower := _slower(counts):
             reason += f"; {slower}"
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason, counts=counts)

@@ -3,17 +3,23 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from statistics import median
+from typing import NamedTuple
 
+from gputopo.copies.numbers import Pair
+from gputopo.copies.pair_speeds import SAME_SPEED, PairSpeed, gb
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.flows import Resource
 from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.step import Placing
+from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, nearness, reduction_groups
+from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Link, Machine
+from gputopo.values.machine import Hop, Link, Machine
 
 Links = Mapping[tuple[int, int], Link]
 
@@ -143,16 +149,6 @@ def pix_unmet_by_named() -> str:
     return "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
 
 
-def named_reason(links: Links, closest: Sequence[int] | None) -> str:
-    """Return that the set was named, and which set of its size is closer (None: no other, or unknown)."""
-    if closest is None:
-        return "the GPUs were named by --gpus"
-    return (
-        f"the GPUs were named by --gpus; {gpus_in_words(closest)} would be closer to one another "
-        f"({farthest_words(links, closest)})"
-    )
-
-
 def in_words(resource: Resource, placing: Placing, paths: Paths) -> str:
     """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
@@ -258,4 +254,75 @@ def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | N
     return (
         f"hierarchical: gradients are added within {len(groups)} groups of close GPUs ({within}), "
         "then between their alternating leaders",
+    )
+
+
+class MeasuredOrder(NamedTuple):
+    """Pairs by the class of their measured speed; topology decides between pairs of one class.
+
+    `pix_first`: a pair beyond PIX sorts behind all others, however fast it is (`--prefer-pix`).
+    """
+
+    speeds: Mapping[Pair, PairSpeed]
+    classes: Mapping[Pair, int]
+    links: Links
+    pix_first: bool
+
+    def key(self, pair: Pair) -> tuple[int, ...]:
+        """Return the sort key of a measured pair, the best first."""
+        link = self.links.get(pair)
+        far = int(self.pix_first and not is_within(link, Hop.PIX))
+        return (far, self.classes[pair], *nearness(link))
+
+    def reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
+        """Return how fast the pairs of the chosen GPUs (two or more) are, and the fastest of `others`."""
+        pairs = pairs_of(gpus)
+        slowest = max(pairs, key=lambda pair: (self._speed_key(pair), [-index for index in pair]))
+        said = [self._speed_reason(pairs, slowest)]
+        fastest = min(pairs_of(others), key=self._speed_key)
+        if self.classes[fastest] < self.classes[slowest]:
+            said.append(
+                f"the fastest pair to choose from is GPUs {fastest[0]} and {fastest[1]}: "
+                f"{self.speeds[fastest].says}"
+            )
+        elif len(pairs_of(others)) > 1:
+            said.append(f"no pair to choose from is faster by more than noise ({SAME_SPEED - 1:.0%})")
+        return said
+
+    def _speed_key(self, pair: Pair) -> tuple[int, float]:
+        return self.classes[pair], -self.speeds[pair].gb_per_s
+
+    def _speed_reason(self, pairs: Sequence[Pair], slowest: Pair) -> str:
+        name = class_name(self.links.get(slowest))
+        where = "" if name == "unknown" else f" ({name})"
+        if len(pairs) == 1:
+            return f"{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}"
+        by_class = Counter(self.classes[pair] for pair in sorted(pairs, key=self._speed_key))
+        tally = ", ".join(f"{count} about {gb(self._typical(number))}" for number, count in by_class.items())
+        halves = " in one direction" if any(self.speeds[pair].both for pair in pairs) else ""
+        return (
+            f"slowest pair GPUs {slowest[0]} and {slowest[1]}{where}: {self.speeds[slowest].says}; "
+            f"pairs by measured GB/s{halves}: {tally}"
+        )
+
+    def _typical(self, number: int) -> float:
+        return median(
+            self.speeds[pair].gb_per_s for pair, its_class in self.classes.items() if its_class == number
+        )
+
+
+def when_measured(bandwidth: Bandwidth) -> str:
+    """Return the source of the numbers, with their date where it is known."""
+    sources = " + ".join(dict.fromkeys(bandwidth.source.split(" + ")))
+    who = "by gputopo bandwidth" if bandwidth.source == "live" else f"by {sources}"
+    when = "" if bandwidth.measured_at is None else f" on {date_in_words(bandwidth.measured_at)}"
+    return f"the pairs were measured {who}{when}; each pair by its faster path and slower direction"
+
+
+def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
+    """Return that measured numbers were not used, since some pairs have none."""
+    when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
+    return (
+        f"the measured bandwidth{when} was not used: "
+        f"no rate for both directions of {pairs_in_words(missing, max_named=3)}"
     )

@@ -1,28 +1,21 @@
-"""The GPUs that a job may take, how many of them, and what stands against some. Pure.
+"""The GPUs that a job may take, how many of them, and what stands against some. Pure."""
 
-The order of their sets is that of a subclass: by predicted seconds (`gputopo.planner.fastest`), or by
-distance (`gputopo.planner.by_distance.nearest`).
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
-from typing import Protocol
 
-from gputopo.copies.pair_speeds import pair_speeds, unmeasured
-from gputopo.planner.by_distance.measured_order import MeasuredOrder, not_used, when_measured
+from gputopo.copies.pair_speeds import pair_speeds, speed_classes, unmeasured
 from gputopo.planner.network import Cards
 from gputopo.planner.reasons import (
     Links,
-    avoided_reason,
+    MeasuredOrder,
     distance_reasons,
     doubt_reasons,
-    model_reasons,
+    not_used,
     pairs_of,
     pix_met,
     pix_unmet,
     pix_unmet_by_named,
-    taken_reason,
+    when_measured,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.topology.doubts import believed_links
@@ -30,21 +23,13 @@ from gputopo.topology.hops import is_within, islands, nearness
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run import all_reduce
-from gputopo.values.run.plan import Candidate, Prediction, Refusal
+from gputopo.values.run.plan import Refusal
 
 ALL = 10**9  # candidates: as many as there are
 LISTED = 10  # candidates, unless more or fewer are asked for
 
 
-class FoundGpus(Protocol):
-    """A set of GPUs that a search has found."""
-
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """Its GPUs, in the order of the towers."""
-
-
-class Selection(ABC):
+class Selection:
     """What a request leaves to choose from. Raises NoPlanError where that is too little."""
 
     def __init__(self, machine: Machine, request: Request, unavailable: Mapping[int, str]) -> None:
@@ -61,30 +46,6 @@ class Selection(ABC):
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
-        self._warned: dict[tuple[int, ...], tuple[str, ...]] = {}
-
-    @abstractmethod
-    def search(
-        self, pool: Sequence[int], keep: int, deprioritized: Collection[int] = ()
-    ) -> Sequence[FoundGpus]:
-        """Return the `keep` best of the pool, the best first; `deprioritized`: only where others are few."""
-
-    @abstractmethod
-    def candidates(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the `keep` best candidates, the best first, which has all its reasons; None: LISTED."""
-
-    @abstractmethod
-    def difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
-        """Return what the chosen GPUs lack of others of the same number: `PHB instead of PIX`."""
-
-    def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
-        """Return from what the candidates' seconds were predicted; None: they were not."""
-        return None
-
-    def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the examples of each of these GPUs where they are known, in the order of their towers."""
-        asked = self.request.batch_size
-        return asked if isinstance(asked, tuple) else ()
 
     @property
     def variable_update(self) -> str:
@@ -103,6 +64,10 @@ class Selection(ABC):
         """The GPUs that were left out because this process may not take them."""
         return tuple(out.reason for out in self.left_out if set(out.gpus or ()) & self.unavailable.keys())
 
+    def farthest_first(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the sort keys of all pairs of a set, the farthest first."""
+        return sorted((self.key(*pair) for pair in pairs_of(gpus)), reverse=True)
+
     def in_one_island(self, gpus: Sequence[int]) -> bool:
         """Whether every pair is PIX or nearer."""
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
@@ -116,44 +81,6 @@ class Selection(ABC):
         largest = self._largest_island()
         troubled = any(index in self.troubles for index in largest)
         return (Refusal(reason=pix_unmet(largest, len(chosen), self.required, troubled=troubled)),)
-
-    def warnings(self, chosen: Sequence[int]) -> tuple[str, ...]:
-        """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
-        key = tuple(chosen)
-        if key not in self._warned:
-            self._warned[key] = tuple(self._warnings(key))
-        return self._warned[key]
-
-    def _warnings(self, chosen: Sequence[int]) -> list[str]:
-        said = []
-        taken = sorted(self.troubles.keys() & set(chosen))
-        if self.exact and taken:
-            return [taken_reason(self.troubles, taken, "taken as named by --gpus")]
-        avoided, best = self._avoided_for(chosen)
-        if avoided:
-            instead = "" if len(chosen) == 1 else self.difference(chosen, best)
-            said.append(avoided_reason(self.troubles, avoided, chosen, instead))
-        if self.required in self.troubles:
-            holds = f"taken, as --ps gpu:{self.required} places the variables there"
-            said.append(taken_reason(self.troubles, [self.required], holds))
-        others = [index for index in taken if index != self.required]
-        if others:
-            said.append(taken_reason(self.troubles, others, f"taken, as {self._idle_words()}"))
-        return said
-
-    def reasons_of_request(self, chosen: Sequence[int]) -> list[str]:
-        """Return what the options, GPUs in use and different models have to do with the chosen set."""
-        reasons = self.cards.reasons(chosen)
-        if self.required is not None and not self.exact:
-            reasons.append(f"every set contains GPU {self.required}, which holds the variables")
-        if self.request.prefer_pix:
-            reasons += [refusal.reason for refusal in self.unmet(chosen)] or [self._pix_reason(chosen)]
-        return [
-            *reasons,
-            *self.warnings(chosen),
-            *model_reasons(self.machine, chosen, equal_batches=len(set(self.batches(chosen))) < 2),
-            *(out.reason for out in self.left_out),
-        ]
 
     def distance_reasons(self, gpus: Sequence[int], others: Sequence[int]) -> list[str]:
         """Return how far apart the chosen GPUs are, or how fast their pairs were measured."""
@@ -206,38 +133,23 @@ class Selection(ABC):
             return len(self._unused(largest)) or len(largest)
         return len(self._unused(self.pool)) or there
 
-    def _idle_words(self) -> str:
+    def idle_words(self) -> str:
+        """Return how many of the GPUs to choose from are idle and without errors."""
         idle, there = len(self.pool) - len(self.troubles), len(self.pool)
         if not idle:
             return "all GPUs to choose from are in use or in error"
         verb = "is" if idle == 1 else "are"
         return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
 
-    def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the GPUs in use or in error without which others were not chosen, and the best set.
-
-        Where GPUs in use are the reason for a smaller set, all of them.
-        """
-        if self.request.num_gpus is None and not self.request.prefer_pix:
-            return tuple(sorted(self.troubles.keys() - set(chosen))), tuple(chosen)
-        avoided: set[int] = set()
-        first: tuple[int, ...] | None = None
-        while self.troubles.keys() - set(chosen) - avoided:
-            best = self.search(self.pool, 1, deprioritized=avoided)[0].gpus
-            first = first or best
-            more = self.troubles.keys() & set(best) - set(chosen) - avoided
-            if not more:
-                break
-            avoided |= more
-        return tuple(sorted(avoided)), first or tuple(chosen)
-
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
         """Return the order by measured speed, None unless every pair to choose from was measured."""
         if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
             return None
-        return MeasuredOrder.of(self.pair_speeds, self.links, pix_first=self.request.prefer_pix)
+        classes = speed_classes(self.pair_speeds)
+        return MeasuredOrder(self.pair_speeds, classes, self.links, self.request.prefer_pix)
 
-    def _pix_reason(self, gpus: Sequence[int]) -> str:
+    def pix_reason(self, gpus: Sequence[int]) -> str:
+        """Return that --prefer-pix is met, with the island of these GPUs."""
         return pix_met(self.links, next(island for island in self.islands if set(gpus) <= set(island)), gpus)
 
 

@@ -15,15 +15,16 @@ from typing import Any, Literal, NamedTuple
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings.usage import busy
 from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu
+from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
 from gputopo.reference.published import Published, published, published_machines
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.plan import ASSUMED
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload, require
 
-Basis = Literal["given", "history", "published", "datasheet"]
+SpeedBasis = Literal["given", "history", "published", "datasheet", "assumed"]
 
 # Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
 SAME_NETWORK = 0.02
@@ -43,7 +44,7 @@ class Speed(NamedTuple):
     images_per_sec: float
     low: float
     high: float
-    basis: Basis
+    basis: SpeedBasis
     source: str
 
 
@@ -129,7 +130,7 @@ def _job(row: Published) -> tuple[object, ...]:
     return row.source, row.machine, row.version, row.model, row.xla
 
 
-def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Basis, source: str) -> Speed:
+def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: SpeedBasis, source: str) -> Speed:
     """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
 
     `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
@@ -216,7 +217,7 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
     return next(filter(is_alike, names), workload.name)
 
 
-def _within(rate: float, factor: float, basis: Basis, source: str) -> Speed:
+def _within(rate: float, factor: float, basis: SpeedBasis, source: str) -> Speed:
     return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
 
 
@@ -282,7 +283,7 @@ def single_gpu_speeds(
     given: Mapping[int, float] = {},
     history: Sequence[Figure] = (),
 ) -> dict[int, Speed | None]:
-    """Return the images/sec of each GPU of a machine alone, None where `why_unknown` has the missing fact.
+    """Return the images/sec of each GPU of a machine alone, None where it is unknown.
 
     `batch`: examples of one GPU and step. `history`: earlier runs of this box, the latest first.
     """
@@ -295,12 +296,42 @@ def single_gpu_speeds(
     }
 
 
-def why_unknown(gpu: Gpu) -> str:
+def with_assumed(
+    machine: Machine, workload: Workload, batch: int, precision: str, speeds: Mapping[int, Speed | None]
+) -> dict[int, Speed]:
+    """Return the speeds, those that are unknown assumed: the median of this machine's others.
+
+    Without others the median of all GPU models that gputopo knows. The range is in both cases that of 80 % of
+    these models around their median.
+    """
+    if all(speeds.values()):
+        return {gpu: speed for gpu, speed in speeds.items() if speed is not None}
+    job = Job(workload, batch, precision)
+    factor = network_factors(one_gpu_figures()).get(workload.name, 1.0)
+    rates = sorted(factor * rate for row in known_gpus() if (rate := job.speed(row, FULL_CLOCKS)))
+    low, middle, high = (rates[round(share * (len(rates) - 1))] for share in (0.1, 0.5, 0.9))
+    known = [speed.images_per_sec for speed in speeds.values() if speed is not None]
+    rate = median(known) if known else middle
+    of = "this machine's other GPUs" if known else f"the {len(rates)} GPU models known to gputopo"
+    return {
+        gpu.index: speeds[gpu.index]
+        or Speed(
+            rate,
+            rate * low / middle,
+            rate * high / middle,
+            "assumed",
+            f"{ASSUMED}: the median of {of}, since {_why_unknown(gpu)}; --single-gpu-images-per-sec sets it",
+        )
+        for gpu in machine.gpus
+    }
+
+
+def _why_unknown(gpu: Gpu) -> str:
     """Return the fact without which the speed of a GPU is unknown."""
     name = _model_name(gpu.name)
     if name is None and gpu.pci_device_id is None:
-        return f"the model of GPU {gpu.index} is unknown"
-    return f"no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
+        return "the GPU's model is unknown"
+    return f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
 
 
 def reached_clocks(gpu: Gpu, expected: GpuExpectation) -> Clocks:

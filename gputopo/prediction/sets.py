@@ -65,7 +65,7 @@ class Sets:
 
     def __init__(self, question: Question, pool: Sequence[int]) -> None:
         self.question, self.pool = question, pool
-        self.last = set(question.last) - {question.required}
+        self.last = set(question.last).intersection(pool) - {question.required}
         self.table = RateTable(question.paths, pool)
         self.rings = Rings(self.table)
         self.flows = FlowTable(question.paths)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from gputopo.report.document import Block, Bullets, Document, Drawing, Rows, Table, of_sections
 from gputopo.report.layout import Column, Line, aligned, line, plain, width_of
 from gputopo.report.plan_parts import (
+    autotune_blocks,
     how_many_blocks,
     how_many_words,
     step_line_blocks,
     unequal_blocks,
     what_if_blocks,
 )
-from gputopo.report.runs.screen import autotune_blocks
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (

@@ -101,7 +101,7 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
         num_warmup_batches=0,
         detect_warmup=False,
         time_budget_s=None,
-        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),
     )
 

@@ -14,6 +14,8 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -28,9 +30,10 @@ from gputopo.launch.jobs.reduction_worker import (
     ReductionJob,
     require,
 )
-from gputopo.launch.jobs.trials import StoppedError, run_worker, until_stopped
+from gputopo.launch.jobs.trials import StoppedError, until_stopped
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import Patience
 from gputopo.launch.supervise.worker_life import Limits
@@ -214,26 +217,17 @@ class _Session:
             return
         events: list[Event] = []
         record = Record(None, events.append)
-        stopped: StoppedError | None = None
-        try:
-            run_worker(
-                self._run,
-                lambda handle: self._command(job, handle),
-                record,
-                environment=self._environment,
-                limits=self._limits,
-            )
-        except StoppedError as error:
-            stopped = error
+        with workers(self._environment, limits=self._limits) as running:
+            running.run(self._run, partial(self._command, job), record, Path(os.devnull))
         timed = timed_of(job, events)
         if timed is not None:
             self._samples.append(sample_of(self._run, job.method, timed))
             self._fixed_cost_us[job.method.name] = timed.fixed_cost_us
-        elif stopped is None:
+        elif running.stopped is None:
             self._failed(job.method, record.failure, events)
-        self.done += timed is not None or stopped is None
-        if stopped is not None:
-            raise stopped
+        self.done += timed is not None or running.stopped is None
+        if running.stopped is not None:
+            raise StoppedError(running.stopped.exit_code)
 
     def leave_out(self, method: Method, reason: str) -> None:
         """Note that a method was not measured."""

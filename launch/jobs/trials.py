@@ -1,7 +1,6 @@
 """Runs in a row, each in a worker of its own: for `sweep`, `screen`, `--autotune` and `bench-reduction`."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +10,12 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.jobs.batch_search import WorkerCommand
-from gputopo.launch.jobs.run import supervise, worker_command
+from gputopo.launch.jobs.run import RunJob, supervise, worker_command
 from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.run_spec import Backend, Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
-from gputopo.launch.supervise.job import workers
-from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import Sampler
-from gputopo.launch.supervise.worker_life import Limits
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.repeats import TimeBudget
@@ -84,7 +80,7 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
         max_batches=num_batches or MAX_STEPS,
         num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
         detect_warmup=False,
-        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
     )
 
@@ -122,39 +118,21 @@ def run_trial(
         plan=trial.plan,
         machine=machine,
     )
-    outcome = supervise(
-        trial.spec,
-        folder,
-        on_event,
+    job = RunJob(
+        spec=trial.spec,
+        folder=folder,
+        on_event=on_event,
         environment=trial.environment,
         command=command,
         sampler=sampler,
         finds_batch=False,
-        known=trial.known,
+        known=trial.known or Known(),
     )
+    outcome = supervise(job)
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
     result = with_prediction(outcome.result, trial.plan)
     return run_folder.save_result(folder, result, time_s=time.time())
-
-
-def run_worker(
-    spec: RunSpec,
-    command: Callable[[int], Sequence[str]],
-    record: Record,
-    *,
-    environment: Mapping[str, str],
-    limits: Limits,
-) -> None:
-    """Run one worker that writes no files to its end; what happened is in the record.
-
-    `command` makes its command line from the file descriptor for its events. Raises StoppedError where a
-    signal ended it.
-    """
-    with workers(environment, limits=limits) as running:
-        running.run(spec, command, record, Path(os.devnull))
-    if running.stopped is not None:
-        raise StoppedError(running.stopped.exit_code)
 
 
 def timed(result: Result) -> Timed | str:

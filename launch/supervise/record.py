@@ -1,10 +1,12 @@
 """The record of a run: its events in the events file, summed up, and passed on as they come."""
 
+import contextlib
 import platform
 import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +31,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.verdict import Known
 
+NOTHING_KNOWN = Known()
 _Found = tuple[Judgement | Exception, float]
 
 
@@ -125,11 +128,68 @@ def started(spec: RunSpec | ProgramSpec, known: Known) -> RunStarted:
     )
 
 
-class Record:
+class EventRecord:
     """The events of a run: in the file as long as it can be written, in `summary`, and passed to `on_event`.
 
-    None of them is stored: a run of any length takes the same memory. `has_steps`: one was recorded.
+    None of them is stored: a run of any length takes the same memory. `log` None: there is no file.
     """
+
+    def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
+        self.summary = Summary()
+        self._log = log
+        self._on_event = on_event
+        self._looks = Looks()
+        self._began = time.monotonic()
+
+    def add(self, event: Event) -> None:
+        """Record the next event."""
+        self._record(event)
+
+    def begin(self, spec: RunSpec | ProgramSpec, known: Known = NOTHING_KNOWN) -> None:
+        """Record that the run begins."""
+        self.add(started(spec, known))
+
+    def close(self) -> None:
+        """Close the file."""
+        log, self._log = self._log, None
+        if log is not None:
+            try:
+                log.close()
+            except OSError as error:  # of a network disk
+                self._lost(log.path, error)
+
+    def _lost(self, path: Path, error: OSError) -> None:
+        """Report that the file can no longer be written."""
+        raise NotImplementedError
+
+    def _record(self, event: Event) -> None:
+        self.summary.add(event)
+        log, lost = self._log, None
+        if log is not None:
+            try:
+                log.write(event)
+            except OSError as error:
+                self._log, lost = None, error
+                with contextlib.suppress(OSError):
+                    log.close()
+        self._on_event(event)
+        if log is not None and lost is not None:
+            self._lost(log.path, lost)
+        for found in self._looks.add(event):
+            self.add(found)
+
+    def _add_verdict(self) -> None:
+        """Look for slow devices over all steps."""
+        for found in self._looks.end(self.summary.judgement()):
+            self.add(found)
+
+    def _finished(self, status: str, exit_code: int) -> RunFinished:
+        wall_s = time.monotonic() - self._began
+        return RunFinished(time_s=time.time(), status=status, exit_code=exit_code, wall_s=wall_s)
+
+
+class Record(EventRecord):
+    """The record of a run by workers. `has_steps`: a step was recorded. `failure`: the first one."""
 
     def __init__(
         self,
@@ -138,22 +198,14 @@ class Record:
         *,
         may_restart: Callable[[RankFailed], bool] = lambda failed: False,
     ) -> None:
-        """`log` None: there is no file. `may_restart`: whether a failure after a step is deferred."""
+        """`may_restart`: whether a failure after a step is deferred."""
+        super().__init__(log, on_event)
         self._may_restart = may_restart
-        self.summary = Summary()
         self.has_steps = False
         self._has_begun = False  # a step of this worker or of one before
         self._last: Event | None = None
         self.failure: RankFailed | None = None
         self._deferred: RankFailed | None = None
-        self._log: EventLog | None = log
-        self._on_event = on_event
-        self._looks = Looks()
-        self._began = time.monotonic()
-
-    def close(self) -> None:
-        """Close the file if `finish` did not."""
-        self._close()
 
     @property
     def unwritable(self) -> bool:
@@ -175,7 +227,7 @@ class Record:
             if event.kind == failure.OUT_OF_MEMORY or self.restartable is not None:
                 self._deferred = event
                 return
-        self._add(event)
+        self._record(event)
 
     @property
     def restartable(self) -> RankFailed | None:
@@ -199,63 +251,29 @@ class Record:
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             self.failure = deferred if remedy is None else msgspec.structs.replace(deferred, remedy=remedy)
-            self._add(self.failure)
+            self._record(self.failure)
 
-    def _add(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self._last = event
-        self.summary.add(event)
         self.has_steps = self.has_steps or isinstance(event, Step)
         self._has_begun = self._has_begun or self.has_steps
-        unwritten = self._write(event)
-        self._on_event(event)
-        if unwritten is not None:
-            self.add(unwritten)
-        for found in self._looks.add(event):
-            self._add(found)
+        super()._record(event)
 
-    def begin(self, spec: RunSpec, known: Known) -> None:
-        """Record that the run begins."""
-        self.add(started(spec, known))
+    def _lost(self, path: Path, error: OSError) -> None:
+        self.add(failure.unwritable(path, error, time_s=time.time()))
 
     def finish(self) -> None:
         """Look for slow devices, record how the run ended, and close the file."""
         self.release()
-        for found in self._looks.end(self.summary.judgement()):
-            self.add(found)
-        self.add(self._finished())
-        unwritten = self._close()
-        if unwritten is not None:
-            self.add(unwritten)
+        self._add_verdict()
+        self._add_end()
+        self.close()
         if isinstance(self._last, RankFailed):  # the disk took no more when the run had finished
-            self.add(self._finished())
+            self._add_end()
 
-    def _finished(self) -> RunFinished:
-        kind = None if self.failure is None else self.failure.kind
-        status = {None: "complete", "interrupted": "interrupted", "terminated": "interrupted"}
-        return RunFinished(
-            time_s=time.time(),
-            status=status.get(kind, "failed"),
-            exit_code=0 if self.failure is None else self.failure.exit_code,
-            wall_s=time.monotonic() - self._began,
-        )
-
-    def _write(self, event: Event) -> RankFailed | None:
-        if self._log is None:
-            return None
-        try:
-            self._log.write(event)
-        except OSError as error:
-            path = self._log.path
-            self._close()
-            return failure.unwritable(path, error, time_s=time.time())
-        return None
-
-    def _close(self) -> RankFailed | None:
-        if self._log is None:
-            return None
-        log, self._log = self._log, None
-        try:
-            log.close()
-        except OSError as error:
-            return failure.unwritable(log.path, error, time_s=time.time())
-        return None
+    def _add_end(self) -> None:
+        failed = self.failure
+        status = "complete" if failed is None else "failed"
+        if failed is not None and failed.kind in STOPPED_FROM_OUTSIDE:
+            status = "interrupted"
+        self.add(self._finished(status, 0 if failed is None else failed.exit_code))

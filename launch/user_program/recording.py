@@ -10,19 +10,102 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path, PurePath
 from typing import Protocol
 
+from gputopo.launch.failure import signal_name
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.record import EventRecord
+from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
 from gputopo.launch.throughput import Report
 from gputopo.launch.user_program.program import Ending
-from gputopo.launch.user_program.record import ProgramRecord
 from gputopo.launch.user_program.stall import StallWatch
 from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
+from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample
+
+# The kind of failure by the signal that came for the program, as for a worker.
+STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
+
+
+class ProgramRecord(EventRecord):
+    """The record of a program's run. One thread at a time may add events.
+
+    Other than a worker's, the program goes on whatever becomes of the file: `on_problem` gets a line then.
+    """
+
+    def __init__(
+        self, log: EventLog | None, on_event: Callable[[Event], None], on_problem: Callable[[str], None]
+    ) -> None:
+        super().__init__(log, on_event)
+        self._on_problem = on_problem
+        self._has_failed = False
+
+    def add(self, event: Event) -> None:
+        """Record the next event, and what it shows of the hardware. Never raises for the file."""
+        self._has_failed = self._has_failed or isinstance(event, RankFailed)
+        self._record(event)
+        hardware = self.summary.hardware
+        news = hardware.news() if isinstance(event, Sample) and hardware is not None else None
+        if news is not None:
+            self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
+
+    def finish(self, command: str, ending: Ending, elsewhere: RankFailed | None = None) -> None:
+        """Record slow devices and how the program ended, and close the file.
+
+        `elsewhere`: what ended the run of several hosts, be it on another one.
+        """
+        self._add_verdict()
+        if ending.left is not None:
+            self.add(Noticed(time_s=time.time(), says=ending.left))
+        failure = elsewhere
+        if failure is None and ending.stopped is None:
+            failure = failure_of(command, ending, time_s=time.time())
+        if failure is not None and not self._has_failed:  # one that hung has failed then
+            self.add(failure)
+        stopped = failure is not None and failure.kind in STOPPED.values()
+        failed = failure is not None or self._has_failed
+        self.add(
+            self._finished(
+                "interrupted" if stopped else "failed" if failed else "complete",
+                ending.exit_code if elsewhere is None else elsewhere.exit_code,
+            )
+        )
+        self.close()
+
+    def _lost(self, path: Path, error: OSError) -> None:
+        says = f"cannot write {path}: {error.strerror or error}; the program goes on without"
+        self.summary.add(Noticed(time_s=time.time(), says=says))
+        self._on_problem(says)
+
+
+def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | None:
+    """Return why a program did not end as it should; None where it did. Pure."""
+    if ending.status == 0:
+        return None
+    name = PurePath(command).name
+    came = next((STOPPED[number] for number in sorted(ending.passed) if number in STOPPED), None)
+    signum = -ending.status if ending.status < 0 else None
+    sent = None if signum is None else signal_name(signum)
+    if came is not None:
+        by = ", ".join(signal_name(number) for number in sorted(ending.passed) if number in STOPPED)
+        kind, cause, remedy = came, f"{name} was stopped by {by}", "start it again"
+    elif ending.out_of_memory:
+        kind, cause = "out_of_memory", f"{name} was killed by SIGKILL: the kernel had no memory left"
+        remedy = "make its batches, or what it holds in memory, smaller"
+    elif signum is not None:
+        kind, cause = "killed", f"{name} was killed by {sent}"
+        remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
+    else:
+        kind, cause = "error", f"{name} ended with exit code {ending.status}"
+        remedy = "its own output shows why"
+    exit_code = ending.exit_code or int(ExitCode.HARDWARE)
+    return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
+
 
 # What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
 END_S = 10.0

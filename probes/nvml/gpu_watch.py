@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gputopo.probes.host_load import is_descendant
+from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.probes.nvml.monitor import Watcher, WatcherChild
+from gputopo.probes.nvml.monitor import SAMPLED, Watcher, WatcherChild
 from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.values.run.events import GpuSample
 
@@ -76,7 +77,7 @@ class Card:
         if name in self._unknown:
             return None
         try:
-            return question(self._handle, *more)
+            return question(self.nvml, self._handle, *more)
         except NotReadError as error:
             if error.reason == LOST:
                 raise
@@ -93,7 +94,7 @@ class Card:
         passed_ns = round(1e9 * self._passed_s("throttled"))
         found = {}
         for policy in POLICIES:
-            answer = self.ask(f"throttled {policy}", self.nvml.violation_ns, policy)
+            answer = self.ask(f"throttled {policy}", questions.violation_ns, policy)
             if answer is not None:
                 found[policy] = self.total(policy, answer, passed_ns)
         in_s = {policy: round(total / 1e9, 3) for policy, total in found.items() if total}
@@ -101,10 +102,10 @@ class Card:
 
     def pcie_rate(self) -> Mapping[str, Any]:
         """Return the mean throughput since the last call by the driver's counters; NVML's 20 ms without."""
-        counted = self.ask("pcie bytes", self.nvml.pcie_bytes)
+        counted = self.ask("pcie bytes", questions.pcie_bytes)
         if counted is None:
             return {
-                f"pcie_{direction}_mb_per_s": self.ask("pcie rate", self.nvml.pcie_mb_per_s, direction)
+                f"pcie_{direction}_mb_per_s": self.ask("pcie rate", questions.pcie_mb_per_s, direction)
                 for direction in ("in", "out")
             }
         passed_s = self._passed_s("pcie")
@@ -118,19 +119,19 @@ class Card:
 
     def replays(self) -> Mapping[str, Any]:
         """Return how often a PCIe packet was sent again."""
-        found = self.ask("replays", self.nvml.pcie_replays)
+        found = self.ask("replays", questions.fact, "pcie.replay_counter")
         return {} if found is None else {"pcie_replays": self.total("replays", found)}
 
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
-        links = min(self.ask("nvlink count", self.nvml.nvlink_count) or 0, _MAX_LINKS)
+        links = min(self.ask("nvlink count", questions.nvlink_count) or 0, _MAX_LINKS)
         return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
 
     def _errors_of(self, link: int) -> int:
-        counts: dict[str, object] = dict(self.ask("nvlink fields", self.nvml.nvlink_fields, link, None) or {})
+        counts: dict[str, object] = dict(self.ask("nvlink fields", questions.nvlink_fields, link, None) or {})
         counts.pop("speed", None)
         for counter in NVLINK_ERRORS:
-            answer = self.ask(f"nvlink {counter}", self.nvml.nvlink_errors, link, counter)
+            answer = self.ask(f"nvlink {counter}", questions.nvlink_errors, link, counter)
             counts[counter] = counts.get(counter) if answer is None else answer
         return sum(
             self.total(f"nvlink {link} {name}", value)
@@ -144,7 +145,7 @@ class Card:
         In a container NVML may name processes by numbers of another namespace: then none of them is to be
         seen here, and whose they are is unknown.
         """
-        by_kind = [self.ask(f"{kind} processes", self.nvml.processes, kind) for kind in _KINDS]
+        by_kind = [self.ask(f"{kind} processes", questions.processes, kind) for kind in _KINDS]
         if all(found is None for found in by_kind):
             return {}
         pids = {pid for found in by_kind for pid, _ in found or ()}
@@ -159,53 +160,50 @@ class Card:
         return now - before
 
 
-class Question(NamedTuple):
+class WatchQuestion(NamedTuple):
     """What is asked of a GPU every so many samples: fields of a GpuSample."""
 
     every: int
     ask: Callable[[Card], Mapping[str, Any]]
 
 
-def _number(every: int, field: str, name: str, *more: object) -> Question:
-    """Ask one method of Nvml for one field."""
-    return Question(every, lambda card: {field: card.ask(field, getattr(card.nvml, name), *more)})
+def _field(every: int, field: str, path: str = "") -> WatchQuestion:
+    """Ask for one field of a sample, which is this fact of the GPU."""
+    path = path or SAMPLED[field]
+    return WatchQuestion(every, lambda card: {field: card.ask(field, questions.fact, path)})
 
 
 def _utilization(card: Card) -> Mapping[str, Any]:
-    chip, memory = card.ask("utilization", card.nvml.utilization_percent) or (None, None)
-    return {"gpu_utilization_percent": chip, "memory_utilization_percent": memory}
+    found = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
+    return {
+        f"{part}_utilization_percent": found.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
+    }
 
 
-def _memory(card: Card) -> Mapping[str, Any]:
-    return {"memory_used_mib": (card.ask("memory", card.nvml.memory_mib) or {}).get("used")}
-
-
-QUESTIONS = (
-    _number(EACH, "graphics_mhz", "clock_mhz", "graphics"),
-    _number(EACH, "memory_mhz", "clock_mhz", "memory"),
-    _number(EACH, "power_w", "power_w", "draw"),
-    _number(EACH, "throttle_mask", "throttle_mask"),
-    Question(EACH, _utilization),
-    _number(EACH, "pcie_gen", "pcie", "gen_now"),
-    _number(SECOND, "pcie_width", "pcie", "width_now"),
-    _number(SECOND, "temperature_c", "temperature_c"),
-    _number(SECOND, "pstate", "pstate"),
-    Question(SECOND, Card.throttled),
-    Question(SECOND, _memory),
-    _number(TWO_SECONDS, "memory_temperature_c", "memory_temperature_c"),
-    Question(TWO_SECONDS, Card.pcie_rate),
-    Question(TWO_SECONDS, Card.replays),
-    Question(TWO_SECONDS, Card.processes),
-    _number(TEN_SECONDS, "power_limit_w", "power_w", "enforced_limit"),
-    Question(TEN_SECONDS, Card.nvlink_errors),
+ASKED = (
+    _field(EACH, "graphics_mhz"),
+    _field(EACH, "memory_mhz"),
+    _field(EACH, "power_w"),
+    _field(EACH, "throttle_mask"),
+    WatchQuestion(EACH, _utilization),
+    _field(EACH, "pcie_gen"),
+    _field(SECOND, "pcie_width"),
+    _field(SECOND, "temperature_c"),
+    _field(SECOND, "pstate"),
+    WatchQuestion(SECOND, Card.throttled),
+    _field(SECOND, "memory_used_mib", "memory_mib.used"),
+    _field(TWO_SECONDS, "memory_temperature_c", "temperature_c.memory"),
+    WatchQuestion(TWO_SECONDS, Card.pcie_rate),
+    WatchQuestion(TWO_SECONDS, Card.replays),
+    WatchQuestion(TWO_SECONDS, Card.processes),
+    _field(TEN_SECONDS, "power_limit_w", "power_w.enforced_limit"),
+    WatchQuestion(TEN_SECONDS, Card.nvlink_errors),
 )
-
-
-OF_OTHERS = (Question(TWO_SECONDS, Card.processes),)
+OF_OTHERS = (WatchQuestion(TWO_SECONDS, Card.processes),)
 
 
 class GpuWatch(Watcher):
-    """A Watcher that asks all of QUESTIONS, each in its turn; the first sample asks them all.
+    """A Watcher that asks all of ASKED, each in its turn; the first sample asks them all.
 
     Of `others`, GPUs beside those of the run, only the processes are asked, and they are in those samples
     only.
@@ -246,7 +244,7 @@ class GpuWatch(Watcher):
         turn = self._number and self._number + self._places[gpu]
         found: dict[str, Any] = {}
         try:
-            for question in QUESTIONS if gpu not in self._others else OF_OTHERS:
+            for question in ASKED if gpu not in self._others else OF_OTHERS:
                 if turn % question.every == 0:
                     found |= question.ask(self._cards[gpu])
         except NotReadError:

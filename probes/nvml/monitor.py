@@ -5,16 +5,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 
-from gputopo.probes.child import Child, Desk, Stop
-from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
-from gputopo.probes.nvml.events import handle_number
+from gputopo.probes.child import Channel, Child, Stop
+from gputopo.probes.nvml.door import Handle, NotReadError, handle_number, open_nvml
+from gputopo.probes.nvml.questions import fact
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 
-T = TypeVar("T")
+# Fields of a sample by the facts of a GPU that they are.
+SAMPLED = {
+    "gpu_utilization_percent": "utilization_percent.gpu",
+    "graphics_mhz": "clocks_mhz.graphics.now",
+    "memory_mhz": "clocks_mhz.memory.now",
+    "power_w": "power_w.draw",
+    "temperature_c": "temperature_c.gpu",
+    "throttle_mask": "throttle.mask",
+    "pcie_gen": "pcie.gen_now",
+    "pcie_width": "pcie.width_now",
+    "pstate": "pstate",
+}
 
 # Ours: how long the end of a sample in another thread is waited for after its child was killed.
 _CLOSE_S = 1.0
@@ -76,29 +87,11 @@ class Monitor(Closed):
             return None
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
-        if handle is None:
-            return GpuSample(gpu=gpu)
-        nvml, ask = self._nvml, self._ask
-        load = ask(nvml.utilization_percent, handle)
-        return GpuSample(
-            gpu=gpu,
-            graphics_mhz=ask(nvml.clock_mhz, handle, "graphics"),
-            memory_mhz=ask(nvml.clock_mhz, handle, "memory"),
-            power_w=ask(nvml.power_w, handle, "draw"),
-            temperature_c=ask(nvml.temperature_c, handle),
-            throttle_mask=ask(nvml.throttle_mask, handle),
-            gpu_utilization_percent=None if load is None else load[0],
-            pcie_gen=ask(nvml.pcie, handle, "gen_now"),
-            pcie_width=ask(nvml.pcie, handle, "width_now"),
-            pstate=ask(nvml.pstate, handle),
-        )
-
-    @staticmethod
-    def _ask(ask: Callable[..., T], *args: object) -> T | None:
-        try:
-            return ask(*args)
-        except NotReadError:
-            return None
+        found: dict[str, Any] = {}
+        for field, path in SAMPLED.items():
+            with contextlib.suppress(NotReadError):
+                found[field] = None if handle is None else fact(self._nvml, handle, path)
+        return GpuSample(gpu=gpu, **found)
 
 
 class MonitorChild(Closed):
@@ -139,18 +132,18 @@ class MonitorChild(Closed):
             self._child.close()
             self._in_use.release()
 
-    def _work(self, desk: Desk) -> None:
+    def _work(self, channel: Channel) -> None:
         """Sample in the child, once for each request."""
         try:
-            with self._monitor(desk.call) as monitor:
-                desk.done()
-                while desk.wait():
+            with self._monitor(channel.nvml.begin) as monitor:
+                channel.done()
+                while channel.wait():
                     for part in monitor.parts():
-                        desk.put(part)
-                    desk.done()
+                        channel.put(part)
+                    channel.done()
         except NotReadError as error:
-            desk.put(error.reason)
-            desk.done()
+            channel.put(error.reason)
+            channel.done()
 
     def _monitor(self, before_call: Callable[[str, str], None]) -> Monitor:
         """Open what samples, in the child."""
@@ -165,10 +158,10 @@ class MonitorChild(Closed):
             return self._answer()
 
     def _answer(self) -> list[bytes]:
-        answer = self._child.answer()
+        parts = self._child.answer()
         if not self._closed:
-            self.stop = answer.stop
-        return answer.parts
+            self.stop = self._child.stop
+        return parts
 
 
 def samples_of(parts: Sequence[bytes]) -> tuple[GpuSample, ...]:

@@ -173,4 +173,3 @@ PROCESS_FUNCTIONS = {
     "graphics": "nvmlDeviceGetGraphicsRunningProcesses",
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
 }
-PROCESS_KINDS = tuple(PROCESS_FUNCTIONS)

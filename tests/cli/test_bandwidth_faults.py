@@ -35,11 +35,11 @@ PROGRAM = f"""
 import os
 from gputopo.cli import main
 from gputopo.copies import budget, jobs as all_jobs, numbers
-from gputopo.probes.cuda import chunks
-from gputopo.probes.session import ramp_up, session, watched
+from gputopo.probes.cuda import transfer
+from gputopo.probes.session import conditions, session, watched
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session import measuring
-from gputopo.probes.streaming import Limits
+from gputopo.probes.child import Limits
 
 FEW = ("h2d", "d2h", "d2d_local")
 def few(setting):
@@ -47,8 +47,8 @@ def few(setting):
 
 session.jobs = watched.jobs = few
 measuring._host_memory = lambda machine, request: HostMemory(notes=("host memory was measured",))
-numbers.LARGE_BYTES = chunks.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
-budget.MIN_WINDOW_S, budget.QUICK_EFFORTS, ramp_up.MIN_S = 0.0, (budget.Effort(0.0, 3),), 0.02
+numbers.LARGE_BYTES = transfer.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
+budget.MIN_WINDOW_S, budget.QUICK_EFFORTS, conditions.MIN_S = 0.0, (budget.Effort(0.0, 3),), 0.02
 limit_s = {LIMIT_S} if "hang" in os.environ["DRILL"] else {PATIENT_S}
 watched.Limits = lambda: Limits(limit_s, limit_s, limit_s, {PATIENT_S}, 1.0, 2.0)
 main()

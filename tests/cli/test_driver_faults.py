@@ -31,7 +31,7 @@ main()
 """
 _IMPATIENT = f"""
 from gputopo.probes import child
-child.CALL_S = {HANG_S}
+child.NVML_LIMITS = child.NVML_LIMITS._replace(nvml_s={HANG_S})
 {_INSPECT}
 """
 INIT, COUNT, HANDLE = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2:2"

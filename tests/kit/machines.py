@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 
 from gputopo.probes.collect import read_with
-from gputopo.probes.gpus.asking import ask_all
-from gputopo.probes.gpus.reading import Reading
-from gputopo.probes.gpus.received import NvmlAnswers, Received
 from gputopo.probes.nvml.gpu_watch import GpuWatch, GpuWatchChild
+from gputopo.probes.nvml.reading import NvmlAnswers, Reading, Received, ask_all
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import MachineSample
 from tests.kit.nvml import FakeNvml, installed
@@ -33,7 +31,7 @@ def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Mach
 def read_here(root: Path = Path("/nonexistent")) -> Machine:
     """Read the machine without a child process, so that a double records the calls."""
     received = Received()
-    ask_all(received, received.put, lambda: None)
+    ask_all(received, received.put)
     return read_with(root, received.answers)
 
 
@@ -45,7 +43,7 @@ class ReadingHere(Reading):
 
     def answers(self) -> NvmlAnswers:
         """Ask all at once, and return the answers."""
-        ask_all(self._received, self._received.put, lambda: None)
+        ask_all(self._received, self._received.put)
         return self._received.answers()
 
 

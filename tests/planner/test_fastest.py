@@ -246,12 +246,15 @@ def test_a_tie_is_a_small_margin_and_names_what_settles_it(machine: Machine, mod
         assert margin == pytest.approx(1 - (found.runners_up[0].images_per_sec or 0) / speed(found))
 
 
-def test_without_a_speed_the_order_is_that_of_distances_and_the_fact_is_named() -> None:
+def test_without_a_speed_one_is_assumed_and_the_nearest_gpus_are_chosen() -> None:
     found = plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2, model="alexnet"))
-    assert (found.choice.gpus, found.prediction) == ((0, 1), None)
-    assert found.choice.images_per_sec is None
-    assert "no speed of one GPU is known" in why(found)
-    assert "--single-gpu-images-per-sec" in why(found)
+    assert found.choice.gpus == (0, 1)
+    assert found.prediction is not None
+    assert found.prediction.single_gpu_source.startswith("assumed: the median of the 1")
+    assert "--single-gpu-images-per-sec" in found.prediction.single_gpu_source
+    low, high = found.choice.images_per_sec_low or 0.0, found.choice.images_per_sec_high or 0.0
+    assert 2 * low < speed(found) < high / 2
+    assert all(one.gpus == (0, 1) for one in found.candidates)
     own = plan(machine_of(FOUR_AND_FOUR), request(num_gpus=2, model="mine:build"))
     assert "the variables of mine:build are not known" in why(own)
     assert "nothing predicted" not in why(plan(machine_of(FOUR_AND_FOUR), Request(num_gpus=2)))

@@ -72,7 +72,7 @@ def test_a_lower_gain_takes_more_and_is_named() -> None:
         (
             machine_of(SEVEN),
             Request(model="resnet50", num_gpus="auto"),
-            "no speed of one GPU is known",
+            "the speed of one GPU is assumed",
         ),
         (machine_of(SEVEN), Request(num_gpus="auto"), "no step is predicted"),
     ],
@@ -192,7 +192,6 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
 
 def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
     found = planned(batch_size="auto", single_gpu_images_per_sec=())
-    assert found.prediction is None
     assert found.choice.batch_sizes == ()
     assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
 

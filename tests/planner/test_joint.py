@@ -9,7 +9,7 @@ from gputopo.planner.joint import Joint, Part, joint_of, places
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, rate_of_card
 from gputopo.prediction.links.paths import paths_of
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Hop
 from gputopo.values.run.plan import Candidate
 from tests.planner.joint_machines import box, two_switches
 
@@ -112,20 +112,13 @@ def test_the_slowest_gpu_of_any_host_sets_the_pace() -> None:
     assert found.compute_s == alike.compute_s
 
 
-@pytest.mark.parametrize(
-    ("machine", "rates", "why"),
-    [
-        (box(Hop.PIX, gpus=2, name="Test-100"), [rate(1.0)] * 2, "n2: no speed of one GPU is known"),
-        (two_switches(), "the rate is not known", "the rate is not known"),
-    ],
-)
-def test_nothing_is_predicted_where_a_speed_or_the_network_is_unknown(
-    machine: Machine, rates: list[NetworkRate] | str, why: str
-) -> None:
-    parts = [Part("n1", two_switches(), (0, 1)), Part("n2", machine, (0, 1))]
-    found = joint_of(parts, Request(model="resnet50"), rates)
-    assert isinstance(found, str)
-    assert why in found
+def test_nothing_is_predicted_where_the_network_is_unknown_and_an_unknown_speed_is_assumed() -> None:
+    parts = [Part("n1", two_switches(), (0, 1)), Part("n2", box(Hop.PIX, gpus=2, name="Test-100"), (0, 1))]
+    request = Request(model="resnet50")
+    assert joint_of(parts, request, "the rate is not known") == "the rate is not known"
+    found = joint_of(parts, request, [rate(1.0)] * 2)
+    assert isinstance(found, Joint)
+    assert found.prediction([Candidate(gpus=(0, 1), variable_update="replicated")]).is_assumed
 
 
 def test_gpus_of_hosts_are_numbered_through_and_keep_what_they_are_called() -> None:

@@ -180,7 +180,6 @@ def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> Non
 def test_spread_variables_name_no_single_gpu() -> None:
     chosen = plan(machine_of(SEVEN), Request(num_gpus=2, ps="gpu:spread")).choice
     assert (chosen.ps_device, chosen.variable_update) == ("gpu:spread", "parameter_server")
-    assert any("spread over the GPUs" in reason for reason in chosen.reasons)
 
 
 def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:

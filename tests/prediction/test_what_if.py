@@ -13,7 +13,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Pcie
 from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
 from gputopo.values.run.plan import Plan, WhatIf
-from tests.matrices import SEVEN, machine_of
+from tests.matrices import machine_of
 
 REQUEST = Request(model="alexnet", batch_size=128)
 
@@ -94,12 +94,6 @@ def test_what_cannot_be_is_refused_with_what_to_do(change: str, what: str) -> No
     with pytest.raises(UsageError, match=what) as refused:
         changed(box(16, 16), (change,))
     assert refused.value.hint
-
-
-def test_nothing_is_compared_without_a_prediction() -> None:
-    machine = machine_of(SEVEN)
-    with pytest.raises(UsageError, match="images/sec: nothing predicted: no speed"):
-        answer(machine, "gpu3: x16")
 
 
 def test_another_model_has_its_own_speed_and_link() -> None:

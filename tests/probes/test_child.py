@@ -4,196 +4,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from gputopo.probes import child
-from gputopo.probes.child import Child, Desk
+from gputopo.probes.child import Channel, Child, Limits
+
+Work = Callable[[Channel], None]
+# Of what returns: never reached, however busy the machine is.
+PATIENT = Limits(start_s=60.0, call_s=60.0, nvml_s=60.0, quiet_s=60.0, end_s=60.0, reap_s=60.0)
+HANGS_S = {"start_s": 0.6, "call_s": 0.3, "nvml_s": 0.2}
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, what ends is waited for."""
-    monkeypatch.setattr(child, "_REAP_S", 60.0)
-
-
-@pytest.fixture
-def begin() -> Iterator[Callable[[Callable[[Desk], None]], Child]]:
-    """Starts children, and closes them after the test."""
-    begun: list[Child] = []
-
-    def start(work: Callable[[Desk], None]) -> Child:
-        begun.append(Child(work))
-        return begun[-1]
-
-    yield start
-    for one in begun:
-        one.close()
-
-
-Begin = Callable[[Callable[[Desk], None]], Child]
-
-
-def test_an_answer_comes_in_parts_with_the_calls_behind_it(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        desk.call("nvmlInit", "")
-        desk.call("nvmlDeviceGetName", "3")
-        desk.put({"name": "a\nb"})
-        desk.call("nvmlDeviceGetP2PStatus", "3-5")
-        desk.put([1])
-        desk.done()
-
-    answer = begin(work).answer()
-    assert answer.parts == [b'{"name":"a\\nb"}', b"[1]"]
-    assert answer.calls == [("nvmlInit", ()), ("nvmlDeviceGetName", (3,)), ("nvmlDeviceGetP2PStatus", (3, 5))]
-    assert answer.stop is None
-
-
-def test_each_request_has_its_own_answer(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        desk.put("open")
-        desk.done()
-        number = 0
-        while desk.wait():
-            number += 1
-            desk.put(number)
-            desk.done()
-
-    one = begin(work)
-    seen = [one.answer().parts]
-    for _ in range(3):
-        one.request()
-        seen.append(one.answer().parts)
-    assert seen == [[b'"open"'], [b"1"], [b"2"], [b"3"]]
-
-
-def test_a_call_that_hangs_is_named_and_costs_nothing_before_it(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "CALL_S", 0.3)
-
-    def work(desk: Desk) -> None:
-        desk.call("nvmlDeviceGetName", "2")
-        desk.put("a name")
-        desk.call("nvmlDeviceGetUUID", "2")
-        time.sleep(60)
-
-    answer = begin(work).answer()
-    assert answer.parts == [b'"a name"']
-    assert answer.stop is not None
-    assert (answer.stop.kind, answer.stop.gpus) == ("hung", (2,))
-    assert answer.stop.text == "nvmlDeviceGetUUID of GPU 2 did not return within 0.3 s"
-
-
-def test_a_pair_is_named_by_both_and_the_driver_by_none(begin: Begin) -> None:
-    def pair(desk: Desk) -> None:
-        desk.call("nvmlDeviceGetP2PStatus", "0-2")
-        os._exit(3)
-
-    def driver(desk: Desk) -> None:
-        desk.call("nvmlInit", "")
-        os.abort()
-
-    stops = [begin(work).answer().stop for work in (pair, driver)]
-    assert [stop.text for stop in stops if stop] == [
-        "nvmlDeviceGetP2PStatus of GPUs 0 and 2 ended the process with exit code 3",
-        "nvmlInit ended the process with SIGABRT",
-    ]
-
-
-def test_a_crash_is_named_and_costs_nothing_before_it(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        desk.put(1)
-        desk.call("nvmlDeviceGetName", "0")
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    answer = begin(work).answer()
-    assert (answer.parts, answer.stop and answer.stop.kind) == ([b"1"], "crashed")
-
-
-def test_calls_that_all_return_may_not_take_for_ever(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "WHOLE_S", 0.5)
-
-    def work(desk: Desk) -> None:
-        while True:
-            desk.call("nvmlDeviceGetName", "0")
-            time.sleep(0.05)
-
-    stop = begin(work).answer().stop
-    assert stop is not None
-    assert stop.text.endswith("the driver did not give all answers within 0.5 s")
-
-
-def test_many_calls_that_return_are_waited_for(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
-
-    def work(desk: Desk) -> None:
-        for number in range(24):
-            desk.call("nvmlDeviceGetName", str(number))
-            time.sleep(0.05)
-        desk.done()
-
-    answer = begin(work).answer()
-    assert (answer.stop, len(answer.calls)) == (None, 24)
-
-
-def test_what_happens_after_the_answer_costs_nothing(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        desk.put(1)
-        desk.done()
-        os.abort()
-
-    assert begin(work).answer().stop is None
-
-
-def test_what_a_driver_prints_is_dropped(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
-    def work(desk: Desk) -> None:
-        os.write(1, b"garbage\n")
-        os.write(2, b"garbage\n")
-        os.system("echo garbage; echo garbage >&2")
-        desk.done()
-
-    assert begin(work).answer().stop is None
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_fault_of_ours_keeps_its_traceback(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        raise ZeroDivisionError("ours")
-
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
-        begin(work).answer()
-
-
-def test_a_garbage_count_does_not_fill_the_memory(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        try:
-            bytearray(2**33)
-        except MemoryError:
-            desk.put("refused")
-        desk.done()
-
-    assert begin(work).answer().parts == [b'"refused"']
-
-
-def test_the_child_holds_no_file_of_its_parent(begin: Begin) -> None:
-    def work(desk: Desk) -> None:
-        places = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-        desk.put(sorted(os.readlink(place).partition(":")[0] for place in places if os.path.lexists(place)))
-        desk.done()
-
-    (files,) = begin(work).answer().parts
-    assert files == b'["/dev/null","/dev/null","/dev/null","pipe","pipe"]'
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_group_are_for_the_parent(begin: Begin, signum: signal.Signals) -> None:
-    def work(desk: Desk) -> None:
-        os.kill(os.getpid(), signum)
-        desk.put(1)
-        desk.done()
-
-    assert begin(work).answer().parts == [b"1"]
+    monkeypatch.setattr(child, "NVML_LIMITS", PATIENT)
 
 
 def gone(pid: int) -> bool:
@@ -204,34 +30,242 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_for(condition: Callable[[], bool]) -> bool:
-    until_s = time.monotonic() + 60
-    while not condition() and time.monotonic() < until_s:
-        time.sleep(0.01)
-    return condition()
+@contextmanager
+def running(work: Work, limits: Limits | None = PATIENT) -> Iterator[tuple[Child, int]]:
+    with Child(work, limits) as one:
+        pid = one._pid
+        assert pid is not None
+        yield one, pid
+    assert gone(pid)
+
+
+def answered(work: Work) -> list[bytes]:
+    """Return the whole answer of a child that asks NVML."""
+    with running(work, None) as (one, _):
+        parts = one.answer()
+        assert one.stop is None
+        return parts
+
+
+def stopped(work: Work, **limits_s: float) -> tuple[list[bytes], str]:
+    with running(work, PATIENT._replace(**limits_s)) as (one, _):
+        found = [line for line in one.lines() if line]
+        assert one.stop is not None
+        return found, one.stop.text
+
+
+def test_each_request_has_its_own_answer_in_parts() -> None:
+    def work(channel: Channel) -> None:
+        channel.put({"name": "a\nb"})
+        channel.put([1])
+        channel.done()
+        number = 0
+        while channel.wait():
+            number += 1
+            channel.put(number)
+            channel.done()
+
+    with running(work, None) as (one, _):
+        seen = [one.answer()]
+        for _ in range(3):
+            one.request()
+            seen.append(one.answer())
+    assert seen == [[b'{"name":"a\\nb"}', b"[1]"], [b"1"], [b"2"], [b"3"]]
+
+
+def test_lines_come_as_they_are_written_and_outlive_the_child() -> None:
+    def work(channel: Channel) -> None:
+        channel.put({"a": "b\nc"})
+        channel.put("x" * 2_000_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    found, stop = stopped(work)
+    assert found == [b'{"a":"b\\nc"}', b'"' + b"x" * 2_000_000 + b'"']
+    assert stop == "the measuring process ended with SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("library", "function", "limit_s"),
+    [("cuda", "cuMemAlloc", 0.3), ("nvml", "nvmlInit", 0.2), ("cuda", "cuInit", 0.6)],
+)
+def test_a_call_that_hangs_is_named_by_its_own_limit_and_costs_nothing_before_it(
+    library: str, function: str, limit_s: float
+) -> None:
+    def work(channel: Channel) -> None:
+        channel.put(1)
+        getattr(channel, library).begin(function, "3")
+        time.sleep(60)
+
+    assert stopped(work, **HANGS_S) == ([b"1"], f"{function} of GPU 3 did not return within {limit_s:g} s")
+
+
+def test_a_stop_counts_the_calls_before_it_about_the_same_gpus() -> None:
+    def work(channel: Channel) -> None:
+        for about in ("", "0", "0", "1", "1", "1"):
+            channel.nvml.begin("nvmlDeviceGetName", about)
+        os.abort()
+
+    with running(work) as (one, _):
+        assert list(filter(None, one.lines())) == []
+        assert one.stop is not None
+        assert (one.stop.kind, one.stop.gpus, one.stop.before) == ("crashed", (1,), 2)
+        assert one.stop.text == "nvmlDeviceGetName of GPU 1 ended the process with SIGABRT"
+
+
+def test_a_pair_is_named_by_both_and_the_driver_by_none() -> None:
+    def pair(channel: Channel) -> None:
+        channel.nvml.begin("nvmlDeviceGetP2PStatus", "0-2")
+        os._exit(3)
+
+    def driver(channel: Channel) -> None:
+        channel.nvml.begin("nvmlInit")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    assert [stopped(work)[1] for work in (pair, driver)] == [
+        "nvmlDeviceGetP2PStatus of GPUs 0 and 2 ended the process with exit code 3",
+        "nvmlInit ended the process with SIGSEGV",
+    ]
+
+
+def test_calls_that_all_return_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "WHOLE_S", 0.5)
+
+    def work(channel: Channel) -> None:
+        while True:
+            channel.nvml.begin("nvmlDeviceGetName", "0")
+            channel.put("still")
+            time.sleep(0.02)
+
+    with running(work, None) as (one, _):
+        assert one.answer(0.5)
+        assert one.stop is not None
+        assert one.stop.text.endswith("the driver did not give all answers within 0.5 s")
+
+
+def test_calls_that_return_are_news_however_long_they_take_together() -> None:
+    def work(channel: Channel) -> None:
+        for _ in range(24):
+            channel.cuda.begin("cuEventQuery", "0")
+            time.sleep(0.05)
+            channel.cuda.end()
+        channel.put("done")
+        os._exit(0)
+
+    assert stopped(work, call_s=1.0) == ([b'"done"'], "the measuring process ended with exit code 0")
+
+
+def test_a_child_that_makes_no_call_and_writes_nothing_is_given_up() -> None:
+    stop = "the measuring process made no progress for 0.2 s"
+    assert stopped(lambda channel: time.sleep(60), quiet_s=0.2) == ([], stop)
+
+
+def test_what_happens_after_the_answer_costs_nothing() -> None:
+    def work(channel: Channel) -> None:
+        channel.put(1)
+        channel.done()
+        os.abort()
+
+    assert answered(work) == [b"1"]
+
+
+def test_what_a_driver_prints_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(channel: Channel) -> None:
+        os.write(1, b"garbage\n")
+        os.system("echo garbage; echo garbage >&2")
+        channel.done()
+
+    assert answered(work) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_in_the_child_keeps_its_traceback() -> None:
+    def work(channel: Channel) -> None:
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
+        answered(work)
+
+
+def test_a_garbage_count_does_not_fill_the_memory() -> None:
+    def work(channel: Channel) -> None:
+        try:
+            bytearray(2**33)
+        except MemoryError:
+            channel.put("refused")
+        channel.done()
+
+    assert answered(work) == [b'"refused"']
+
+
+def test_the_child_holds_no_file_of_its_parent() -> None:
+    def work(channel: Channel) -> None:
+        places = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+        channel.put(sorted(os.readlink(one).partition(":")[0] for one in places if os.path.lexists(one)))
+        channel.done()
+
+    assert answered(work) == [b'["/dev/null","/dev/null","/dev/null","pipe","pipe"]']
+
+
+def test_signals_to_the_group_are_for_the_parent() -> None:
+    def work(channel: Channel) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), signum)
+        channel.put(1)
+        channel.done()
+
+    assert answered(work) == [b"1"]
+
+
+def test_an_interrupt_ends_the_work_and_no_line_is_halved() -> None:
+    def work(channel: Channel) -> None:
+        try:
+            while True:
+                channel.put("y" * 50_000)
+        except KeyboardInterrupt:
+            channel.put("interrupted")
+
+    with running(work) as (one, _):
+        found: list[bytes] = []
+        for line in one.lines():
+            found.append(line)
+            if len(found) == 3:
+                one.interrupt()
+    assert found[-1] == b'"interrupted"'
+    assert set(found[:-1]) <= {b"", b'"' + b"y" * 50_000 + b'"'}
+
+
+def test_a_child_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "reaped", lambda pid, wait_s: None)
+    with Child(lambda channel: time.sleep(60), PATIENT) as one:
+        pid = one._pid
+        one.finish()
+        assert one.abandoned == pid
+        assert list(one.lines()) == []
+    assert pid is not None
+    os.waitpid(pid, 0)
+
+
+def test_the_end_is_waited_for_a_little() -> None:
+    with running(lambda channel: time.sleep(0.05)) as (one, _):
+        one.finish()
+        assert one.abandoned is None
 
 
 _HANGS = """
-import os, sys, time
+import os, time
 from gputopo.probes.child import Child
 
-def work(desk):
-    desk.call("nvmlInit", "")
-    os.kill(parent, 0)
-    desk.put(os.getpid())
+def work(channel):
+    channel.nvml.begin("nvmlInit")
     time.sleep(60)
 
-parent = os.getpid()
-child = Child(work)
-print(child._pid, flush=True)
-try:
+with Child(work) as child:
+    print(child._pid, flush=True)
     child.answer()
-finally:
-    child.close()
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_the_child_ends_with_its_parent_at_once(signum: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _HANGS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -241,4 +275,7 @@ def test_the_child_ends_with_its_parent_at_once(signum: signal.Signals) -> None:
         assert not gone(pid)
         process.send_signal(signum)
         process.wait(timeout=60)
-        assert wait_for(lambda: gone(pid))
+        until_s = time.monotonic() + 60
+        while not gone(pid) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert gone(pid)

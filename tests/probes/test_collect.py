@@ -10,7 +10,7 @@ import pytest
 
 from gputopo.findings import network
 from gputopo.probes.collect import _user, read_machine, read_tree, with_ports_now
-from gputopo.probes.facts import absent_facts
+from gputopo.probes.nvml.gpu import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of

@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.probes.child import Stop
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
-from gputopo.probes.gpus.received import NvmlAnswers
+from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.probes.pci import read_pci
 from gputopo.values.machine import DriverStatus
 from tests.kit.scenarios import SCENARIOS, changed

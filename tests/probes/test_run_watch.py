@@ -53,7 +53,7 @@ def test_without_a_driver_that_is_noticed_once_and_the_host_is_sampled() -> None
 def test_a_driver_that_fails_during_a_run_is_noticed_once_and_the_host_is_sampled_on(
     fault: Callable[[], None], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=2)
     with installed(fake), RunWatch([0, 1]) as watch:
@@ -134,7 +134,7 @@ def test_a_library_that_fails_in_the_third_sample_costs_the_gpus_only(fault: str
     program = f"""
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
-child.CALL_S = {limit_s}
+child.NVML_LIMITS = child.NVML_LIMITS._replace(nvml_s={limit_s})
 with RunWatch([0, 1]) as watch:
     for _ in range(8):
         for event in watch.look():

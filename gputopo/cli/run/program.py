@@ -23,8 +23,7 @@ from gputopo.launch.supervise.child import Ours
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
-from gputopo.launch.user_program.record import ProgramRecord
-from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.recording import ProgramRecord, recording
 from gputopo.launch.user_program.stall import StallWatch
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines

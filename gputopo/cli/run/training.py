@@ -15,7 +15,7 @@ from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import require_files_of, require_runnable
 from gputopo.cli.run.showing import RunDisplay
-from gputopo.launch.jobs.run import Outcome, supervise, worker_command
+from gputopo.launch.jobs.run import Outcome, RunJob, supervise, worker_command
 from gputopo.launch.spec import env
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -28,7 +28,7 @@ from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import End
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
@@ -47,7 +47,7 @@ def train(
     spec: "RunSpec",
     options: OutputOptions,
     *,
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
@@ -153,7 +153,7 @@ def _train_once(
     display: RunDisplay,
     results: "list[Result]",
     options: OutputOptions,
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
@@ -280,31 +280,33 @@ def _supervised(
     display: RunDisplay,
     options: OutputOptions,
     known: "Known | None",
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> Outcome:
     stall = options.stall_timeout
     limits = LIMITS if stall is None or stall == AUTO else Limits(patience=of_seconds(stall))
     environment = env.run_env(os.environ, target, spec)
     from gputopo.probes.run_watch import RunWatch
+    from gputopo.values.run.verdict import Known
 
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     gpus = [device.gpu for device in own if device.gpu is not None]
     with RunWatch(gpus) as sampler, display.one_run() as on_event:
-        return supervise(
-            spec,
-            folder,
-            on_event,
+        job = RunJob(
+            spec=spec,
+            folder=folder,
+            on_event=on_event,
             environment=environment,
             command=worker_command,
             sampler=sampler,
             limits=limits,
             finds_batch=spec.rank is None,  # of a single worker: that of several needs the others
             restarts=options.restart,
-            known=known,
+            known=known or Known(),
             others=None if meeting is None else meeting.events,
             group=group,
         )
+        return supervise(job)
 
 
 def _end_of(outcome: Outcome, spec: "RunSpec") -> "End":

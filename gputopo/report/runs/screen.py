@@ -8,7 +8,6 @@ from gputopo.report.layout import ANOMALY_STYLE, Column, Side
 from gputopo.runs.screen import outliers
 from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.plan import Autotune, Measured, mode_words
 from gputopo.values.run.several_runs import Screen, ScreenDevice
 from gputopo.values.run.verdict import EVEN, SLOW
 
@@ -139,57 +138,3 @@ def _link(gen: float | None, width: float | None) -> str:
 
 def _short(name: str | None) -> str:
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-_SETTLED = {
-    "lead": "its lead exceeds the noise",
-    "same": "the others are within 1 %",
-    "time": "the time was used up before its lead exceeded the noise",
-    "stopped": "stopped before its lead exceeded the noise",
-    "failed": "no other could be run",
-}
-
-
-def autotune_blocks(found: Autotune) -> list[Block]:
-    """Return a table of the placements, and how sure the fastest is."""
-    rows = [
-        (
-            mode_words(one.candidate),
-            _speed(one.candidate.images_per_sec),
-            _speed(one.images_per_sec),
-            str(len(one.runs)),
-            _note(found, place),
-        )
-        for place, one in enumerate(found.measured)
-    ]
-    heads = ("Placement", "predicted", "measured", "runs", "")
-    title = f"Autotune of {found.model}, images/sec at batch {batch_words(found.batch_size)}"
-    return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
-
-
-def autotune_note(found: Autotune) -> str:
-    """Return what was chosen in a sentence."""
-    if found.winner is None:
-        return "Autotune: nothing was measured."
-    best = found.measured[found.winner]
-    speed = f"{_speed(best.images_per_sec)} images/sec measured"
-    if best.candidate.images_per_sec is not None:
-        speed += f", {_speed(best.candidate.images_per_sec)} predicted"
-    count = sum(bool(one.runs) for one in found.measured)
-    return (
-        f"Fastest of {count} measured placements: {mode_words(best.candidate)}, {speed}; "
-        f"{_SETTLED[found.settled]}."
-    )
-
-
-def _note(found: Autotune, place: int) -> str:
-    one: Measured = found.measured[place]
-    if one.failure is not None:
-        return f"failed: {one.failure}"
-    return "fastest" if place == found.winner else ""
-
-
-def _speed(speed: float | None) -> str:
-    if speed is None:
-        return "-"
-    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"

@@ -161,6 +161,7 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
+ASSUMED = "assumed"  # begins the source of a speed of one GPU that nothing is known of
 HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
 SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
@@ -226,6 +227,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     tie: str | None = None
     learned: Learned | None = None
     prices: tuple[Price, ...] = ()
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether the speed of a GPU is assumed, since nothing is known of it."""
+        return ASSUMED in self.single_gpu_source
 
 
 class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,8 +301,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
 
     `warnings`: those of the reasons that are about GPUs in use, in error, hidden or claimed by another run.
     `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source:
-    a plan of a machine that is not this one is a rehearsal. `prediction` is None where no speed of one GPU
-    is known, or the model's variables are not: the order is then that of distances. `how_many`: with
+    a plan of a machine that is not this one is a rehearsal. `prediction` is None where
+    the model's variables are not known, or no model is: the nearest set is chosen then. `how_many`: with
     `--num-gpus auto`. `autotune`: what short runs measured, where they decided (`--autotune`).
     `line`: the choice's step in time, where it was asked for (`--explain`).
     """

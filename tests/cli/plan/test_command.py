@@ -296,12 +296,3 @@ def test_the_line_of_gradients_is_shown_and_in_the_json_where_asked_for(call: Ca
     line = json.loads(call(*asked, "--explain", "--json").out)["line"]
     assert [one["block"] for one in line["blocks"]][-1] == "conv1"
     assert json.loads(call(*asked, "--json").out)["line"] is None
-
-
-def test_what_was_not_predicted_cannot_be_explained(call: Call, tmp_path: Path) -> None:
-    topo = tmp_path / "topo.txt"
-    topo.write_text("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n", encoding="utf-8")
-    done = call("plan", "--from", topo, "--model", "alexnet", "--explain")
-    assert done.code == 2
-    assert done.err.startswith("gputopo: --explain shows a predicted step: nothing predicted: ")
-    assert len(done.err.splitlines()) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from gputopo.launch.jobs.run import supervise
+from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import Limits
@@ -67,15 +67,16 @@ class Run:
                 self.on_step()
 
         parent = dict(os.environ) if environment is None else environment
-        outcome = supervise(
-            spec or cpu_spec(),
-            self.folder,
-            on_event,
+        job = RunJob(
+            spec=spec or cpu_spec(),
+            folder=self.folder,
+            on_event=on_event,
             environment=parent,
             command=command,
             limits=limits,
             **more,  # type: ignore[arg-type]
         )
+        outcome = supervise(job)
         assert self.children() == []
         return Ended(outcome.exit_code, tuple(events), outcome.result, outcome.stopped)
 

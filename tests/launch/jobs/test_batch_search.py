@@ -93,14 +93,14 @@ def test_batches_that_differ_by_device_are_halved_together_and_stay_above_0() ->
 
 def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
     spec = cpu_spec(
-        lifecycle=Lifecycle(checkpoints="/c", export="/e", training_accuracy=True),
+        lifecycle=Lifecycle(checkpoints="/c", export="/e"),
         num_batches=500,
         num_warmup_batches=20,
         detect_warmup=True,
     )
     trial = batch_search.trial_of(spec, 2)
     assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 2, 0)
-    assert trial.lifecycle == Lifecycle(training_accuracy=True)
+    assert trial.lifecycle == Lifecycle()
     assert batch_search.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
 
 

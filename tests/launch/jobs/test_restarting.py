@@ -1,5 +1,6 @@
 """The rest of a run after a failure of its worker."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.jobs.restarting import (
-    Kept,
     Regrouping,
+    SavedSteps,
     continued,
     fewer_of,
     is_loss,
@@ -37,7 +38,7 @@ def saved(steps: int) -> CheckpointSaved:
 
 
 def test_only_counted_steps_before_a_checkpoint_are_kept_also_over_restarts() -> None:
-    kept = Kept()
+    kept = SavedSteps()
     for event in (step(0), step(1), step(2), saved(3), step(3)):
         kept.add(event)
     assert (kept.counted, kept.trained) == (2, 3)
@@ -247,6 +248,9 @@ class Hosts:
         self.specs: list[RunSpec] = []
         self.waited_s: list[float] = []
         self.noted: list[str] = []
+
+    def members(self) -> contextlib.AbstractContextManager["Hosts"]:
+        return contextlib.nullcontext(self)
 
     def lost(self) -> dict[int, str]:
         return dict(self._lost)

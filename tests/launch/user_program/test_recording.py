@@ -15,8 +15,7 @@ from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps
 from gputopo.launch.user_program import recording as module
 from gputopo.launch.user_program.program import Ending
-from gputopo.launch.user_program.record import ProgramRecord, failure_of
-from gputopo.launch.user_program.recording import recording
+from gputopo.launch.user_program.recording import ProgramRecord, failure_of, recording
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
@@ -84,7 +83,7 @@ def test_a_fault_that_the_driver_reports_is_in_the_result() -> None:
 
 
 def test_a_driver_that_hangs_is_noticed_and_the_rest_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", hang, gpu=1, after_calls=2)
     result, (notice,) = watched(fake, 0, 1)

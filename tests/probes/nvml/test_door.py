@@ -1,8 +1,11 @@
 import contextlib
+from typing import Any
 
+import pynvml
 import pytest
 
 from gputopo.probes.nvml.door import NotReadError, open_nvml
+from gputopo.probes.nvml.questions import common_ancestor, cuda_version, fact, facts_with, p2p, processes
 from gputopo.values.machine import Hop
 from tests.kit.distinct import DISTINCT
 from tests.kit.machines import read_here
@@ -38,11 +41,9 @@ def test_nvml_is_shut_down_at_the_end_even_after_an_error() -> None:
         assert fake.open == 0
 
 
-def test_versions_are_given_as_people_write_them() -> None:
+def test_the_cuda_version_is_given_as_people_write_it() -> None:
     with installed(FakeNvml(changed(FOUR, cuda_version=11_080))), open_nvml() as nvml:
-        assert nvml.cuda_version() == "11.8"
-        assert nvml.driver_version() == "550.163.01"
-        assert nvml.nvml_version() == "12.550.163.01"
+        assert cuda_version(nvml) == "11.8"
 
 
 def test_an_old_driver_without_the_new_symbols_answers_by_the_old_ones() -> None:
@@ -56,18 +57,22 @@ def test_an_old_driver_without_the_new_symbols_answers_by_the_old_ones() -> None
     )
     with installed(fake), open_nvml() as nvml:
         gpu = nvml.handle(0)
-        assert nvml.cuda_version() == "12.4"
-        assert nvml.memory_mib(gpu) == {"total": 40960, "used": 1024, "free": 39936}
-        assert nvml.temperature_c(gpu) == 31
-        assert nvml.throttle_mask(gpu) == 1
-        assert nvml.processes(gpu, "compute") == ((4000, 1024),)
+        assert cuda_version(nvml) == "12.4"
+        assert facts_with(nvml, gpu, "memory_mib.used") == {
+            "memory_mib.total": 40960,
+            "memory_mib.used": 1024,
+            "memory_mib.free": 39936,
+        }
+        assert fact(nvml, gpu, "temperature_c.gpu") == 31
+        assert fact(nvml, gpu, "throttle.mask") == 1
+        assert processes(nvml, gpu, "compute") == ((4000, 1024),)
 
 
 def test_a_driver_without_application_clocks_is_asked_by_the_newer_name() -> None:
     fake = FakeNvml(FOUR)
     fake.without("nvmlDeviceGetApplicationsClock")
     with installed(fake), open_nvml() as nvml:
-        assert nvml.application_clock_mhz(nvml.handle(0), "video") == 1005
+        assert fact(nvml, nvml.handle(0), "clocks_mhz.video.application") == 1005
 
 
 @pytest.mark.parametrize(
@@ -77,28 +82,28 @@ def test_a_driver_without_application_clocks_is_asked_by_the_newer_name() -> Non
 def test_addresses_are_written_as_the_kernel_does(reported: str, written: str) -> None:
     one = Scenario("one", (GpuSpec(reported, None, "pci0000:00"),), ())
     with installed(FakeNvml(one)), open_nvml() as nvml:
-        assert nvml.pci_address(nvml.handle(0)) == written
+        assert fact(nvml, nvml.handle(0), "pci_address") == written
 
 
 def test_a_link_that_the_driver_reports_as_zero_is_not_known() -> None:
     hidden = changed(FOUR, gpus={0: {"link": LinkSpec(8.0, 0)}})
     with installed(FakeNvml(hidden)), open_nvml() as nvml:
         first, second = nvml.handle(0), nvml.handle(1)
-        assert nvml.pcie(second, "width_now") == 16
+        assert fact(nvml, second, "pcie.width_now") == 16
         with pytest.raises(NotReadError, match="UNKNOWN"):
-            nvml.pcie(first, "width_now")
+            fact(nvml, first, "pcie.width_now")
 
 
 def test_more_than_1024_cpus_fit() -> None:
     large = changed(FOUR, cpus=(range(1000, 1200),))
     with installed(FakeNvml(large)), open_nvml() as nvml:
-        assert nvml.cpu_affinity(nvml.handle(0)) == tuple(range(1000, 1200))
+        assert fact(nvml, nvml.handle(0), "cpu_affinity") == "1000-1199"
 
 
 def test_a_memory_affinity_of_several_nodes_names_none() -> None:
     loose = changed(FOUR, gpus={0: {"numa_node": -1}}, cpus=(range(4), range(4, 8)))
     with installed(FakeNvml(loose)), open_nvml() as nvml, pytest.raises(NotReadError, match="SEVERAL_NODES"):
-        nvml.numa_node(nvml.handle(0))
+        fact(nvml, nvml.handle(0), "numa_node")
 
 
 def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None:
@@ -107,13 +112,13 @@ def test_a_refusal_of_the_memory_temperature_within_the_answer_is_seen() -> None
         open_nvml() as nvml,
         pytest.raises(NotReadError, match="NOT_SUPPORTED"),
     ):
-        nvml.memory_temperature_c(nvml.handle(0))
+        fact(nvml, nvml.handle(0), "temperature_c.memory")
 
 
 @pytest.mark.parametrize(("code", "word"), [(0, "OK"), (1, "CHIPSET_NOT_SUPPORTED"), (9, "UNKNOWN_9")])
 def test_peer_to_peer_is_reported_in_words(code: int, word: str) -> None:
     with installed(FakeNvml(changed(FOUR, p2p={(0, 1): code}))), open_nvml() as nvml:
-        assert nvml.p2p(nvml.handle(0), nvml.handle(1), "read") == word
+        assert p2p(nvml, nvml.handle(0), nvml.handle(1), "read") == word
 
 
 def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
@@ -121,10 +126,10 @@ def test_a_topology_level_that_nvml_does_not_define_is_not_guessed_at(
 ) -> None:
     with installed(FakeNvml(FOUR)), open_nvml() as nvml:
         a, b = nvml.handle(0), nvml.handle(1)
-        assert nvml.common_ancestor(a, b) is Hop.PIX
+        assert common_ancestor(nvml, a, b) is Hop.PIX
         monkeypatch.setattr(Scenario, "level", lambda *_: 35)
         with pytest.raises(NotReadError, match="UNKNOWN_LEVEL_35"):
-            nvml.common_ancestor(a, b)
+            common_ancestor(nvml, a, b)
 
 
 @pytest.mark.parametrize("code", [0, 99])
@@ -134,7 +139,7 @@ def test_a_brand_without_a_name_is_missing_with_its_number(code: int) -> None:
         open_nvml() as nvml,
         pytest.raises(NotReadError, match=f"UNKNOWN_{code}"),
     ):
-        nvml.brand(nvml.handle(0))
+        fact(nvml, nvml.handle(0), "brand")
 
 
 def test_a_virtual_machine_that_hides_the_chip_gives_no_device_id() -> None:
@@ -143,7 +148,7 @@ def test_a_virtual_machine_that_hides_the_chip_gives_no_device_id() -> None:
         open_nvml() as nvml,
         pytest.raises(NotReadError, match="UNKNOWN"),
     ):
-        nvml.pci_device_id(nvml.handle(0))
+        fact(nvml, nvml.handle(0), "pci_device_id")
 
 
 # Functions that came after driver 470 or are refused by it, as far as gputopo asks for them.
@@ -189,3 +194,102 @@ def test_an_old_driver_costs_only_what_it_does_not_have() -> None:
     assert gpu.ecc.counts is not None
     assert gpu.nvlinks is not None
     assert gpu.nvlinks[0].errors["crc_data"] == 4
+
+
+def test_a_mismatch_of_pynvml_and_driver_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mismatched(_: object) -> None:
+        raise pynvml.NVMLLibraryMismatchError
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPerformanceState", mismatched)
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
+    ):
+        fact(nvml, nvml.handle(0), "pstate")
+
+
+def test_a_pynvml_without_a_function_is_a_missing_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="FUNCTION_NOT_FOUND"),
+    ):
+        fact(nvml, nvml.handle(0), "temperature_c.margin")
+
+
+def test_the_most_specific_reason_of_several_calls_is_given() -> None:
+    fake = FakeNvml(FOUR)
+    fake.without("nvmlDeviceGetTemperatureV")
+    fake.refuse("nvmlDeviceGetTemperature", 4)
+    with installed(fake), open_nvml() as nvml, pytest.raises(NotReadError, match="NO_PERMISSION"):
+        fact(nvml, nvml.handle(0), "temperature_c.gpu")
+
+
+def test_a_lost_gpu_is_not_asked_a_second_time() -> None:
+    fake = FakeNvml(SCENARIOS["lost_gpu"])
+    with installed(fake), open_nvml() as nvml:
+        gpu = nvml.handle(2)
+        with pytest.raises(NotReadError, match="GPU_IS_LOST"):
+            fact(nvml, gpu, "temperature_c.gpu")
+    assert ("nvmlDeviceGetTemperature[0]", 2) not in fake.calls
+
+
+def test_a_name_that_is_no_text_is_no_crash() -> None:
+    def unreadable(_: object, buffer: Any, size: object) -> int:
+        buffer.value = b"\xff\xfe"
+        return 0
+
+    fake = FakeNvml(FOUR)
+    with installed(fake), open_nvml() as nvml:
+        gpu = nvml.handle(0)
+        fake._symbols["nvmlDeviceGetName"] = unreadable
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        with pytest.raises(NotReadError, match="UNREADABLE_TEXT"):
+            fact(nvml, gpu, "name")
+
+
+@pytest.mark.parametrize(
+    ("kind", "member", "number"),
+    [
+        (1, "uiVal", 4_000_000_000),
+        (3, "ullVal", 1 << 40),
+        (4, "sllVal", -5),
+        (5, "siVal", -8),
+        (6, "usVal", 7),
+    ],
+)
+def test_a_field_value_is_taken_from_the_member_that_its_type_names(
+    kind: int, member: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: object, __: object) -> list[Any]:
+        value = pynvml.c_nvmlFieldValue_t()
+        value.valueType = kind
+        setattr(value.value, member, number)
+        return [value]
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        assert nvml.field(nvml.handle(0), 1) == number
+
+
+def test_a_field_value_of_an_unheard_of_type_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = pynvml.c_nvmlFieldValue_t()
+    value.valueType = 77
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [value])
+    with (
+        installed(FakeNvml(FOUR)),
+        open_nvml() as nvml,
+        pytest.raises(NotReadError, match="UNKNOWN_VALUE_TYPE_77"),
+    ):
+        nvml.field(nvml.handle(0), 1)
+
+
+def test_a_margin_that_comes_as_an_unsigned_number_is_negative_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMarginTemperature", lambda _: (1 << 32) - 3)
+    with installed(FakeNvml(FOUR)), open_nvml() as nvml:
+        assert fact(nvml, nvml.handle(0), "temperature_c.margin") == -3
+        assert fact(nvml, nvml.handle(0), "temperature_c.margin_shutdown") == -8

@@ -122,7 +122,7 @@ def test_a_child_samples_as_the_monitor_does() -> None:
 def test_a_driver_that_fails_during_a_run_costs_the_samples_after_it(
     fault: Callable[[], None], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "CALL_S", 1.0)
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(nvml_s=1.0))
     fake = FakeNvml(FOUR)
     fake.spoil("nvmlDeviceGetPowerUsage", fault, gpu=1, after_calls=1)
     with installed(fake), MonitorChild([0, 1, 2]) as monitor:

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.copies.copies import Job, Window
-from gputopo.copies.jobs import Request, describe
+from gputopo.copies.copies import Job, Request, Window, describe
+from gputopo.probes.child import CallSlot, Channel, Limits
 from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError
 from gputopo.probes.session.session import Progress
 from gputopo.probes.session.watched import measure_watched
-from gputopo.probes.streaming import CallSlot, Feed, Limits
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import UsageError
 from tests.probes.session.double import EngineDouble, doors, machine
@@ -52,7 +51,7 @@ class Faulty(EngineDouble):
 
 
 def run(engine: Faulty, gpus: int = 3, *, limits: Limits = LIMITS) -> Bandwidth:
-    def opened(feed: Feed) -> Doors:
+    def opened(feed: Channel) -> Doors:
         engine.slot = feed.cuda
         return doors(engine)
 
@@ -151,7 +150,7 @@ def test_a_process_that_is_killed_leaves_what_was_measured() -> None:
 
 
 def test_a_start_that_hangs_leaves_no_gpu() -> None:
-    def opened(feed: Feed) -> Doors:
+    def opened(feed: Channel) -> Doors:
         feed.cuda.begin("cuInit")
         time.sleep(60)
         raise AssertionError
@@ -168,7 +167,7 @@ def test_calls_that_are_slow_are_waited_for() -> None:
 
 
 def test_a_fault_of_ours_is_raised_here() -> None:
-    def broken(feed: Feed) -> Doors:
+    def broken(feed: Channel) -> Doors:
         raise ZeroDivisionError("ours")
 
     with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
@@ -215,7 +214,7 @@ def test_a_soak_ends_with_the_call_that_does_not_return(fault: End, reason: str)
     engine = Late(fault=fault, each_s=0.2)
     engine.gpus = 3
 
-    def opened(feed: Feed) -> Doors:
+    def opened(feed: Channel) -> Doors:
         engine.slot = feed.cuda
         return doors(engine)
 

@@ -1,1 +1,0 @@
-"""Sets of GPUs by distance or measured bandwidth, where no step is predicted. Pure."""

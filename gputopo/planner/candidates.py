@@ -1,0 +1,374 @@
+"""The candidates of a plan: their numbers, why they were chosen, and what each option costs. Pure."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from math import exp, hypot, inf, log
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.planner.fastest import NO_SHARE, Fastest
+from gputopo.planner.reasons import (
+    avoided_reason,
+    farthest_words,
+    in_words,
+    model_reasons,
+    reduction_reasons,
+    search_reason,
+    taken_reason,
+)
+from gputopo.planner.request import Request, batch_reasons, gpus_in_words
+from gputopo.planner.selection import ALL, LISTED
+from gputopo.prediction.calibration import range_share
+from gputopo.prediction.links.paths import unknown_facts
+from gputopo.prediction.sets import DETAILED, Found
+from gputopo.values.run.batches import plain
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
+
+RULE = (
+    "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
+)
+
+
+class _OfSet(NamedTuple):
+    """What all candidates of a set of GPUs have in common."""
+
+    batch: int  # examples of a step
+    batch_sizes: tuple[int, ...]  # of each GPU where they differ
+    fastest: float  # images/sec of the fastest GPU alone
+    alone: tuple[float, float]  # range over the prediction of each GPU by itself
+    together: tuple[float, float]  # of all together
+    slowest: int | None  # the GPU that the others wait for
+
+
+class Candidates:
+    """The candidates of what a request leaves to choose from."""
+
+    def __init__(self, selection: Fastest) -> None:
+        self._of = selection
+        self._of_set = cache(self._new_of_set)
+        self.warnings = cache(self._warnings)
+
+    def best(self, keep: int | None) -> tuple[Candidate, ...]:
+        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked."""
+        if keep == ALL:
+            return tuple(self.every())
+        found, searched = self._of.listed(keep)
+        return tuple(self._with_reasons(one, rank, searched) for rank, one in enumerate(found))
+
+    def every(self) -> Iterator[Candidate]:
+        """Iterate over all candidates, the best first; only the first of many have reasons."""
+        found = self._of.every()
+        first = list(islice(found, DETAILED))
+        detailed = (self._with_reasons(one, rank, first) for rank, one in enumerate(first))
+        return chain(detailed, map(self._candidate, found))
+
+    def prediction(self, candidates: Sequence[Candidate]) -> Prediction | None:
+        """Return from what was predicted, how sure the choice is, and what the options cost."""
+        choice, of, basis = candidates[0], self._of, self._of.basis
+        if not of.predicts:
+            return None
+        margin = tie = None
+        runner_up = next(iter(runners_up(choice, candidates)), None)
+        if runner_up is not None:
+            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
+            if margin < SURE_MARGIN:
+                facts = unknown_facts(of.machine, of.paths)[:1]
+                tie = ", or ".join((*facts, "one short run of each (--autotune)"))
+        return Prediction(
+            program=basis.program.name,
+            batch_size=basis.batch,
+            single_gpu_images_per_sec={gpu: round(basis.speeds[gpu].images_per_sec, 2) for gpu in of.pool},
+            single_gpu_source=" + ".join(dict.fromkeys(basis.speeds[gpu].source for gpu in choice.gpus)),
+            margin=margin,
+            tie=tie,
+            learned=basis.learned,
+            prices=() if of.is_assumed else tuple(self._prices(choice)),
+        )
+
+    def _with_reasons(self, found: Found, rank: int, searched: Sequence[Found]) -> Candidate:
+        """Return a found candidate; the first one with all its reasons, the others in short."""
+        reasons = self._reasons(found, searched) if rank == 0 else self._short_reasons(found)
+        return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
+
+    def _candidate(self, found: Found) -> Candidate:
+        return self._predicted(found) if self._of.predicts else self._unpredicted(found)
+
+    def _unpredicted(self, found: Found) -> Candidate:
+        """Return a set with its variables where they were requested, else by RULE."""
+        of, gpus = self._of, found.gpus
+        update, ps = of.variable_update, of.request.ps
+        served = update in ("auto", "parameter_server")
+        on_gpu = len(gpus) == 1 or (len(gpus) == 2 and of.in_one_island(gpus))
+        device = ps if ps != "auto" else f"gpu:{gpus[0]}" if on_gpu else "cpu"
+        each = of.batches(gpus)
+        return Candidate(
+            gpus=gpus,
+            variable_update="parameter_server"
+            if served
+            else "independent"
+            if update == "independent"
+            else "replicated",
+            ps_device=device if served else None,
+            all_reduce=(of.all_reduce or "copy") if update == "replicated" else None,
+            alike=found.alike,
+            batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
+        )
+
+    def _predicted(self, found: Found) -> Candidate:
+        gpus, placing, step = found.gpus, found.placing, found.prediction
+        share = 1.0 if self._of.basis.learned is None else range_share(self._of.basis.learned, placing)
+        known = self._of_set(gpus, share)
+        speed = known.batch / step.step_s
+        low, high = known.alone if len(gpus) == 1 or placing.traffic == "none" else known.together
+        links = {"weights": step.weights_by, "gradients": step.gradients_by}
+        return Candidate(
+            gpus=gpus,
+            variable_update=placing.variable_update,
+            ps_device=placing.ps_device,
+            all_reduce=placing.all_reduce,
+            alike=found.alike,
+            images_per_sec=round(speed, 2),
+            images_per_sec_low=round(speed * low, 2),
+            images_per_sec_high=round(speed * high, 2),
+            speedup=round(speed / known.fastest, 3),
+            step_ms=_ms(step.step_s),
+            batch_sizes=known.batch_sizes,
+            compute_ms=_ms(step.compute_s),
+            exposed_ms={
+                "weights": _ms(step.weights_s),
+                "gradients": _ms(step.gradients_s),
+                "variables": _ms(step.variables_s),
+            },
+            links={
+                part: in_words(by, placing, self._of.paths) for part, by in links.items() if by is not None
+            },
+            limited_by=self._limited_by(found, known.slowest),
+        )
+
+    def _new_of_set(self, gpus: tuple[int, ...], share: float) -> _OfSet:
+        """Return what all candidates of a set have in common.
+
+        The range of GPUs together is that of the program, `share` times as wide, and of the slowest GPU's
+        speed. Their errors are independent: logarithms add up as squares do.
+        """
+        program, speeds = self._of.basis.program, [self._of.basis.speeds[gpu] for gpu in gpus]
+        slowest = min(speeds)
+        low, high = log(slowest.low / slowest.images_per_sec), log(slowest.high / slowest.images_per_sec)
+        each = self._of.batches(gpus)
+        return _OfSet(
+            sum(each),
+            each if len(set(each)) > 1 else (),
+            max(speeds).images_per_sec,
+            (exp(low), exp(high)),
+            (exp(-hypot(share * log(program.low), low)), exp(hypot(share * log(program.high), high))),
+            self._slowest(gpus, each),
+        )
+
+    def _slowest(self, gpus: Sequence[int], batches: Sequence[int]) -> int | None:
+        """Return the GPU that the others wait for; None where all are as fast."""
+        own = zip(gpus, batches, strict=True)
+        seconds = {gpu: self._of.basis.seconds(gpu, batch) for gpu, batch in own}
+        slowest = max(gpus, key=seconds.__getitem__)
+        return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
+
+    def _limited_by(self, found: Found, slowest: int | None) -> str:
+        step = found.prediction
+        if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+            return "compute" if slowest is None else f"compute of GPU {slowest}"
+        if step.variables_s > max(step.weights_s, step.gradients_s):
+            return "cost of variables"
+        by, largest = step.weights_by, "weights"
+        if step.gradients_s > step.weights_s:
+            by, largest = step.gradients_by, "gradients"
+        return largest if by is None else in_words(by, found.placing, self._of.paths)
+
+    def _reasons(self, found: Found, searched: Sequence[Found]) -> list[str]:
+        of, gpus = self._of, found.gpus
+        each, update = of.batches(gpus), self._candidate(found)
+        reasons = of.distance_reasons(gpus, of.pool)
+        reasons.append(self._why_this_set(found, searched))
+        if of.predicts and len(gpus) > 1:
+            unknown = unknown_facts(of.machine, of.paths)
+            reasons.append(f"not known: {'; '.join(unknown)}" if unknown else "link speeds: measured")
+        if of.predicts:
+            reasons += batch_reasons(of.request, each, known=not of.is_assumed)
+        reasons += self._reasons_of_request(gpus)
+        if not of.predicts:
+            reasons += (
+                [f"variables on {update.ps_device}: {RULE}"]
+                if update.ps_device and of.request.ps == "auto"
+                else []
+            )
+            reasons += batch_reasons(of.request, (), known=False)
+        reasons += reduction_reasons(of.machine, gpus, update.all_reduce)
+        return (
+            reasons
+            if of.predicts
+            else [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]
+        )
+
+    def _warnings(self, chosen: tuple[int, ...]) -> list[str]:
+        """Return for which GPUs in use or in error others were chosen, and which of them were chosen."""
+        said = []
+        taken = sorted(self._of.troubles.keys() & set(chosen))
+        if self._of.exact and taken:
+            return [taken_reason(self._of.troubles, taken, "taken as named by --gpus")]
+        avoided, best = self._avoided_for(chosen)
+        if avoided:
+            of = self._of.nearest or self._of
+            instead = "" if len(chosen) == 1 else of.difference(chosen, best)
+            said.append(avoided_reason(self._of.troubles, avoided, chosen, instead))
+        if self._of.required in self._of.troubles:
+            holds = f"taken, as --ps gpu:{self._of.required} places the variables there"
+            said.append(taken_reason(self._of.troubles, [self._of.required], holds))
+        others = [index for index in taken if index != self._of.required]
+        if others:
+            said.append(taken_reason(self._of.troubles, others, f"taken, as {self._of.idle_words()}"))
+        return said
+
+    def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:
+        """Return what the options, GPUs in use and different models have to do with the chosen set."""
+        reasons = self._of.cards.reasons(chosen)
+        if self._of.required is not None and not self._of.exact:
+            reasons.append(f"every set contains GPU {self._of.required}, which holds the variables")
+        if self._of.request.prefer_pix:
+            reasons += [refusal.reason for refusal in self._of.unmet(chosen)] or [self._of.pix_reason(chosen)]
+        return [
+            *reasons,
+            *self.warnings(chosen),
+            *model_reasons(self._of.machine, chosen, equal_batches=len(set(self._of.batches(chosen))) < 2),
+            *(out.reason for out in self._of.left_out),
+        ]
+
+    def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the GPUs in use or in error without which others were not chosen, and the best set.
+
+        Where GPUs in use are the reason for a smaller set, all of them.
+        """
+        if self._of.request.num_gpus is None and not self._of.request.prefer_pix:
+            return tuple(sorted(self._of.troubles.keys() - set(chosen))), tuple(chosen)
+        avoided: set[int] = set()
+        first: tuple[int, ...] | None = None
+        while self._of.troubles.keys() - set(chosen) - avoided:
+            best = (self._of.nearest or self._of).search(self._of.pool, 1, avoided)[0].gpus
+            first = first or best
+            more = self._of.troubles.keys() & set(best) - set(chosen) - avoided
+            if not more:
+                break
+            avoided |= more
+        return tuple(sorted(avoided)), first or tuple(chosen)
+
+    def _search_reason(self, found: Found, searched: Sequence[Found]) -> str:
+        """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
+        decide = slice(2 if self._of.predicts else 4)  # of the sort key; what follows are the lowest indices
+        first = self._of.order(found, self._of.troubles)[decide]
+        same = {
+            one.gpus: one.alike for one in searched if self._of.order(one, self._of.troubles)[decide] == first
+        }
+        equal = sum(same.values())
+        # Sets that are as good may follow a list that ends with one.
+        last = self._of.order(searched[-1], self._of.troubles)[decide]
+        at_least = last == first and equal < self._of.sets
+        if self._of.size == 1 < self._of.sets and self._of.predicts:
+            count = f"at least {equal}" if at_least else f"{equal}"
+            which = (
+                "the nearest to the network card"
+                if self._of.cards.decide(self._of.pool)
+                else "the lowest index"
+            )
+            more = f"; {count} are as fast, {which} was chosen" if equal > 1 else ""
+            idle = "of those with the least use and errors " if self._of.troubles else ""
+            return f"one GPU of {self._of.sets} to choose from: {idle}the fastest by prediction{more}"
+        by, good, chosen = "topology, farthest pair first", "close", "the lowest indices were chosen"
+        if self._of.measured is not None:
+            by, good = "measured bandwidth, slowest pair first", "good"
+        if self._of.predicts:
+            by, good = "predicted seconds of a step", "fast"
+            chosen = "the nearest with the lowest indices was chosen"
+        return search_reason(
+            self._of.sets,
+            equal,
+            self._of.size,
+            by=by,
+            good=good,
+            chosen=chosen,
+            troubled=bool(self._of.troubles),
+            at_least=at_least,
+            by_card=self._of.cards.decide(self._of.pool),
+        )
+
+    def _why_this_set(self, found: Found, searched: Sequence[Found]) -> str:
+        nearest = self._of.nearest
+        if self._of.exact:
+            return self._named_reason(found.gpus)
+        if nearest is None:
+            return self._search_reason(found, searched)
+        near = nearest.search(nearest.pool, 4 * LISTED, nearest.troubles)
+        return f"{Candidates(nearest)._search_reason(near[0], near)}; the speed of one GPU is assumed"
+
+    def _named_reason(self, gpus: Sequence[int]) -> str:
+        """Return that the GPUs were named; where nothing is predicted also which would be closer."""
+        of, said = self._of, "the GPUs were named by --gpus"
+        if of.predicts or len(gpus) == 1:
+            return said
+        request = msgspec.structs.replace(of.request, gpus=None, num_gpus=len(gpus))
+        other = Fastest(of.machine, request, of.unavailable, of.basis)
+        best = other.search(other.pool, 1, other.troubles)[0].gpus
+        if other.farthest_first(best) >= other.farthest_first(gpus):
+            return said
+        closer = farthest_words(other.links, best)
+        how = (
+            f"closer to one another ({closer})" if other.measured is None else "faster by measured bandwidth"
+        )
+        return f"{said}; {gpus_in_words(best)} would be {how}"
+
+    def _short_reasons(self, found: Found) -> Iterator[str]:
+        short = farthest_words(self._of.links, found.gpus)
+        if troubled := sorted(self._of.troubles.keys() & set(found.gpus)):
+            short += f"; {gpus_in_words(troubled)} in use or in error"
+        yield short if found.alike == 1 else f"{short}; represents {found.alike} equivalent sets"
+
+    def _prices(self, choice: Candidate) -> Iterator[Price]:
+        """Return what each option costs that leaves fewer candidates to choose from."""
+        for option, request in self._without_options(choice).items():
+            other = Fastest(self._of.machine, request, self._of.unavailable, self._of.basis)
+            bases = {
+                self._of.basis.speeds[gpu].basis if gpu in self._of.basis.speeds else None
+                for gpu in other.pool
+            }
+            if None in bases or ("given" in bases and len(bases) > 1):
+                continue  # a speed that was given is not to be compared with those of other sources
+            if isinstance(request.batch_size, tuple) and other.size != self._of.size:
+                continue  # the batches are those of so many GPUs
+            best = other.search(other.pool, 1, other.troubles)[0]
+            speed = other.images_per_sec(best)
+            share = 1 - (choice.images_per_sec or 0.0) / speed
+            yield Price(
+                option=option,
+                share=round(share, 4) if share > NO_SHARE else 0.0,
+                images_per_sec=round(speed, 2),
+                instead=best.gpus,
+                mode=" ".join(filter(None, best.placing)),
+            )
+
+    def _without_options(self, choice: Candidate) -> dict[str, Request]:
+        """Return the request without each option that leaves fewer candidates, by that option."""
+        request = self._of.request
+        freed: dict[str, dict[str, object]] = {}
+        if request.prefer_pix and self._of.in_one_island(choice.gpus) and self._of.size > 1:
+            freed["--prefer-pix"] = {"prefer_pix": False}
+        if request.ps != "auto":
+            freed[f"--ps {request.ps}"] = {"ps": "auto"}
+        if request.all_reduce is not None:
+            freed[f"--all-reduce {request.all_reduce}"] = {"all_reduce": None}
+        elif request.variable_update in ("parameter_server", "replicated"):
+            freed[f"--variable-update {request.variable_update}"] = {"variable_update": "auto"}
+        if self._of.exact and self._of.required is None:
+            freed["--gpus"] = {"gpus": None, "num_gpus": self._of.size}
+        return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)

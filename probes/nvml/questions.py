@@ -1,0 +1,434 @@
+"""What NVML is asked about a GPU: one table of the facts that one call gives, and a function for each other.
+
+The functions are pynvml's. Every question raises NotReadError where there is no answer. What drivers do wrong
+is worked round here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from gputopo.probes.host import cpu_list
+from gputopo.probes.nvml.door import (
+    Handle,
+    NotReadError,
+    Nvml,
+    address_of,
+    bits,
+    first,
+    signed,
+    the_number,
+    word,
+)
+from gputopo.probes.nvml.words import (
+    ARCHITECTURES,
+    BRANDS,
+    CLOCKS,
+    COMPUTE_MODES,
+    FABRIC_HEALTH,
+    FABRIC_STATES,
+    FABRIC_SUMMARIES,
+    MARGINS,
+    MEMORY_LOCATIONS,
+    NVLINK_COUNT_ERRORS,
+    NVLINK_DL_ERRORS,
+    NVLINK_ERRORS,
+    NVLINK_GENERATIONS,
+    NVLINK_REMOTES,
+    P2P_STATUS,
+    PROCESS_FUNCTIONS,
+    RECOVERY_ACTIONS,
+    SRAM_COUNTS,
+    THRESHOLDS,
+    VIOLATIONS,
+    VIRTUALIZATIONS,
+)
+from gputopo.reference.clock_events import decode
+from gputopo.topology.identities import program_name
+from gputopo.values.machine import Hop
+
+_MIB = 1024 * 1024
+_MEMORY_V2 = 0x02000028  # nvmlMemory_v2: sizeof(nvmlMemory_v2_t) | 2 << 24
+_NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
+_MAX_INSTANCES = 64  # GPUs have up to 7 or 8; a larger count is garbage
+_FIELD = "nvmlDeviceGetFieldValues"  # with one NVML_FI_* number: the fact is that field's value
+_KINDS = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
+_COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
+# In the order of the numbers of nvmlFabricState_t; 0 is NOT_SUPPORTED.
+_FABRIC_NONE, _FABRIC_COMPLETED = 0, 3
+
+
+class Question(NamedTuple):
+    """One call that gives facts of a GPU, by their paths in `Gpu`."""
+
+    facts: tuple[str, ...]
+    calls: tuple[tuple[Any, ...], ...]  # function and arguments after the handle; the first that is answered
+    convert: Callable[[Any], Any]  # the answer as the fact, or as a tuple of the facts
+
+    def ask(self, nvml: Nvml, gpu: Handle) -> dict[str, Any]:
+        """Return the facts by path. Raises NotReadError."""
+        answer = self.convert(first(*(_calling(nvml, gpu, *call) for call in self.calls)))
+        return dict(zip(self.facts, answer if len(self.facts) > 1 else (answer,), strict=True))
+
+
+def _calling(nvml: Nvml, gpu: Handle, function: str, *args: Any) -> Callable[[], Any]:
+    if function == _FIELD:
+        return lambda: nvml.field(gpu, *args)
+    return lambda: nvml.ask(function, gpu, *args)
+
+
+def _text(answer: str | bytes) -> str:
+    """Return a text; of the GSP firmware pynvml returns bytes, unlike its other texts."""
+    return answer.decode("ascii", "replace") if isinstance(answer, bytes) else str(answer)
+
+
+def _named(table: Mapping[int, str], unknown: str = "") -> Callable[[Any], str]:
+    """Return NVML's number in words; one that the table lacks as `unknown` and its number, or not at all."""
+    return lambda code: table.get(int(code), f"{unknown}{code}") if unknown else word(table, int(code))
+
+
+def _device_id(info: Any) -> str:
+    """Return the chip's number, "2204". NVML packs device and vendor into one; in some VMs it is 0."""
+    number = int(info.pciDeviceId) >> 16
+    if not number:
+        raise NotReadError("UNKNOWN")
+    return f"{number:04x}"
+
+
+def _one_node(mask: Any) -> int:
+    nodes = bits(mask)
+    if len(nodes) != 1:
+        raise NotReadError("SEVERAL_NODES" if nodes else "NO_NODE")
+    return nodes[0]
+
+
+def _cpus(mask: Any) -> str:
+    if not (cpus := bits(mask)):
+        raise NotReadError("NO_CPUS")
+    return cpu_list(cpus)
+
+
+def _pstate(number: int) -> str:
+    if number > 15:  # NVML_PSTATE_UNKNOWN is 32
+        raise NotReadError("UNKNOWN")
+    return f"P{number}"
+
+
+def _link(number: int) -> int:
+    if number in (0, _NOT_AVAILABLE):  # in some VMs the driver answers 0
+        raise NotReadError("UNKNOWN")
+    return number
+
+
+def _thousandth(number: int) -> float:
+    return int(number) / 1000
+
+
+def _flags(answer: Any) -> tuple[bool, ...]:
+    return tuple(map(bool, answer))
+
+
+def _memory(*names: str) -> Callable[[Any], tuple[int, ...]]:
+    return lambda info: tuple(getattr(info, name) // _MIB for name in names)
+
+
+def _questions() -> Iterator[Question]:
+    """Yield the table, the facts that identify a GPU first."""
+
+    def of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> Question:
+        field, _, parts = facts.partition(":")
+        paths = tuple(f"{field}.{part}" for part in parts.split()) if parts else (field,)
+        return Question(paths, tuple((call,) if isinstance(call, str) else call for call in calls), to)
+
+    yield of("uuid", "nvmlDeviceGetUUID", to=_text)
+    yield of("name", "nvmlDeviceGetName", to=_text)
+    yield of("brand", "nvmlDeviceGetBrand", to=_named(BRANDS))
+    yield of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES))
+    yield of("pci_address", "nvmlDeviceGetPciInfo", to=address_of)
+    yield of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id)
+    yield of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text)
+    yield of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text)
+    # The one bit of its memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not asked:
+    # it names the GPU's own memory where that is a node (Grace, POWER9) and is refused everywhere else.
+    yield of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node)
+    # Room for 1024 CPUs first, then for 8192, the kernel's limit.
+    affinity = "nvmlDeviceGetCpuAffinity"
+    yield of("cpu_affinity", (affinity, 16), (affinity, 128), to=_cpus)
+    for clock, number in CLOCKS.items():
+        path = f"clocks_mhz.{clock}"
+        yield of(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
+        yield of(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
+        # The second name where the first was removed; 1: APP_CLOCK_TARGET.
+        application = ("nvmlDeviceGetApplicationsClock", number)
+        yield of(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
+        yield of(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
+        yield of(f"{path}.boost", ("nvmlDeviceGetMaxCustomerBoostClock", number))
+    yield of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate)
+    # The new name, and the one before driver 535.
+    throttling = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    yield of("throttle:mask reasons", *throttling, to=lambda mask: (int(mask), decode(int(mask))))
+    yield of("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth)
+    yield of("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth)
+    yield of("power_w.default_limit", "nvmlDeviceGetPowerManagementDefaultLimit", to=_thousandth)
+    yield of("power_w.enforced_limit", "nvmlDeviceGetEnforcedPowerLimit", to=_thousandth)
+    limits = "nvmlDeviceGetPowerManagementLimitConstraints"
+    yield of("power_w:min max", limits, to=lambda both: tuple(map(_thousandth, both)))
+    yield of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0))
+    yield of("temperature_c.memory", (_FIELD, 82))  # NVML_FI_DEV_MEMORY_TEMP
+    yield of("temperature_c.margin", "nvmlDeviceGetMarginTemperature", to=signed)
+    for name, number in THRESHOLDS.items():
+        yield of(f"temperature_c.{name}", ("nvmlDeviceGetTemperatureThreshold", number))
+    for name, number in MARGINS.items():
+        yield of(f"temperature_c.{name}", (_FIELD, number), to=signed)
+    yield of("pcie.gen_now", "nvmlDeviceGetCurrPcieLinkGeneration", to=_link)
+    yield of("pcie.gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", to=_link)
+    yield of("pcie.gen_max_device", "nvmlDeviceGetGpuMaxPcieLinkGeneration", to=_link)
+    yield of("pcie.width_now", "nvmlDeviceGetCurrPcieLinkWidth", to=_link)
+    yield of("pcie.width_max", "nvmlDeviceGetMaxPcieLinkWidth", to=_link)
+    yield of("pcie.replay_counter", "nvmlDeviceGetPcieReplayCounter")
+    yield of("pcie.replay_rollovers", (_FIELD, 95))  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
+    # Version 2 keeps the reserved part out of `used`.
+    memory = "nvmlDeviceGetMemoryInfo"
+    yield of("memory_mib:total used free", (memory, _MEMORY_V2), memory, to=_memory("total", "used", "free"))
+    bar1 = _memory("bar1Total", "bar1Used", "bar1Free")
+    yield of("bar1_mib:total used free", "nvmlDeviceGetBAR1MemoryInfo", to=bar1)
+    yield of("fan_percent", "nvmlDeviceGetFanSpeed")  # that it is meant to have; over 100 on GPUs that may
+    yield of("display_active", "nvmlDeviceGetDisplayActive", to=bool)
+    yield of("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS))
+    rates = "nvmlDeviceGetUtilizationRates"
+    yield of("utilization_percent:gpu memory", rates, to=lambda info: (int(info.gpu), int(info.memory)))
+    yield of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags)
+    for what, kind in _KINDS.items():
+        for since, counter in _COUNTERS.items():
+            yield of(f"ecc.{what}_{since}", ("nvmlDeviceGetTotalEccErrors", kind, counter))
+    # Blackwell and later
+    yield of("ecc:channel_repair_pending tpc_repair_pending", "nvmlDeviceGetRepairStatus", to=_flags)
+    # Driver 590 and later
+    yield of("ecc.unrepairable_memory", "nvmlDeviceGetUnrepairableMemoryFlag_v1", to=bool)
+    rows = "nvmlDeviceGetRemappedRows"
+    yield of(
+        "remapped_rows:correctable uncorrectable pending failure",
+        rows,
+        to=lambda row: (row[0], row[1], bool(row[2]), bool(row[3])),
+    )
+    banks = ("max", "high", "partial", "low", "none")
+    yield of(
+        f"remapped_rows.banks:{' '.join(banks)}",
+        "nvmlDeviceGetRowRemapperHistogram",
+        to=lambda found: tuple(int(getattr(found, name)) for name in banks),
+    )
+    for cause, number in (("single_bit", 0), ("double_bit", 1)):
+        yield of(f"retired_pages.{cause}", ("nvmlDeviceGetRetiredPages", number), to=len)
+    yield of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool)
+    yield of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_"))
+    yield of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool)
+    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
+    yield of("recovery_action", (_FIELD, 230), to=_named(RECOVERY_ACTIONS, "action "))
+
+
+QUESTIONS = tuple(_questions())
+_BY_FACT = {fact: question for question in QUESTIONS for fact in question.facts}
+
+
+def facts_with(nvml: Nvml, gpu: Handle, path: str) -> dict[str, Any]:
+    """Return a fact of a GPU by its path, with those that the same call gives."""
+    return _BY_FACT[path].ask(nvml, gpu)
+
+
+def fact(nvml: Nvml, gpu: Handle, path: str) -> Any:
+    """Return one fact of a GPU by its path in `Gpu`."""
+    return facts_with(nvml, gpu, path)[path]
+
+
+def cuda_version(nvml: Nvml) -> str:
+    """Return the newest CUDA version that the driver runs, "12.4"."""
+    name = "nvmlSystemGetCudaDriverVersion"
+    number = first(lambda: nvml.ask(f"{name}_v2"), lambda: nvml.ask(name))
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def violation_ns(nvml: Nvml, gpu: Handle, policy: str) -> int:
+    """Return how long a policy has throttled the clocks since the driver loaded. A key of VIOLATIONS."""
+    return int(nvml.ask("nvmlDeviceGetViolationStatus", gpu, VIOLATIONS[policy]).violationTime)
+
+
+def mig_modes(nvml: Nvml, gpu: Handle) -> tuple[bool, bool]:
+    """Return whether the GPU is split into instances now and after a reset."""
+    now, pending = nvml.ask("nvmlDeviceGetMigMode", gpu)
+    return bool(now), bool(pending)
+
+
+def mig_instances(nvml: Nvml, gpu: Handle) -> int:
+    """Return the number of instances of a split GPU; their numbers have gaps, which are NOT_FOUND."""
+    count = 0
+    for place in range(min(int(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)), _MAX_INSTANCES)):
+        try:
+            nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place)
+        except NotReadError as error:
+            if error.reason != "NOT_FOUND":
+                raise
+        else:
+            count += 1
+    return count
+
+
+def ecc_errors_at(nvml: Nvml, gpu: Handle, location: str, what: str, since: str) -> int:
+    """Return the errors of one place in the chip or its memory. A key of MEMORY_LOCATIONS."""
+    numbers = _KINDS[what], _COUNTERS[since], MEMORY_LOCATIONS[location]
+    return int(nvml.ask("nvmlDeviceGetMemoryErrorCounter", gpu, *numbers))
+
+
+def sram_errors(nvml: Nvml, gpu: Handle) -> dict[str, int]:
+    """Return the errors of the chip's own memories, by the names in SRAM_COUNTS (driver 535 and later)."""
+    status = nvml.filled("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t", gpu)
+    return {name: int(getattr(status, field)) for name, field in SRAM_COUNTS.items()}
+
+
+def processes(nvml: Nvml, gpu: Handle, kind: str) -> tuple[tuple[int, int | None], ...]:
+    """Return pid and memory in MiB (None where it is unknown) of each process. A key of PROCESS_FUNCTIONS."""
+    name = PROCESS_FUNCTIONS[kind]
+    found = first(lambda: nvml.ask(f"{name}_v3", gpu), lambda: nvml.ask(f"{name}_v2", gpu))
+    return tuple(
+        (int(one.pid), None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB) for one in found
+    )
+
+
+def process_name(nvml: Nvml, pid: int) -> str | None:
+    """Return a process's program, without folders and arguments: those are private. None: it has ended."""
+    try:
+        return program_name(str(nvml.ask("nvmlSystemGetProcessName", pid)))
+    except NotReadError:
+        return None
+
+
+# Links
+
+
+def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
+    """Return the bytes that the GPU has received and sent over PCIe since its driver loaded.
+
+    nvml.h: the value may wrap, at a size that is not stated. While it fits into 32 bits it may have
+    wrapped unseen, several times a second: UNKNOWN.
+    """
+    # NVML_FI_DEV_PCIE_COUNT_RX_BYTES, _TX_BYTES
+    counts = [the_number(answer) for answer in nvml.fields(gpu, [(198, 0), (197, 0)])]
+    if max(counts) < 1 << 32:
+        raise NotReadError("UNKNOWN")
+    return counts[0], counts[1]
+
+
+def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:
+    """Return the throughput `in` to the GPU or `out` of it, over 20 ms, which the call takes."""
+    counter = {"out": 0, "in": 1}[direction]  # nvmlPcieUtilCounter_t: TX, RX, as the GPU sees it
+    return _thousandth(nvml.ask("nvmlDeviceGetPcieThroughput", gpu, counter))
+
+
+def common_ancestor(nvml: Nvml, a: Handle, b: Handle) -> Hop:
+    """Return how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""
+    level = int(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+    try:
+        return Hop.from_level(level)
+    except ValueError as error:
+        raise NotReadError(f"UNKNOWN_LEVEL_{level}") from error
+
+
+def p2p(nvml: Nvml, a: Handle, b: Handle, what: str) -> str:
+    """Return whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
+
+    pynvml's constant for reading is the tuple (0,), which ctypes refuses: hence the plain numbers.
+    """
+    code = int(nvml.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[what]))
+    return P2P_STATUS.get(code, f"UNKNOWN_{code}")
+
+
+def nvlink_count(nvml: Nvml, gpu: Handle) -> int:
+    """Return the number of NVLinks that the card has, up or down."""
+    return nvml.field(gpu, 91)  # NVML_FI_DEV_NVLINK_LINK_COUNT
+
+
+def nvlink_version(nvml: Nvml, gpu: Handle, link: int) -> int:
+    """Return the NVLink generation."""
+    code = int(nvml.ask("nvmlDeviceGetNvLinkVersion", gpu, link))
+    if code not in NVLINK_GENERATIONS:
+        raise NotReadError(f"UNKNOWN_VERSION_{code}")
+    return NVLINK_GENERATIONS[code]
+
+
+def nvlink_remote_address(nvml: Nvml, gpu: Handle, link: int) -> str:
+    """Return the PCI address of what is at the other end."""
+    return address_of(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
+
+
+def nvlink_remote_kind(nvml: Nvml, gpu: Handle, link: int) -> str:
+    """Return what is at the other end: gpu, switch or ibmnpu."""
+    code = int(nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link))
+    if code not in NVLINK_REMOTES:
+        raise NotReadError("UNKNOWN")
+    return NVLINK_REMOTES[code]
+
+
+def nvlink_errors(nvml: Nvml, gpu: Handle, link: int, counter: str) -> int:
+    """Return an error counter of an NVLink. A key of NVLINK_ERRORS."""
+    return int(nvml.ask("nvmlDeviceGetNvLinkErrorCounter", gpu, link, NVLINK_ERRORS[counter]))
+
+
+def nvlink_fields(
+    nvml: Nvml, gpu: Handle, link: int, generation: int | None
+) -> dict[str, int | NotReadError]:
+    """Return the field values of an NVLink, in one call: `speed` in MB/s and error counters.
+
+    Newer GPUs have these counters nowhere else; `generation` (of NVLink) decides which there are, None
+    asks for all.
+    """
+    counters: dict[str, int] = {}
+    if generation is None or generation >= 3:
+        counters |= NVLINK_DL_ERRORS
+    if generation is None or generation >= 5:
+        counters |= NVLINK_COUNT_ERRORS
+    # The speed by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
+    speeds = [(164, link), *([(84 + link if link < 6 else 126 + link, 0)] if link < 12 else []), (90, 0)]
+    values = nvml.fields(gpu, speeds + [(field, link) for field in counters.values()])
+    answers = values[: len(speeds)]
+    speed = next((answer for answer in answers if isinstance(answer, int) and answer > 0), answers[0])
+    if speed == 0:
+        speed = NotReadError("UNKNOWN")  # a link that is not up
+    return {"speed": speed} | dict(zip(counters, values[len(speeds) :], strict=True))
+
+
+def fabric_info(nvml: Nvml, gpu: Handle) -> Any:
+    """Return the struct of the NVSwitch fabric, the newest that the driver fills; NOT_SUPPORTED without."""
+    structs = (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    )
+    info = first(*(partial(nvml.filled, *one, gpu) for one in structs))
+    if int(info.state) == _FABRIC_NONE:
+        raise NotReadError("NOT_SUPPORTED")
+    return info
+
+
+def fabric_state(info: Any) -> str:
+    """Return how far the GPU has joined: not started, in progress, completed."""
+    return word(FABRIC_STATES, int(info.state))
+
+
+def fabric_status(nvml: Nvml, info: Any) -> str:
+    """Return how joining ended: "success", or NVML's error in words, "insufficient resources"."""
+    if int(info.state) != _FABRIC_COMPLETED:
+        raise NotReadError("NOT_COMPLETED")
+    code = int(info.status)
+    return nvml.reason(code).replace("_", " ").lower() if code else "success"
+
+
+def fabric_health(info: Any) -> dict[str, str]:
+    """Return the reported health in nvidia-smi's words, without what the driver leaves out."""
+    mask = int(getattr(info, "healthMask", 0))
+    reported = {"summary": FABRIC_SUMMARIES.get(int(getattr(info, "healthSummary", 0)))}
+    for name, (shift, width, words) in FABRIC_HEALTH.items():
+        code = mask >> shift & width
+        reported[name] = words.get(code, f"code {code}") if code else None
+    health = {name: text for name, text in reported.items() if text is not None}
+    if not health:
+        raise NotReadError("NOT_SUPPORTED")
+    return health

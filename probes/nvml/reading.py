@@ -1,0 +1,249 @@
+"""Reads all that NVML reports, in a child process: a call that hangs or crashes costs itself and no more.
+
+The child sends whole values: the driver, each GPU, each pair. Where a call stops it, another child goes on
+without that call. About the GPU of that call it asks again what was answered before, and nothing else.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import NamedTuple, Self
+
+import msgspec
+
+from gputopo.probes import child
+from gputopo.probes.child import Channel, Child, Stop
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
+from gputopo.probes.nvml.gpu import (
+    NOT_ASKED,
+    FactReader,
+    MissingFacts,
+    absent_facts,
+    miss_all,
+    read_gpu,
+    read_pair,
+)
+from gputopo.probes.nvml.questions import cuda_version
+from gputopo.values.machine import Driver, Gpu, Link
+from gputopo.values.subject import at_gpu, at_link
+
+# Ours: no host has as many, so a larger count is garbage.
+MAX_GPUS = 256
+_NO_SUCH_GPU = "INVALID_ARGUMENT"
+
+
+class NvmlAnswers(NamedTuple):
+    """All that NVML answered."""
+
+    error: str | None  # the reason of nvmlInit or of the count, None where both worked
+    driver: Driver = Driver()
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[Link, ...] = ()
+    missing: Mapping[str, str] = {}  # the reasons of absent facts, by path
+    counted: int = 0  # the number of GPUs that NVML reports, which may be garbage
+    stops: tuple[Stop, ...] = ()  # the calls that hung or crashed
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of the answers, with the reasons of what is missing in it."""
+
+    driver: Driver | None = None
+    counted: int | None = None
+    last: int | None = None  # of a garbage count: the number of GPUs that there are
+    gpu: Gpu | None = None
+    whole: bool = True  # whether all of the GPU was read
+    link: Link | None = None
+    error: str | None = None
+    missing: dict[str, str] = {}
+
+
+_decoder = msgspec.json.Decoder(Part)
+
+
+class Received:
+    """What was received so far, and so what may be asked next."""
+
+    def __init__(self) -> None:
+        self.error: str | None = None
+        self.links: dict[tuple[int, int], Link] = {}
+        self.stops: list[Stop] = []
+        # Of GPUs with a stop: how many calls may be made again, those that were answered before it.
+        self.allowed: dict[int, int] = {}
+        self.whole: set[int] = set()
+        self._gpus: dict[int, Gpu] = {}
+        self._driver = Driver()
+        self._counted: int | None = None
+        self._last = MAX_GPUS
+        self._missing = MissingFacts()
+
+    def add(self, lines: list[bytes], stop: Stop | None) -> None:
+        """Add the answer of one child."""
+        for line in lines:
+            self.put(_decoder.decode(line))
+        if stop is not None:
+            self.stops.append(stop)
+            if len(stop.gpus) == 1:
+                self.allowed[stop.gpus[0]] = stop.before
+
+    def put(self, part: Part) -> None:
+        """Add one part."""
+        if part.gpu is not None:
+            index = part.gpu.index
+            if not part.whole and index in self.allowed:
+                return  # asked again: what was received before is as much
+            self._gpus[index] = part.gpu
+            if part.whole:
+                self.whole.add(index)
+        self._missing.reasons |= part.missing
+        if part.link is not None:
+            self.links[part.link.a, part.link.b] = part.link
+        self._driver = part.driver or self._driver
+        self._counted = self._counted if part.counted is None else part.counted
+        self._last = self._last if part.last is None else part.last
+        if part.error is not None and self._counted is None:  # else NVML answered an earlier child
+            self.error = part.error
+
+    def answers(self) -> NvmlAnswers:
+        """Put together what was received."""
+        stops = tuple(self.stops)
+        if self._counted is None:
+            reason = self.error or (stops[-1].kind.upper() if stops else "UNKNOWN")
+            return NvmlAnswers(reason, self._driver, missing=self._missing.reasons, stops=stops)
+        gpus = tuple(map(self._gpu, range(min(self._counted, self._last))))
+        pairs = combinations(range(len(gpus)), 2)
+        links = tuple(self.links.get((a, b), Link(a=a, b=b)) for a, b in pairs)
+        return NvmlAnswers(None, self._driver, gpus, links, self._missing.reasons, self._counted, stops)
+
+    def allow(self, function: str, about: str) -> None:
+        """Raise NotReadError for a call that hung or crashed, or whose GPU had such a call before."""
+        gpus = tuple(map(int, filter(None, about.split("-"))))
+        stops = [
+            stop for stop in self.stops if stop.gpus == gpus or (len(gpus) == 2 and {*gpus} & {*stop.gpus})
+        ]
+        if not stops:
+            return
+        if len(gpus) == 1 and self.allowed[gpus[0]]:
+            self.allowed[gpus[0]] -= 1
+            return
+        reason = next((stop.kind.upper() for stop in stops if stop.function == function), None)
+        if reason or gpus:
+            raise NotReadError(reason or NOT_ASKED)
+
+    def _gpu(self, index: int) -> Gpu:
+        gpu = self._gpus.get(index, Gpu(index=index))
+        if index not in self.whole:
+            kinds = (stop.kind.upper() for stop in self.stops if stop.gpus == (index,))
+            paths = (at_gpu(index, path) for path in absent_facts(gpu))
+            self._missing.note_if_none(next(kinds, NOT_ASKED), *paths)
+        return gpu
+
+
+class Reading:
+    """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`)."""
+
+    def __init__(self) -> None:
+        self._received = Received()
+        self._until_s = time.monotonic() + child.WHOLE_S
+        self._child = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            self._child.close()
+
+    def answers(self) -> NvmlAnswers:
+        """Wait for the answers and return them. Never raises for what a driver does."""
+        while self._child is not None:
+            lines = self._child.answer(max(self._until_s - time.monotonic(), 0.1))
+            stop = self._child.stop
+            self._child.close()
+            self._received.add(lines, stop)
+            again = stop is not None and time.monotonic() < self._until_s
+            self._child = self._start() if again else None
+        return self._received.answers()
+
+    def _start(self) -> Child | None:
+        try:
+            return Child(self._work)
+        except OSError:  # a limit of processes
+            self._received.error = "NO_CHILD_PROCESS"
+            return None
+
+    def _work(self, channel: Channel) -> None:
+        """Ask for all that was not received, without the calls that hung or crashed before."""
+
+        def before_call(function: str, about: str) -> None:
+            self._received.allow(function, about)
+            channel.nvml.begin(function, about)
+
+        ask_all(self._received, channel.put, channel.done, before_call)
+
+
+def ask_all(
+    received: Received,
+    put: Callable[[Part], None],
+    done: Callable[[], None] = lambda: None,
+    before_call: Callable[[str, str], None] | None = None,
+) -> None:
+    """Ask NVML for all that was not received, and `put` each answer. Never raises: what it refuses is put.
+
+    `done` is called before NVML is closed, which may hang as well.
+    """
+    try:
+        with open_nvml(before_call) as nvml:
+            _ask(nvml, received, put)
+            nvml.about = ""
+            done()
+    except NotReadError as error:
+        put(Part(error=error.reason))
+        done()
+
+
+def _ask(nvml: Nvml, received: Received, put: Callable[[Part], None]) -> None:
+    """Ask for everything. Raises NotReadError where the GPUs are not counted."""
+    missing = MissingFacts()
+    facts = FactReader(nvml, missing, "driver")
+    driver = Driver(
+        version=facts.read("version", lambda nvml: str(nvml.ask("nvmlSystemGetDriverVersion"))),
+        cuda_version=facts.read("cuda_version", cuda_version),
+        nvml_version=facts.read("nvml_version", lambda nvml: str(nvml.ask("nvmlSystemGetNVMLVersion"))),
+    )
+    put(Part(driver=driver, missing=missing.reasons))
+    counted = nvml.device_count()
+    put(Part(counted=counted))
+    handles: dict[int, Handle] = {}
+    for index in range(min(counted, MAX_GPUS)):
+        nvml.about = str(index)
+        missing = MissingFacts()
+        try:
+            handles[index] = nvml.handle(index)
+        except NotReadError as error:
+            if counted > MAX_GPUS and error.reason == _NO_SUCH_GPU:
+                put(Part(last=index))
+                break
+            if index not in received.whole:  # every fact of it is missing for the same reason
+                miss_all(Gpu(index=index), error.reason, missing)
+                _note_whole(index, error.reason, missing)
+                put(Part(gpu=Gpu(index=index, lost=True), missing=missing.reasons))
+            continue
+        if index not in received.whole:
+            reader = FactReader(nvml, missing, at_gpu(index), handles[index])
+            for gpu in read_gpu(reader, index):
+                whole = "lost" in reader.facts
+                if whole:
+                    _note_whole(index, reader.no_answer, missing)
+                put(Part(gpu=gpu, whole=whole, missing=missing.reasons))
+    for a, b in combinations(handles, 2):
+        nvml.about = f"{a}-{b}"
+        if (a, b) not in received.links:
+            missing = MissingFacts()
+            pair = FactReader(nvml, missing, at_link(a, b), handles[a], handles[b])
+            put(Part(link=read_pair(pair, Link(a=a, b=b)), missing=missing.reasons))
+
+
+def _note_whole(index: int, no_answer: str | None, missing: MissingFacts) -> None:
+    """Note why a GPU as a whole does not answer."""
+    if no_answer is not None and no_answer != LOST:
+        missing.note(no_answer, at_gpu(index))
