@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
 from gputopo.launch import remote_start
@@ -200,7 +198,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
         if not is_driven(os.environ):
             show_error(reply.what, reply.hint)
         guest.outlast()
-        raise typer.Exit(reply.exit_code)
+        raise SystemExit(reply.exit_code)
     return guest, reply
 
 
