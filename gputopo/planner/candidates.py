@@ -22,7 +22,7 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.sets import DETAILED, Found
+from gputopo.prediction.search import DETAILED, Found
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
 

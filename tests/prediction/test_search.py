@@ -13,8 +13,7 @@ from gputopo.prediction.gradients import IN_ORDER, Block
 from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import DETAILED, DIGITS, MAX_SETS, Found, Question, every_candidate
+from gputopo.prediction.search import DETAILED, DIGITS, MAX_SETS, Found, Question, every_candidate, fastest
 from gputopo.prediction.step import Model, Placing, Stepper, model_of, predict
 from gputopo.values.errors import NoPlanError
 from gputopo.workload.workloads import require
