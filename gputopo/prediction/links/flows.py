@@ -16,6 +16,12 @@ from gputopo.prediction.links.paths import Paths
 
 Resource = tuple[str | int, ...]
 GB = 1e9
+_EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
+# The order in which resources that are as slow are named.
+_KINDS = (
+    *("uplink up", "uplink down", "socket", "up", "down", "nvlink out", "nvlink in", "nvlink", "pair"),
+    *("network out", "network in"),
+)
 _REVERSE = {
     "up": "down",
     "down": "up",
@@ -147,10 +153,16 @@ class Flows:
 
     @property
     def slowest(self) -> tuple[Resource | None, float]:
-        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
+        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows.
+
+        Of those that are as slow the first by kind and GPU.
+        """
         loads = self.loads
-        worst = max(loads, key=lambda one: loads[one].seconds, default=None)
-        return (worst, loads[worst].seconds) if worst and loads[worst].seconds else (None, 0.0)
+        seconds = max((load.seconds for load in loads.values()), default=0.0)
+        if not seconds:
+            return None, 0.0
+        slowest = (one for one, load in loads.items() if load.seconds >= seconds * _EQUAL)
+        return min(slowest, key=lambda one: (_KINDS.index(str(one[0])), one[1:])), seconds
 
     def _add(self, costs: Iterable[Cost], share: float) -> None:
         for resource, gb_per_s, both in costs:

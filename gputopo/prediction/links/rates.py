@@ -29,11 +29,11 @@ class Shared:
     """
 
     def __init__(
-        self, up: float, down: float, both: float, group: int, members: int, ends: tuple[Resource, Resource]
+        self, up: float, down: float, both: float, group: int, members: int, upward: Resource
     ) -> None:
         self.up, self.down, self.more = 1 / (up * GB), 1 / (down * GB), 1 / both - 1
         self.group, self.members = group, members
-        self.upward, self.downward = ends
+        self.upward = upward
         self.goes_up: dict[int, int] = {}
         self.comes_down: dict[int, int] = {}
         self.up_to: dict[int, int] = {}
@@ -187,15 +187,12 @@ class RateTable:
 
 def _of_uplink(number: int, uplink: Uplink) -> Shared:
     group = sum(1 << gpu for gpu in uplink.gpus)
-    ends: tuple[Resource, Resource] = ("uplink up", number), ("uplink down", number)
-    return Shared(uplink.up, uplink.down, uplink.both, group, group, ends)
+    return Shared(uplink.up, uplink.down, uplink.both, group, group, ("uplink up", number))
 
 
 def _of_socket(socket: SocketLink) -> Shared:
-    one, other = socket.nodes
-    ends: tuple[Resource, Resource] = ("socket", one, other), ("socket", other, one)
     group = sum(1 << gpu for gpu in socket.gpus[0])
-    return Shared(socket.gb_per_s, socket.gb_per_s, socket.both, group, 0, ends)
+    return Shared(socket.gb_per_s, socket.gb_per_s, socket.both, group, 0, ("socket", *socket.nodes))
 
 
 def _crossing(shared: Shared, gpus: Sequence[int], mask: int) -> tuple[int, int]:
