@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,40 +17,34 @@ def make_data(
     name: Annotated[
         Literal["imagenet", "cifar10"], Option("--data-name", "TFRecords of ImageNet, or CIFAR-10")
     ] = "imagenet",
-    source: Annotated[
-        Path | None,
-        Option(
-            "--from",
-            "Read the images from this folder, one folder a class",
-            value="DIR",
-            default="drawn images",
-        ),
-    ] = None,
     images: Annotated[  # ImageNet has 1.3 million
-        int | None, Option("--images", "Number of drawn images", default="256", min=2, max=10_000_000)
+        int | None, Option("--images", "Number of images", default="256", min=2, max=10_000_000)
     ] = None,
     files: Annotated[  # their names have five digits
         int | None, Option("--files", "Training files of ImageNet", default="4", min=1, max=99_999)
     ] = None,
     side: Annotated[
-        int | None, Option("--side", "Shorter side of drawn images (pixels)", default="256", min=8, max=8192)
+        int | None, Option("--side", "Shorter side of images (pixels)", default="256", min=8, max=8192)
     ] = None,
     seed: Annotated[
         int | None,
-        Option("--seed", "Random seed of images and order", default="1234", min=0, max=MAX_INT),
+        Option("--seed", "Random seed of images", default="1234", min=0, max=MAX_INT),
     ] = None,
 ) -> None:
-    """Write a small valid data folder: TFRecords of ImageNet or the binary files of CIFAR-10.
+    """Write a small valid data folder of drawn images: TFRecords of ImageNet or binary files of CIFAR-10.
 
     Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
     """
-    given = {"--images": images, "--files": files, "--side": side}
-    _refuse_needless(given, name, drawn=source is None)
+    if files is not None and name == "cifar10":
+        raise UsageError(
+            "--files cannot be combined with --data-name cifar10: that has five training files",
+            "leave --files out, or use --data-name imagenet",
+        )
     from gputopo.launch.data.make import Request, make
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
-    request = Request(name, source, **{field: value for field, value in asked.items() if value is not None})
+    request = Request(name, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
         done = make(_place(folder), request)
     emit(
@@ -73,20 +67,6 @@ def _ended_tidily() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _refuse_needless(given: Mapping[str, int | None], name: str, *, drawn: bool) -> None:
-    """Raise UsageError for an option that would do nothing."""
-    for option in ("--images", "--side"):
-        if given[option] is not None and not drawn:
-            raise UsageError(
-                f"{option} cannot be combined with --from: it is for drawn images", f"leave {option} out"
-            )
-    if given["--files"] is not None and name == "cifar10":
-        raise UsageError(
-            "--files cannot be combined with --data-name cifar10: that has five training files",
-            "leave --files out, or use --data-name imagenet",
-        )
 
 
 def _place(folder: Path) -> Path:

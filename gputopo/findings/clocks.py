@@ -9,7 +9,7 @@ from gputopo.findings.rule import Check, Fault, Rule, Threshold, by_model, check
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy, idle, use_of
 from gputopo.reference.clock_events import IDLE, reasons_of
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.expectations import expected_of
 from gputopo.values import history
 from gputopo.values.machine import Gpu, Machine
 
@@ -25,26 +25,20 @@ CORE_SHARE = Threshold(
     "of the most common clock",
     "Reference and factory-overclocked GTX 1070 differ by 5 % (1683 and 1771 MHz), clock steps are 15 MHz",
 )
-CORE_BUSY_SHARE = Threshold(
-    "core clock below peers under load",
-    0.10,
-    "below the median of the peers",
-    "GPUs of one model under the same load vary by chip and cooler, some 5 %. Ours",
-)
+# GPUs of one model under the same load vary by chip and cooler, some 5 %.
+CORE_BUSY_SHARE = Threshold("core clock below peers under load", 0.10, "below the median of the peers")
 MEMORY_BUSY_FLOOR = Threshold(
     "memory clock under load",
     0.90,
     "of the maximum or application clock",
-    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX 1080 "
-    "Ti)",
+    "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX "
+    "1080 Ti)",
 )
+# Boost clocks of GPUs of one model differ by some percent with chips and temperatures.
 MEAN_BELOW_SHARE = Threshold(
-    "mean core clock below peers over many samples",
-    0.05,
-    "below the median of the peers",
-    "Boost clocks of GPUs of one model differ by some percent with chips and temperatures. Ours",
+    "mean core clock below peers over many samples", 0.05, "below the median of the peers"
 )
-CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock", "Ours")
+CORE_BUSY_FLOOR = Threshold("core clock under load", 0.90, "of the rated boost or application clock")
 CORE_MAXIMUM_FLOOR = Threshold(
     "core clock under load, where only NVML's maximum is known",
     0.65,
@@ -122,7 +116,7 @@ def low(machine: Machine) -> Iterator[Fault]:
     core = [fault for gpu in loaded if (fault := _low_core(gpu))]
     yield from core
     yield from (fault for gpu in loaded if (fault := _low_memory(gpu)))
-    known = {fault.gpu.index for fault in core}
+    known = {gpu for fault in core for gpu in fault.gpus}
     for group in by_model(machine):
         yield from _slower([gpu for gpu in group if gpu in loaded and gpu.index not in known])
 
@@ -145,7 +139,7 @@ def below_default(gpu: Gpu) -> Fault | None:
 
 def below_model(gpu: Gpu) -> Fault | None:
     """Return the fault of a GPU whose max memory clock is below the reference, or None."""
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     top = gpu.clocks_mhz.memory.max
     if expected is None or expected.max_memory_mhz is None or not top:
         return None
@@ -172,7 +166,7 @@ def _low_core(gpu: Gpu) -> Fault | None:
     graphics = gpu.clocks_mhz.graphics
     if graphics.now and graphics.max == top:  # one clock, reported twice
         now = min(now or graphics.now, graphics.now)
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     boost = expected.boost_mhz if expected else None
     known = [clock for clock in (top, set_, boost) if clock]
     if now is None or not known:
@@ -206,13 +200,7 @@ def _low_memory(gpu: Gpu) -> Fault | None:
         gpu,
         f"memory at {now} MHz under load, expected at least {floor * min(known):.0f}; no throttle reason "
         "reported",
-        {
-            "now_mhz": now,
-            "max_mhz": top,
-            "application_mhz": set_,
-            "least_share": floor,
-            "pstate": gpu.pstate,
-        },
+        {"now_mhz": now, "max_mhz": top, "application_mhz": set_, "least_share": floor, "pstate": gpu.pstate},
     )
 
 
@@ -242,24 +230,16 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
             )
 
 
-SAME_LOAD_POINTS = Threshold(
-    "same load",
-    history.SAME_LOAD_POINTS,
-    "% points from the median utilization",
-    "Samples of one training differ by less. Ours",
-)
-IDLE_PERCENT = Threshold("idle", 5, "% utilization or less", "A desktop on an idle GPU uses less. Ours")
-PEERS = Threshold("GPUs at the same load", 3, "GPUs", "A median of fewer is not meaningful. Ours")
-HOTTER_C = Threshold(
-    "hotter than peers",
-    25,
-    "°C above the median of the peers",
-    "From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C. Ours",
-)
-IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers", "Ours")
-IDLE_DRAW_W = Threshold(
-    "idle power draw beside peers, at least", 50, "W above the median of the peers", "Ours"
-)
+# Samples of one training differ by less.
+SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
+# A desktop on an idle GPU uses less.
+IDLE_PERCENT = Threshold("idle", 5, "% utilization or less")
+# A median of fewer is not meaningful.
+PEERS = Threshold("GPUs at the same load", 3, "GPUs")
+# From the cool to the warm end of a chassis GPUs under load differ by up to 20 °C.
+HOTTER_C = Threshold("hotter than peers", 25, "°C above the median of the peers")
+IDLE_DRAW_TIMES = Threshold("idle power draw beside peers", 2, "times the median of the peers")
+IDLE_DRAW_W = Threshold("idle power draw beside peers, at least", 50, "W above the median of the peers")
 MEMORY_NOW_SHARE = Threshold(
     "memory clock in the same P-state", 0.05, "of the most common clock", "A P-state has one memory clock"
 )

@@ -8,7 +8,23 @@ from gputopo.values.fields import field_at
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Number = TypeVar("Number", int, float)
 Who = TypeVar("Who", bound=Hashable)
+
+
+def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key together, in the order of the first of each."""
+    found: dict[K, list[V]] = {}
+    for key, value in items:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:
+    """Return the largest number of each key."""
+    return {key: max(values) for key, values in grouped(items).items()}
 
 
 class Majority(NamedTuple, Generic[Who]):
@@ -74,9 +90,7 @@ class Difference(NamedTuple):
     def all_words(self) -> str:
         """Return what each GPU has where no value is common: `VBIOS version A (GPU 0), B (GPU 1)`."""
         field = field_at(Gpu, self.path)
-        gpus: dict[str, list[int]] = {}
-        for index, value in self.odd.items():
-            gpus.setdefault(field.value_in_words(value), []).append(index)
+        gpus = grouped((field.value_in_words(value), index) for index, value in self.odd.items())
         return f"{field.words} " + ", ".join(
             f"{value} (GPU {index_ranges(indices)})" for value, indices in gpus.items()
         )

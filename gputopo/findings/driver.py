@@ -1,7 +1,7 @@
 """The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,69 +18,72 @@ from gputopo.topology.kernel import (
 from gputopo.values.machine import Driver, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
-_ANY: tuple[Severity, ...] = ("error", "warning")
 _RESERVED = Case(
     "reserved for a virtual machine", "Use it in the virtual machine, or bind it to nvidia.", "info"
 )
 
-# By DriverStatus.
-DRIVER_STATUS = {
-    "not_loaded": Rule(
-        "driver.not_loaded",
-        title="the NVIDIA kernel module is not loaded",
-        remedy="Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
+
+def _of(
+    status: str,
+    title: str,
+    remedy: str,
+    severities: tuple[Severity, ...] = ("error", "warning"),
+    cases: Mapping[str, Case] | None = None,
+) -> Rule:
+    return Rule(f"driver.{status}", title, remedy, severities, cases=cases or {})
+
+
+_STATUSES = (
+    _of(
+        "not_loaded",
+        "the NVIDIA kernel module is not loaded",
+        "Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
         "update the driver must be installed again; with Secure Boot its module must be signed.",
-        severities=_ANY,
     ),
-    "library_missing": Rule(
-        "driver.library_missing",
-        title="the driver library libnvidia-ml.so.1 is not found",
-        remedy="Install the user-space part of the driver in the version of the kernel module. In a "
+    _of(
+        "library_missing",
+        "the driver library libnvidia-ml.so.1 is not found",
+        "Install the user-space part of the driver in the version of the kernel module. In a "
         "container, start it with GPU access (docker run --gpus all).",
-        severities=_ANY,
     ),
-    "version_mismatch": Rule(
-        "driver.version_mismatch",
-        title="driver library and kernel module have different versions",
-        remedy="Reboot: the driver was updated under a running kernel module. In a container, update the "
+    _of(
+        "version_mismatch",
+        "driver library and kernel module have different versions",
+        "Reboot: the driver was updated under a running kernel module. In a container, update the "
         "driver of the host, or remove the driver libraries from the image.",
-        severities=_ANY,
     ),
-    "no_permission": Rule(
-        "driver.no_permission",
-        title="/dev/nvidia* is missing, or permission is denied",
-        remedy="Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
+    _of(
+        "no_permission",
+        "/dev/nvidia* is missing, or permission is denied",
+        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
         "access (docker run --gpus all).",
-        severities=_ANY,
     ),
-    "other_driver": Rule(
-        "driver.other_driver",
-        title="another kernel driver is bound to the NVIDIA device",
-        remedy="Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
+    _of(
+        "other_driver",
+        "another kernel driver is bound to the NVIDIA device",
+        "Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
         severities=("error", "warning", "info"),
         cases={"vfio-pci": _RESERVED},
     ),
-    "hung": Rule(
-        "driver.hung",
-        title="a call into the NVIDIA driver did not return",
-        remedy="See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
+    _of(
+        "hung",
+        "a call into the NVIDIA driver did not return",
+        "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
         "state D. End the programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
-        severities=_ANY,
     ),
-    "crashed": Rule(
-        "driver.crashed",
-        title="a call into the NVIDIA driver crashed",
-        remedy="See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
+    _of(
+        "crashed",
+        "a call into the NVIDIA driver crashed",
+        "See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
         "libnvidia-ml.so.1 and the kernel module are of one version, and reboot.",
-        severities=_ANY,
     ),
-    "failed": Rule(
-        "driver.failed",
-        title="the NVIDIA driver does not work",
-        remedy="See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
-        severities=_ANY,
+    _of(
+        "failed",
+        "the NVIDIA driver does not work",
+        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
     ),
-}
+)
+DRIVER_STATUS = {rule.id.removeprefix("driver."): rule for rule in _STATUSES}
 NO_DEVICE = Rule(
     "machine.no_nvidia_device",
     title="no NVIDIA device on the PCI bus",
@@ -167,7 +170,7 @@ def xid_case(code: int) -> Case:
 
 
 @check(*DRIVER_STATUS.values())
-def status(machine: Machine) -> Iterator[Finding]:
+def status(machine: Machine) -> Iterator[Fault]:
     """Find a driver that does not work, or whose parts have different versions.
 
     Shown by a capture that does not report the driver's status it is a warning: it may have changed since.
@@ -186,7 +189,7 @@ def status(machine: Machine) -> Iterator[Finding]:
     elif name in ("hung", "crashed"):
         effect = "programs on its GPUs may hang or fail" if machine.gpus else effect
     detail = _driver_detail(msgspec.structs.replace(driver, status=name), evidence)
-    yield rule.finding(
+    yield rule.fault(
         DRIVER,
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
@@ -201,7 +204,7 @@ def stopped(status: str, detail: str) -> Finding:
 
 
 @check(DRIVER_STATUS["other_driver"])
-def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
+def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
 
     A warning, unless they are reserved for a virtual machine. Where every GPU has another driver, `status`
@@ -214,7 +217,7 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
     for holder in sorted(set(bound.values())):
         those = [node for address, node in nodes.items() if bound.get(address) == holder]
         words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
-        yield DRIVER_STATUS["other_driver"].finding(
+        yield DRIVER_STATUS["other_driver"].fault(
             MACHINE,
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
             "CUDA",
@@ -225,14 +228,14 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Finding]:
 
 
 @check(NO_DEVICE)
-def no_device(machine: Machine) -> Iterator[Finding]:
+def no_device(machine: Machine) -> Iterator[Fault]:
     """Report that there is no GPU to look at, which is no fault."""
     if machine.driver.status == "no_device":
-        yield NO_DEVICE.finding(MACHINE, NO_DEVICE.title, {"source": machine.source})
+        yield NO_DEVICE.fault(MACHINE, NO_DEVICE.title, {"source": machine.source})
 
 
 @check(GPU_LOST, GPU_NO_ANSWER)
-def lost_gpus(machine: Machine) -> Iterator[Finding]:
+def lost_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were counted and then did not answer, with the reason of NVML where it is another."""
     for gpu in machine.gpus:
         if not gpu.lost:
@@ -257,14 +260,14 @@ def lost_gpus(machine: Machine) -> Iterator[Finding]:
             drivers = {node.address: node.driver for node in gpu_nodes(machine)}
             evidence |= {"nvml": code, "kernel_driver": drivers.get(gpu.pci_address or "")}
             why = _NO_RETURN.get(code, f"refused with NVML's {code}")
-            yield GPU_NO_ANSWER.finding(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
+            yield GPU_NO_ANSWER.fault(subject, f"{named(gpu)} does not answer: {why}{also}", evidence)
         else:
             says = f"{named(gpu)} was enumerated and then did not answer{also}"
-            yield GPU_LOST.finding(subject, says, evidence)
+            yield GPU_LOST.fault(subject, says, evidence)
 
 
 @check(GPU_NO_ANSWER)
-def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
+def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that the NVIDIA kernel module has, and NVML does not count: their start failed, or a control
     group hides them. Not in a container, which is given some of the GPUs. Virtual functions are no GPUs.
     """
@@ -277,7 +280,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
         at = FactPath.parse(path)
         if at.key.endswith(":00.0"):
             name = f" ({names[at.key]})" if names.get(at.key) else ""
-            yield GPU_NO_ANSWER.finding(
+            yield GPU_NO_ANSWER.fault(
                 MACHINE,
                 f"{at.key}{name} is bound to the NVIDIA kernel driver and not listed by NVML: its start "
                 "failed, or it is hidden from this process",
@@ -287,7 +290,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 @check(XID)
-def logged_xids(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_xids(machine: Machine) -> Iterator[Fault]:
     """Find Xid errors in the kernel log."""
     for gpu, event in kernel_events(machine, "xid"):
         case = xid_case(event.code or 0)
@@ -296,13 +299,11 @@ def logged_xids(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None:
             yield XID.fault(gpu, says, evidence, case.severity, remedy=case.remedy, part=str(event.code))
         else:
-            yield XID.finding(
-                DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy
-            )
+            yield XID.fault(DRIVER, f"{_device(event)}: {says}", evidence, case.severity, remedy=case.remedy)
 
 
 @check(GPU_LOST)
-def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_losses(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that fell off the bus by the kernel log."""
     seen: list[str | None] = []
     for gpu, event in kernel_events(machine, "xid", "lost"):
@@ -313,11 +314,11 @@ def logged_losses(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
-            yield GPU_LOST.finding(DRIVER, f"{_device(event)}: {says}", evidence)
+            yield GPU_LOST.fault(DRIVER, f"{_device(event)}: {says}", evidence)
 
 
 @check(KERNEL_ERROR)
-def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
+def kernel_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of the kernel module without an Xid in the kernel log."""
     for gpu, event in kernel_events(machine, "nvrm"):
         severity: Severity = "error" if _NOT_STARTED.search(event.text) else "warning"
@@ -325,7 +326,7 @@ def kernel_errors(machine: Machine) -> Iterator[Fault | Finding]:
         if gpu is not None:
             yield KERNEL_ERROR.fault(gpu, says, evidence, severity, part=event.text)
         else:
-            yield KERNEL_ERROR.finding(DRIVER, says, evidence, severity)
+            yield KERNEL_ERROR.fault(DRIVER, says, evidence, severity)
 
 
 def times(event: KernelEvent) -> str:

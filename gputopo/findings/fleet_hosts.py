@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.difference import compared_facts, drivers, without_generation
 from gputopo.findings.usage import under_load
 from gputopo.values.fields import Field
@@ -104,9 +105,7 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
     CPU are a kind of their own.
     """
     models = _models([gpu for host in hosts for gpu in host.machine.gpus])
-    by_model: dict[str | None, list[HostReading]] = {}
-    for host in hosts:
-        by_model.setdefault(_most(_names(host.machine, models)), []).append(host)
+    by_model = grouped((_most(_names(host.machine, models)), host) for host in hosts)
     bare = by_model.pop(None, [])
     groups = [
         same_cpu
@@ -134,9 +133,7 @@ def kinds(hosts: Sequence[HostReading]) -> list[Kind]:
 
 def _by_count(hosts: Sequence[HostReading]) -> Iterator[list[HostReading]]:
     """Group hosts of one model by the number of their GPUs; those with GPUs missing join their peers."""
-    counts: dict[int, list[HostReading]] = {}
-    for host in hosts:
-        counts.setdefault(len(host.machine.gpus), []).append(host)
+    counts = grouped((len(host.machine.gpus), host) for host in hosts)
     groups = [counts[count] for count in sorted(counts, key=lambda count: (-len(counts[count]), -count))]
     kept: list[list[HostReading]] = []
     for group in groups:
@@ -162,9 +159,7 @@ def _is_part(few: Sequence[HostReading], many: Sequence[HostReading]) -> bool:
 
 def _by_cpu(hosts: Sequence[HostReading]) -> list[list[HostReading]]:
     """Group hosts by CPU, if two or more have another one; a single one stays with the most."""
-    by_cpu: dict[tuple[str | None, int | None], list[HostReading]] = {}
-    for host in hosts:
-        by_cpu.setdefault(_cpu(host), []).append(host)
+    by_cpu = grouped((_cpu(host), host) for host in hosts)
     several = [group for group in by_cpu.values() if len(group) > 1]
     if not several:
         return [list(hosts)]
@@ -301,11 +296,7 @@ def facts_of_host(machine: Machine, reference: Machine) -> HostFacts:
     add("host", Device("host"), machine.host)
     for place, gpu in gpus.items():
         if not gpu.lost:
-            add(
-                at_gpu(place),
-                Device("gpus", place),
-                gpu if under_load(gpu) else without_generation(gpu),
-            )
+            add(at_gpu(place), Device("gpus", place), gpu if under_load(gpu) else without_generation(gpu))
     numbers = {gpu.index: place for place, gpu in gpus.items()}
     for link in machine.links:
         if link.a in numbers and link.b in numbers:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.findings.compare import majority
-from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.findings.compare import grouped, majority
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, present
+from gputopo.topology.hops import pci_tree
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, Subject
@@ -23,8 +24,8 @@ DROPPED = Threshold(
     "packets",
     "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
 )
-MANY_TIMES = Threshold("more errors than like ports", 10, "times their median", "Ours")
-MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter", "Ours")
+MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
+MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
 NARROW_LANES = Threshold(
     "lanes of an InfiniBand link",
     1,
@@ -115,7 +116,7 @@ class _Port(NamedTuple):
 
 
 @check(LINK_DOWN)
-def links_down(machine: Machine) -> Iterator[Finding]:
+def links_down(machine: Machine) -> Iterator[Fault]:
     """Find ports without a link: a fault where like ports of other cards have one.
 
     Plain Ethernet ports are often spare: they are reported only beside like cards that are in use.
@@ -133,7 +134,7 @@ def links_down(machine: Machine) -> Iterator[Finding]:
             says = f"{one.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
-            yield LINK_DOWN.finding(
+            yield LINK_DOWN.fault(
                 _subject(one),
                 says,
                 {
@@ -149,7 +150,7 @@ def links_down(machine: Machine) -> Iterator[Finding]:
 
 
 @check(LINK_SLOW)
-def rates(machine: Machine) -> Iterator[Finding]:
+def rates(machine: Machine) -> Iterator[Fault]:
     """Find links slower than those of most like ports, than the port supports, and of one lane."""
     for group in _alike(machine):
         up = {place: one for place, one in enumerate(group) if one.port.up}
@@ -172,13 +173,13 @@ def rates(machine: Machine) -> Iterator[Finding]:
                 words, severity = f"the port supports {_gbit(top)}", "info"
             else:
                 continue
-            yield LINK_SLOW.finding(
+            yield LINK_SLOW.fault(
                 _subject(group[place]), f"{group[place].name}: {_gbit(rate)}, {words}", evidence, severity
             )
 
 
 @check(MTU_DIFFERS)
-def mtus(machine: Machine) -> Iterator[Finding]:
+def mtus(machine: Machine) -> Iterator[Fault]:
     """Find interfaces whose MTU is not that of most like ports; without a majority all are named."""
     for group in _alike(machine):
         sizes = {
@@ -193,10 +194,10 @@ def mtus(machine: Machine) -> Iterator[Finding]:
         if found.common is None:
             words = ", ".join(f"{group[place].name} {size}" for place, size in sizes.items())
             subject = Subject.of_nics(group[place].nic.index for place in sizes)
-            yield MTU_DIFFERS.finding(subject, f"MTU of like ports: {words} bytes", evidence)
+            yield MTU_DIFFERS.fault(subject, f"MTU of like ports: {words} bytes", evidence)
             continue
         for place, size in found.odd.items():
-            yield MTU_DIFFERS.finding(
+            yield MTU_DIFFERS.fault(
                 _subject(group[place]),
                 f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports",
                 evidence,
@@ -204,7 +205,7 @@ def mtus(machine: Machine) -> Iterator[Finding]:
 
 
 @check(ERRORS)
-def errors(machine: Machine) -> Iterator[Finding]:
+def errors(machine: Machine) -> Iterator[Fault]:
     """Find ports with errors of the link, and with far more errors of any kind than like ports."""
     for group in _alike(machine):
         for one in group:
@@ -219,7 +220,7 @@ def errors(machine: Machine) -> Iterator[Finding]:
             if counted or more:
                 words = ", ".join(f"{name} {count}" for name, count in {**counted, **more}.items())
                 beside = ", far more than on like ports" if more else ""
-                yield ERRORS.finding(
+                yield ERRORS.fault(
                     _subject(one),
                     f"{one.name}: {words}{beside}",
                     {"errors": {**counted, **more}, "more_than_peers": sorted(more)},
@@ -228,7 +229,7 @@ def errors(machine: Machine) -> Iterator[Finding]:
 
 
 @check(ERRORS_RISING)
-def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[Finding]:
+def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[Fault]:
     """Find counters that rose since an earlier reading of the cards of a machine, and by how much."""
     was = {(nic.index, port.index): port.errors or {} for nic in before for port in nic.ports or ()}
     for nic in machine.nics:
@@ -241,7 +242,7 @@ def rising(machine: Machine, before: Sequence[Nic], minutes: float) -> Iterator[
             }
             if rose:
                 words = ", ".join(f"{name} by {count}" for name, count in rose.items())
-                yield ERRORS_RISING.finding(
+                yield ERRORS_RISING.fault(
                     Subject.of_nics([nic.index]),
                     f"{port.name}: rose in {minutes:.1f} min: {words}",
                     {"port": port.name, "rose": rose, "minutes": round(minutes, 2)},
@@ -264,7 +265,7 @@ def far_gpus(machine: Machine) -> Iterator[Fault]:
 
 
 @check(SHARED)
-def shared_cards(machine: Machine) -> Iterator[Finding]:
+def shared_cards(machine: Machine) -> Iterator[Fault]:
     """Find cards that are the nearest of several GPUs while a like card is the nearest of none."""
     by_kind: dict[tuple[str | None, ...], dict[int, Nic]] = {}
     for one in (one for group in _alike(machine) for one in group):
@@ -274,13 +275,10 @@ def shared_cards(machine: Machine) -> Iterator[Finding]:
         nearest = _nearest(machine, list(cards.values()))
         used = {nic.index for _, near in nearest.values() for nic in near}
         idle = [nic for index, nic in cards.items() if index not in used]
-        shared: dict[int, list[int]] = {}
-        for gpu, (_, near) in nearest.items():
-            if len(near) == 1:
-                shared.setdefault(near[0].index, []).append(gpu)
+        shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
         for index, gpus in shared.items():
             if idle and len(gpus) > 1:
-                yield SHARED.finding(
+                yield SHARED.fault(
                     Subject.of_nics([index, *(nic.index for nic in idle)]),
                     f"{_card_name(cards[index])} is the nearest card of GPUs {index_ranges(gpus)}, "
                     f"{', '.join(map(_card_name, idle))} of none",
@@ -289,7 +287,7 @@ def shared_cards(machine: Machine) -> Iterator[Finding]:
 
 
 @check(NO_PEER_MEMORY)
-def peer_memory(machine: Machine) -> Iterator[Finding]:
+def peer_memory(machine: Machine) -> Iterator[Fault]:
     """Report RDMA cards beside GPUs that support GPUDirect RDMA, without a way to use it."""
     driver = machine.driver
     gpus = [gpu for gpu in present(machine) if gpu.name and "GeForce" not in f"{gpu.name} {gpu.brand}"]
@@ -298,7 +296,7 @@ def peer_memory(machine: Machine) -> Iterator[Finding]:
         return
     if driver.open_kernel_module and _version(machine.host.kernel) >= _DMA_BUF:
         return
-    yield NO_PEER_MEMORY.finding(
+    yield NO_PEER_MEMORY.fault(
         DRIVER,
         f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, and neither nvidia_peermem nor "
         "nv_peer_mem is loaded",
@@ -306,20 +304,20 @@ def peer_memory(machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _without_ports(machine: Machine) -> Iterator[Finding]:
+def _without_ports(machine: Machine) -> Iterator[Fault]:
     """Find cards without any port beside like cards that have them: no driver, or its start failed."""
-    nodes = {node.address: node for node in machine.pci}
-    models: dict[tuple[str | None, str | None], list[Nic]] = {}
-    for nic in machine.nics:
-        node = nodes.get(nic.pci_address or "")
-        if node is not None and nic.ports is not None:
-            models.setdefault((node.vendor_id, node.device_id), []).append(nic)
+    nodes = pci_tree(machine)
+    models = grouped(
+        ((node.vendor_id, node.device_id), nic)
+        for nic in machine.nics
+        if (node := nodes.get(nic.pci_address or "")) is not None and nic.ports is not None
+    )
     for cards in models.values():
         beside = [_card_name(nic) for nic in cards if nic.ports]
         for nic in cards:
             if not nic.ports and beside:
                 driver = nodes[nic.pci_address or ""].driver
-                yield LINK_DOWN.finding(
+                yield LINK_DOWN.fault(
                     Subject.of_nics([nic.index]),
                     f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); like cards "
                     f"have one: {', '.join(beside)}",
@@ -329,7 +327,7 @@ def _without_ports(machine: Machine) -> Iterator[Finding]:
 
 def _alike(machine: Machine) -> list[list[_Port]]:
     """Return the ports of cards of one type and link layer together. Cards of unknown type have no peers."""
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     groups: dict[tuple[str | None, ...], list[_Port]] = {}
     for nic in machine.nics:
         node = nodes.get(nic.pci_address or "")

@@ -8,14 +8,15 @@ refused works alone, without NVLink. The same: `nvidia-smi -q`, section Fabric.
 from collections.abc import Iterator
 from itertools import combinations
 
+from gputopo.findings.compare import grouped
 from gputopo.findings.driver import event_evidence, times
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
-from gputopo.reference.expectations import expected_gpu
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
+from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
 from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Fabric, Gpu, Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
 CRC_ERRORS = Threshold(
@@ -24,9 +25,8 @@ CRC_ERRORS = Threshold(
     "errors",
     "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
 )
-NVLINK_REPLAYS = Threshold(
-    "NVLink packet replays", 100, "replays", "Occasional replays lose no data; same limit as for CRC. Ours"
-)
+# Occasional replays lose no data; same limit as for CRC.
+NVLINK_REPLAYS = Threshold("NVLink packet replays", 100, "replays")
 MIN_JOINED = Threshold(
     "GPUs that are all connected by NVLink",
     3,
@@ -103,7 +103,7 @@ def down(machine: Machine) -> Iterator[Fault]:
         if not group:
             continue
         up = {gpu.index: _up(gpu) for gpu in group if gpu.nvlinks is not None}
-        reference = expected_gpu(group[0].name, group[0].pci_device_id)
+        reference = expected_of(group[0])
         on_board = whole and reference is not None and reference.nvlink_by_bridge is False
         expected = max([*up.values(), (reference.nvlinks or 0) if reference and on_board else 0], default=0)
         for gpu in group:
@@ -126,7 +126,7 @@ def down(machine: Machine) -> Iterator[Fault]:
 
 
 @check(THIN_BRIDGE)
-def thin_bridge(machine: Machine) -> Iterator[Finding]:
+def thin_bridge(machine: Machine) -> Iterator[Fault]:
     """Find pairs whose NVLink bridge has fewer links than another pair's, where GPUs are bridged in pairs.
 
     For captures with pairs but no ports, such as a matrix. On server boards, where a GPU has several peers,
@@ -140,7 +140,7 @@ def thin_bridge(machine: Machine) -> Iterator[Finding]:
     for link in bridged:
         widest = max(other.nvlinks or 0 for other in bridged if names.get(other.a) == names.get(link.a))
         if (link.nvlinks or 0) < widest:
-            yield THIN_BRIDGE.finding(
+            yield THIN_BRIDGE.fault(
                 Subject.of_link(link.a, link.b),
                 f"{link.nvlinks} NVLinks between GPUs {link.a} and {link.b}, {widest} between another pair",
                 {"nvlinks": link.nvlinks, "widest": widest},
@@ -172,23 +172,20 @@ def apart(machine: Machine) -> Iterator[Fault]:
             yield NVLINK_DOWN.fault(gpu, says, evidence, "warning" if gpu.name is None else "error")
 
 
-@check(NVLINK_ERRORS)
-def errors(machine: Machine) -> Iterator[Fault]:
+@each_gpu(NVLINK_ERRORS)
+def errors(gpu: Gpu) -> Iterator[Fault]:
     """Find NVLinks that recovered, or with many CRC errors or replays."""
-    for gpu in present(machine):
-        bad = {
-            str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))
-        }
-        if bad:
-            words = "; ".join(
-                f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
-                for link, counts in bad.items()
-            )
-            yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
+    bad = {str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))}
+    if bad:
+        words = "; ".join(
+            f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
+            for link, counts in bad.items()
+        )
+        yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
 
 
 @check(NVLINK_ERRORS)
-def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
+def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         severity: Severity = "error" if event.severity == "fatal" else "warning"
@@ -198,24 +195,28 @@ def logged_errors(machine: Machine) -> Iterator[Fault | Finding]:
             yield NVLINK_ERRORS.fault(gpu, says, event_evidence(event), severity, part=event.text)
         else:
             switch = f"NVSwitch {event.pci_address}: " if event.pci_address else ""
-            yield NVLINK_ERRORS.finding(MACHINE, f"{switch}{says}", event_evidence(event), severity)
+            yield NVLINK_ERRORS.fault(MACHINE, f"{switch}{says}", event_evidence(event), severity)
 
 
-@check(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
-def fabric(machine: Machine) -> Iterator[Fault]:
+@each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
+def fabric(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that have not joined, were refused, or report trouble. In MIG mode a GPU needs no NVLink."""
-    for gpu in present(machine):
-        if gpu.mig.mode:
-            continue
-        one = gpu.fabric
-        evidence: dict[str, object] = {"state": one.state, "status": one.status, "health": one.health}
-        if not_joined := _not_joined(one):
-            yield FABRIC_NOT_READY.fault(gpu, not_joined, evidence)
-        if wrong := _unhealthy(one) if one.state == JOINED else {}:
-            words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
-            grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
-            severity: Severity = "error" if grave else "warning"
-            yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
+    one = gpu.fabric
+    if gpu.mig.mode:
+        return
+    evidence = {"state": one.state, "status": one.status, "health": one.health}
+    if one.joining:
+        says = f"not joined to its NVSwitches (fabric state: {one.state}), so CUDA does not start on it"
+        yield FABRIC_NOT_READY.fault(gpu, says, evidence)
+    elif one.state == JOINED and one.status not in (None, SUCCESS):
+        says = f"refused by its NVSwitches ({one.status}), so it works without NVLink"
+        yield FABRIC_NOT_READY.fault(gpu, says, evidence)
+    health = (one.health or {}).items() if one.state == JOINED else ()
+    if wrong := {name: word for name, word in health if SOUND.get(name, word) != word}:
+        words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
+        grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
+        severity: Severity = "error" if grave else "warning"
+        yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
 
 
 def _up(gpu: Gpu) -> int:
@@ -238,18 +239,6 @@ def _many_errors(counts: dict[str, int]) -> bool:
         or crc > CRC_ERRORS.value
         or counts.get("replay", 0) > NVLINK_REPLAYS.value
     )
-
-
-def _not_joined(fabric: Fabric) -> str | None:
-    if fabric.joining:
-        return f"not joined to its NVSwitches (fabric state: {fabric.state}), so CUDA does not start on it"
-    if fabric.state == JOINED and fabric.status not in (None, SUCCESS):
-        return f"refused by its NVSwitches ({fabric.status}), so it works without NVLink"
-    return None
-
-
-def _unhealthy(fabric: Fabric) -> dict[str, str]:
-    return {name: word for name, word in (fabric.health or {}).items() if SOUND.get(name, word) != word}
 
 
 # These have rules of their own: pairs without P2P are part of their evidence.
@@ -290,19 +279,16 @@ P2P_IOMMU = Rule(
 
 
 @check(P2P_OFF, P2P_IOMMU)
-def off(machine: Machine) -> Iterator[Finding]:
+def off(machine: Machine) -> Iterator[Fault]:
     """Find pairs without P2P that could be peers: one finding for each cause."""
-    by_cause: dict[Cause, list[tuple[Link, Off]]] = {}
-    for link, why in _off(machine):
-        by_cause.setdefault(why.cause, []).append((link, why))
-    for cause, pairs in by_cause.items():
+    for cause, pairs in grouped((why.cause, (link, why)) for link, why in _off(machine)).items():
         link, why = pairs[0]
         says = f"no P2P ({_pairs(pairs)}): {why.says}"
         if cause == "iommu":
             evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
-            yield P2P_IOMMU.finding(MACHINE, says, evidence)
+            yield P2P_IOMMU.fault(MACHINE, says, evidence)
         elif cause not in (*_OWN_RULE, *_BY_DESIGN):
-            yield P2P_OFF.finding(
+            yield P2P_OFF.fault(
                 Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
                 says,
                 {"cause": cause, "pairs": {f"{one.a}-{one.b}": list(statuses(one)) for one, _ in pairs}},
@@ -312,7 +298,7 @@ def off(machine: Machine) -> Iterator[Finding]:
 
 
 @check(P2P_ACS_ON)
-def acs(machine: Machine) -> Iterator[Finding]:
+def acs(machine: Machine) -> Iterator[Fault]:
     """Find ACS on bridges between GPUs: P2P is slow, or hangs."""
     if len(present(machine)) < 2 or machine.host.virtual_machine not in (None, "none"):
         return
@@ -321,7 +307,7 @@ def acs(machine: Machine) -> Iterator[Finding]:
     if (not bridges and (in_tree or machine.host.acs != "on")) or not _is_relevant(machine):
         return
     where = "ACS is on between GPUs" if bridges else "ACS is on (where is not reported)"
-    yield P2P_ACS_ON.finding(
+    yield P2P_ACS_ON.fault(
         MACHINE,
         f"{where}: P2P traffic is redirected through the root complex, is slow and may hang",
         {

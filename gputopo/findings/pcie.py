@@ -2,28 +2,24 @@
 
 import re
 from collections.abc import Iterator
-from statistics import median_low
 from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.driver import event_evidence
-from gputopo.findings.rule import Case, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT, under_load
-from gputopo.reference.expectations import expected_gpu, expected_link
-from gputopo.topology.hops import bridges_above
+from gputopo.reference.expectations import expected_link, expected_of
+from gputopo.topology.hops import bridges_above, pci_tree
 from gputopo.topology.kernel import kernel_events
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
+from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
-NARROW_LANES = Threshold(
-    "narrow slot",
-    4,
-    "lanes or fewer",
-    "Eight lanes are enough for training and usual on many boards and clouds; with four the copies of every "
-    "step show. Ours",
-)
+# Eight lanes are enough for training and usual on many boards and clouds; with four the copies of every
+# step show.
+NARROW_LANES = Threshold("narrow slot", 4, "lanes or fewer")
 REPLAYS = Threshold("packet replays", 80, "replays", "NVIDIA/DCGM: its PCIe test fails above 80")
 REPLAYS_BAD = Threshold(
     "many packet replays",
@@ -31,13 +27,8 @@ REPLAYS_BAD = Threshold(
     "replays",
     "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): 11520 a day",
 )
-REPLAYS_FEW = Threshold(
-    "few packet replays, if similar on all SXM modules of a model",
-    0.1,
-    "of many packet replays",
-    "Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra). Ours",
-)
-REPLAYS_SIMILAR = Threshold("similar counts of packet replays", 2, "times the lowest at most", "Ours")
+# Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra).
+REPLAYS_SXM = Threshold("packet replays of an SXM module", REPLAYS_BAD.value / 10, "replays")
 CORRECTED_ERRORS = Threshold(
     "corrected PCIe errors (AER)", 480, "errors", "NVIDIA/DCGM: its PCIe test fails above 480"
 )
@@ -47,23 +38,13 @@ FLAPS = Threshold(
     "changes",
     "A link retrains once or twice when load begins or ends",
 )
-COPY_FLAPS = Threshold(
-    "link changes during one measurement",
-    2,
-    "changes",
-    "One change may be the last step of the clock ramp-up. Ours",
-)
-LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples", "Ours")
-LOADED_SHARE = Threshold(
-    "share of samples under load before a slow link is reported", 0.5, "of the samples", "Ours"
-)
-SHARED_TIMES = Threshold(
-    "oversubscribed uplink",
-    4,
-    "times the uplink's rate",
-    "Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a "
-    "quarter of its link when all copy at once. Ours",
-)
+# One change may be the last step of the clock ramp-up.
+COPY_FLAPS = Threshold("link changes during one measurement", 2, "changes")
+LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples")
+LOADED_SHARE = Threshold("share of samples under load before a slow link is reported", 0.5, "of the samples")
+# Two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with five, each gets less than a quarter of
+# its link when all copy at once.
+SHARED_TIMES = Threshold("oversubscribed uplink", 4, "times the uplink's rate")
 
 _USUAL_WIDTH = Case(
     "fewer lanes, as is usual for this model in servers and clouds",
@@ -169,7 +150,7 @@ PCIE_REPLAYS = Rule(
     remedy="Reseat card and riser, use a shorter or better riser, or set the slot to an earlier generation "
     "in the BIOS.",
     severities=("info", "warning"),
-    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_FEW, REPLAYS_SIMILAR),
+    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_SXM),
     cases={
         "SXM": Case(
             "many packets repeated on the PCIe link of an SXM module",
@@ -202,9 +183,7 @@ def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]
         return None
     says = f"PCIe link on {lanes} of {top} lanes{when}"
     if _is_usual(gpu, lanes):
-        return WIDTH_DEGRADED.fault(
-            gpu, f"{says}, {_USUAL}", evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy
-        )
+        return WIDTH_DEGRADED.fault(gpu, f"{says}, {_USUAL}", evidence, case="usual")
     return WIDTH_DEGRADED.fault(gpu, says, evidence)
 
 
@@ -223,14 +202,13 @@ def widths(machine: Machine) -> Iterator[Fault]:
     Where the slot's lanes are not reported, fewer than the card's are a narrow slot rather than a bad
     contact: that is the usual cause.
     """
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     gpus = present(machine)
     lost = {}
     for gpu in gpus:
-        if _slot_is_known(gpu, nodes) and not _is_soldered(gpu):
-            fault = width_fault(gpu, gpu.pcie.width_now, "", _link_evidence(gpu))
-            if fault is not None:
-                lost[gpu.index] = fault
+        known = _slot_is_known(gpu, nodes) and not _is_soldered(gpu)
+        if known and (fault := width_fault(gpu, gpu.pcie.width_now, "", _link_evidence(gpu))):
+            lost[gpu.index] = fault
     # A board that splits the lanes of one slot between two gives every card half: no fault.
     halved = len(lost) > 1 and len(lost) == len(gpus) and all(_is_half(gpu) for gpu in gpus)
     for fault in lost.values():
@@ -243,87 +221,73 @@ def generations(machine: Machine) -> Iterator[Fault]:
     """Find slow links of GPUs under load. An idle GPU lowers its link: then nothing is known."""
     for gpu in filter(under_load, present(machine)):
         evidence = {"pstate": gpu.pstate, "utilization_percent": gpu.utilization_percent.gpu}
-        fault = generation_fault(gpu, gpu.pcie.gen_now, "under load", _link_evidence(gpu) | evidence)
-        if fault is not None:
+        if fault := generation_fault(gpu, gpu.pcie.gen_now, "under load", _link_evidence(gpu) | evidence):
             yield fault
 
 
 @check(SLOT_SLOWER, SLOW_BRIDGE)
 def slots(machine: Machine) -> Iterator[Fault]:
     """Find slots of an earlier generation than their card, and slow bridges above."""
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     for gpu in present(machine):
-        older = _older_slot(gpu)
-        if older is not None:
-            yield older
-        elif not _has_narrow_slot(gpu, nodes) and (fault := _slow_bridge(gpu, nodes)) is not None:
+        if fault := _older_slot(gpu) or (None if _has_narrow_slot(gpu, nodes) else _slow_bridge(gpu, nodes)):
             yield fault
 
 
 @check(PCIE_REPLAYS, PCIE_ERRORS)
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find links with packet replays, and errors that the kernel counted on the GPU or its slot."""
-    nodes = {node.address: node for node in machine.pci}
-    usual = {gpu.index for model in by_model(machine) for gpu in _few_replays_as_usual(model)}
+    nodes = pci_tree(machine)
     for gpu in present(machine):
-        yield from filter(None, (None if gpu.index in usual else _replays(gpu), _aer(gpu, nodes)))
+        yield from filter(None, (_replays(gpu), _aer(gpu, nodes)))
 
 
 @check(PCIE_ERRORS)
 def logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find PCIe errors of a GPU, or of the ports that lead to it alone, in the kernel log."""
-    by_gpu: dict[int, list[tuple[Gpu, KernelEvent]]] = {}
-    for gpu, event in kernel_events(machine, "aer", "pcie"):
-        if gpu is not None:
-            by_gpu.setdefault(gpu.index, []).append((gpu, event))
-    for of_gpu in by_gpu.values():
-        counts: dict[str, int] = {}
-        for _, event in of_gpu:
-            kind = f"{event.severity} (AER)" if event.kind == "aer" else event.text
-            counts[kind] = max(counts.get(kind, 0), event.count)
-        severity: Severity = "error" if any(one.severity == "fatal" for _, one in of_gpu) else "warning"
+    events = [(gpu, event) for gpu, event in kernel_events(machine, "aer", "pcie") if gpu is not None]
+    gpus = {gpu.index: gpu for gpu, _ in events}
+    for index, of_gpu in grouped((gpu.index, event) for gpu, event in events).items():
+        counts = maxima(
+            (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
+        )
+        severity: Severity = "error" if any(one.severity == "fatal" for one in of_gpu) else "warning"
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        evidence = {"kernel_events": [event_evidence(event) for _, event in of_gpu]}
-        yield PCIE_ERRORS.fault(of_gpu[0][0], f"PCIe errors in the kernel log: {words}", evidence, severity)
+        evidence = {"kernel_events": list(map(event_evidence, of_gpu))}
+        yield PCIE_ERRORS.fault(gpus[index], f"PCIe errors in the kernel log: {words}", evidence, severity)
 
 
 @check(SHARED_UPLINK)
-def shared_uplinks(machine: Machine) -> Iterator[Finding]:
+def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Find bridges through which several GPUs reach the CPU, and which are far too narrow for all at once."""
     found: list[tuple[PciNode, list[Gpu], float]] = []
-    nodes = {node.address: node for node in machine.pci}
-    for address, gpus in _behind(machine, nodes).items():
+    nodes = pci_tree(machine)
+    bridges = ((bridge.address, gpu) for gpu in present(machine) for bridge in _bridges(nodes, gpu)[::-1])
+    for address, gpus in grouped(bridges).items():  # the outermost bridges first
         uplink = nodes[address]
         needs = sum(_rate(nodes.get(gpu.pci_address or "")) or 0 for gpu in gpus)
         rate = _rate(uplink)
         nearer = any(set(map(id, group)) == set(map(id, gpus)) for _, group, _ in found)
         if len(gpus) > 1 and rate and needs > SHARED_TIMES.value * rate and not nearer:
             found.append((uplink, gpus, needs / rate))
-    if found:
-        groups = [
+    uplinks = {
+        node.address: {"gpus": [gpu.index for gpu in gpus], "times_oversubscribed": round(times, 2)}
+        for node, gpus, times in found
+    }
+    if uplinks:
+        groups = (
             f"GPUs {index_ranges(gpu.index for gpu in gpus)} behind {node.address}" for node, gpus, _ in found
-        ]
-        yield SHARED_UPLINK.finding(
-            MACHINE,
-            f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1",
-            {
-                "uplinks": {
-                    node.address: {
-                        "gpus": [gpu.index for gpu in gpus],
-                        "times_oversubscribed": round(times, 2),
-                    }
-                    for node, gpus, times in found
-                }
-            },
         )
+        says = f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1"
+        yield SHARED_UPLINK.fault(MACHINE, says, {"uplinks": uplinks})
 
 
 @check(CHIPSET_SLOT)
 def chipset_slots(machine: Machine) -> Iterator[Fault]:
     """Find GPUs in slots of the chipset, which share its narrow link to the CPU with disks and network."""
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     for gpu in present(machine):
         bridges = _bridges(nodes, gpu)
         port = bridges[-1] if bridges and bridges[-1].parent is None else None
@@ -344,23 +308,18 @@ def _is_soldered(gpu: Gpu) -> bool:
 
 def _is_usual(gpu: Gpu, lanes: int) -> bool:
     """Return whether servers give this model no more lanes (a Tesla T4 has 8 of 16 in most clouds)."""
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     seen = expected.pcie_width_seen if expected else None
     return seen is not None and lanes >= seen
 
 
+_LINK = ("gen_now", "gen_max", "gen_max_device", "gen_max_host", "width_now", "width_max", "limiting_hop")
+
+
 def _link_evidence(gpu: Gpu) -> dict[str, object]:
     link = expected_link(gpu.pcie.gen_max, gpu.pcie.width_now)
-    facts = {
-        name: getattr(gpu.pcie, name)
-        for name in ("gen_now", "gen_max", "gen_max_device", "gen_max_host", "width_now", "width_max")
-    }
-    known: dict[str, object] = {name: value for name, value in facts.items() if value is not None}
-    if gpu.pcie.limiting_hop:
-        known["limiting_hop"] = gpu.pcie.limiting_hop
-    if link:
-        known["copy_gb_per_s_at_this_width"] = link.copy_to_device_gb_per_s
-    return known
+    known = facts_of(gpu.pcie, *_LINK)
+    return known | ({"copy_gb_per_s_at_this_width": link.copy_to_device_gb_per_s} if link else {})
 
 
 def _card_width(gpu: Gpu, nodes: Nodes) -> tuple[int | None, str]:
@@ -368,7 +327,7 @@ def _card_width(gpu: Gpu, nodes: Nodes) -> tuple[int | None, str]:
     node = nodes.get(gpu.pci_address or "")
     if node is not None and node.max_width is not None:
         return node.max_width, "sysfs"
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     if expected is not None and expected.pcie_width is not None:
         return expected.pcie_width, expected.source
     return gpu.pcie.width_max, "max link width"
@@ -403,7 +362,7 @@ def _narrow_slot(gpu: Gpu, nodes: Nodes) -> Fault | None:
     evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}
     if usual:
         says = f"x{card} card in an x{lanes} slot, {_USUAL}"
-        return SLOT_NARROW.fault(gpu, says, evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy)
+        return SLOT_NARROW.fault(gpu, says, evidence, case="usual")
     where = f"in an x{lanes} slot or riser" if known else f"on an x{lanes} link; slot width not reported"
     severity: Severity = "warning" if lanes <= NARROW_LANES.value else "info"
     return SLOT_NARROW.fault(gpu, f"x{card} card {where}", evidence, severity)
@@ -433,59 +392,34 @@ def _slow_bridge(gpu: Gpu, nodes: Nodes) -> Fault | None:
     )
 
 
-def _few_replays_as_usual(model: list[Gpu]) -> list[Gpu]:
-    """Return the SXM modules of a model whose counts are similar to those of most others, far below a day's
-    allowance.
-    """
-    counts = [count for gpu in model if (count := gpu.pcie.replay_counter) is not None]
-    if len(counts) < 2 or len(counts) < len(model) or not all(map(is_sxm, model)):
-        return []
-    most = min(REPLAYS_SIMILAR.value * median_low(counts), REPLAYS_FEW.value * REPLAYS_BAD.value)
-    return [gpu for gpu in model if (gpu.pcie.replay_counter or 0) <= most and not gpu.pcie.replay_rollovers]
-
-
 def is_sxm(gpu: Gpu) -> bool:
     """Return whether the GPU is known to be a module with NVLinks on a baseboard, and no card in a slot."""
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     return expected is not None and expected.nvlink_by_bridge is False
 
 
 def _replays(gpu: Gpu) -> Fault | None:
     count, rollovers = gpu.pcie.replay_counter or 0, gpu.pcie.replay_rollovers or 0
-    if count <= REPLAYS.value and not rollovers:
+    if count <= (REPLAYS_SXM if is_sxm(gpu) else REPLAYS).value and not rollovers:
         return None
     words = f"{count} packet replays" + (f", {rollovers} rollovers of their number" if rollovers else "")
-    return PCIE_REPLAYS.fault(
-        gpu,
-        f"{words} since the last reset",
-        {"replay_counter": gpu.pcie.replay_counter, "replay_rollovers": gpu.pcie.replay_rollovers},
-        "warning" if rollovers or count >= REPLAYS_BAD.value else "info",
-        remedy=PCIE_REPLAYS.cases["SXM"].remedy if is_sxm(gpu) else None,
-    )
+    evidence = {name: getattr(gpu.pcie, name) for name in ("replay_counter", "replay_rollovers")}
+    severity: Severity = "warning" if rollovers or count >= REPLAYS_BAD.value else "info"
+    case = "SXM" if is_sxm(gpu) else None
+    return PCIE_REPLAYS.fault(gpu, f"{words} since the last reset", evidence, severity, case=case)
 
 
 def _aer(gpu: Gpu, nodes: Nodes) -> Fault | None:
     node = nodes.get(gpu.pci_address or "")
     slot = nodes.get(node.parent or "") if node else None
-    counts: dict[str, int] = {}
-    for read in (gpu.pcie.aer, node.aer if node else None, slot.aer if slot else None):
-        for kind, count in (read or {}).items():
-            counts[kind] = max(counts.get(kind, 0), count)
+    readings = (gpu.pcie.aer, node.aer if node else None, slot.aer if slot else None)
+    counts = maxima(item for read in readings for item in (read or {}).items())
     bad = counts.get("fatal", 0) + counts.get("nonfatal", 0)
     if not bad and counts.get("correctable", 0) <= CORRECTED_ERRORS.value:
         return None
     words = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     severity: Severity = "error" if counts.get("fatal") else "warning"
     return PCIE_ERRORS.fault(gpu, f"PCIe errors counted by the kernel: {words}", {"aer": counts}, severity)
-
-
-def _behind(machine: Machine, nodes: Nodes) -> dict[str, list[Gpu]]:
-    """Return the GPUs behind each bridge, the outermost bridges first."""
-    found: dict[str, list[Gpu]] = {}
-    for gpu in present(machine):
-        for bridge in reversed(_bridges(nodes, gpu)):
-            found.setdefault(bridge.address, []).append(gpu)
-    return found
 
 
 def _bridges(nodes: Nodes, gpu: Gpu) -> list[PciNode]:

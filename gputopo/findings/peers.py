@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, pcie, throttling, usage
 from gputopo.findings.compare import Difference, differences
-from gputopo.findings.rule import Check, Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Check, Fault, Rule, Severity, Threshold, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -90,7 +90,7 @@ _OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CAR
 
 
 @check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS)
-def facts(machine: Machine) -> Iterator[Fault | Finding]:
+def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):
         found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
@@ -157,11 +157,11 @@ def _severity(rule: Rule, gpu: Gpu, differing: Sequence[Difference]) -> Severity
     return "info" if all(one.path == _BAR1 for one in differing) else None
 
 
-def _of_all(found: list[Difference]) -> Iterator[Finding]:
+def _of_all(found: list[Difference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
     for rule, differing in _by_rule(found).items():
         gpus = {index for one in differing for index in one.odd}
-        yield rule.finding(
+        yield rule.fault(
             Subject.of_gpus(sorted(gpus)),
             "; ".join(one.all_words() for one in differing),
             {one.path: {str(index): value for index, value in one.odd.items()} for one in differing},

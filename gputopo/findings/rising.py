@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
-from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, check, present
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, present
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
 from gputopo.values.machine import Gpu, Machine, Sample
@@ -79,13 +79,9 @@ def minutes(samples: Sequence[Sample]) -> float:
     return 0.0 if first is None or last is None else (last - first) / 60
 
 
-FALL_PERCENT = Threshold(
-    "fall of a rate over a soak",
-    5.0,
-    "%",
-    "Repeats of a large copy are within 1 to 2 % on an idle machine; twice that and more. Ours",
-)
-INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals", "Ours")
+# Repeats of a large copy are within 1 to 2 % on an idle machine; twice that and more.
+FALL_PERCENT = Threshold("fall of a rate over a soak", 5.0, "%")
+INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals")
 
 ERRORS_UNDER_LOAD = Rule(
     "soak.errors",
@@ -117,12 +113,12 @@ _PATHS: tuple[tuple[Kind, bool, str], ...] = (
 
 
 @check(ERRORS_UNDER_LOAD)
-def errors(machine: Machine) -> Iterator[Fault | Finding]:
+def errors(machine: Machine) -> Iterator[Fault]:
     """Find GPUs and bridges whose error counters grew from the first reading of a soak to its last.
 
     Errors of a slot are those of the GPU in it: a port counts what it received from the card.
     """
-    soak = machine.bandwidth.soak if machine.bandwidth else None
+    soak = copies_of(machine).soak
     samples = [sample for sample in machine.samples if seconds(sample.time) is not None]
     if soak is None or len(samples) < 2:
         return
@@ -145,13 +141,13 @@ def errors(machine: Machine) -> Iterator[Fault | Finding]:
         words = ", ".join(_in_words(name, count, passed, 0.0) for name, count in rest.items())
         evidence = {"rose": rest, "minutes": round(passed, 2)}
         says = f"error counters of PCI bridges rose under load: {words}"
-        yield ERRORS_UNDER_LOAD.finding(MACHINE, says, evidence, _severity(rest, passed))
+        yield ERRORS_UNDER_LOAD.fault(MACHINE, says, evidence, _severity(rest, passed))
 
 
 @check(RATE_FELL)
 def falls(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies were slower in the last quarter of a soak than in the first."""
-    soak = machine.bandwidth.soak if machine.bandwidth else None
+    soak = copies_of(machine).soak
     if soak is None:
         return
     for gpu in present(machine):

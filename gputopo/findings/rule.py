@@ -9,6 +9,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec
 
 import msgspec
 
+from gputopo.findings.compare import grouped
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
@@ -21,6 +23,7 @@ WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
 P = ParamSpec("P")
+_NO_COPIES = Bandwidth(source="")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +49,12 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """A number that decides whether there is a finding, or how severe it is; `origin`: its source or "
-    "reason."""
+    """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
 
     name: str
     value: float
     unit: str
-    origin: str
+    origin: str = "not measured on hardware"
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -64,18 +66,31 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one GPU. `says` continues "GPU 3: "; GPUs with the same fault become one finding.
+    """What is wrong with one GPU, or about another subject.
 
-    `part`: faults of different parts, such as directions of copies, are never in one finding.
+    Of a GPU `says` continues "GPU 3: ", and GPUs with the same fault become one finding. `part`: faults of
+    different parts, such as directions of copies, are never in one finding.
     """
 
     rule: "Rule"
-    gpu: Gpu
+    about: Gpu | Subject
     says: str
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
     part: str = ""
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs that it is about."""
+        return (self.about.index,) if isinstance(self.about, Gpu) else self.about.gpus
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What faults of GPUs in one finding have in common; a fault of another subject is alone."""
+        if isinstance(self.about, Gpu):
+            return self.rule.id, self.severity, self.remedy, self.part
+        return (id(self),)
 
 
 class Rule(msgspec.Struct, frozen=True, eq=False):
@@ -94,46 +109,48 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
 
     def fault(
         self,
-        gpu: Gpu,
+        about: Gpu | Subject,
         says: str,
-        evidence: dict[str, Any],
+        evidence: Mapping[str, Any],
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
+        case: str | None = None,
         part: str = "",
     ) -> Fault:
-        """Return a fault of one GPU under this rule."""
-        return Fault(self, gpu, says, evidence, self._checked(severity), remedy or self.remedy, part)
+        """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
+        if case is not None:
+            severity, remedy = severity or self.cases[case].severity, self.cases[case].remedy
+        severity = severity or self.severities[0]
+        assert severity in self.severities, (self.id, severity)
+        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
 
     def finding(
         self,
         subject: Subject,
         says: str,
-        evidence: dict[str, Any],
+        evidence: Mapping[str, Any],
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
     ) -> Finding:
         """Return a finding under this rule."""
+        fault = self.fault(subject, says, evidence, severity, remedy=remedy)
         return Finding(
             id=self.id,
-            severity=self._checked(severity),
+            severity=fault.severity,
             subject=subject,
             says=says,
-            evidence=evidence,
-            remedy=remedy or self.remedy,
+            evidence=fault.evidence,
+            remedy=fault.remedy,
         )
-
-    def _checked(self, severity: Severity | None) -> Severity:
-        assert severity is None or severity in self.severities, (self.id, severity)
-        return severity or self.severities[0]
 
 
 class Check(Generic[P]):
     """A function that yields the faults of some rules; called, it returns them as findings."""
 
     def __init__(
-        self, rules: tuple[Rule, ...], function: Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]
+        self, rules: tuple[Rule, ...], function: Callable[Concatenate[Machine, P], Iterable[Fault]]
     ) -> None:
         self.rules, self.function = rules, function
 
@@ -147,16 +164,21 @@ class Check(Generic[P]):
         Of the faults of one rule on one subject the worst stand, with the number of samples that have any.
         `of`: of how many samples these were stored, where they are a part.
         """
-        function: Callable[[Machine], Iterable[Fault | Finding]] = self.function
+        function: Callable[[Machine], Iterable[Fault]] = self.function
         found = [list(function(machine)) for machine in samples]
         return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
 
 
-def check(
-    *rules: Rule,
-) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault | Finding]]], Check[P]]:
+def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
     """Make a function that yields the faults of these rules a check."""
     return lambda function: Check(rules, function)
+
+
+def each_gpu(*rules: Rule) -> Callable[[Callable[[Gpu], Iterable[Fault | None]]], Check[[]]]:
+    """Make a function that yields the faults of these rules of one GPU a check of all GPUs that answer."""
+    return lambda function: Check(
+        rules, lambda machine: (one for gpu in present(machine) for one in function(gpu) if one is not None)
+    )
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -187,6 +209,16 @@ def roughly(share: float) -> str:
     return f"{max(round(share, 1), 0.1):.0%}" if share >= 0.05 else "under 5%"
 
 
+def facts_of(value: object, *names: str) -> dict[str, Any]:
+    """Return some facts of a value by name, as far as they are known."""
+    return {name: fact for name in names if (fact := getattr(value, name)) is not None}
+
+
+def copies_of(machine: Machine) -> Bandwidth:
+    """Return the measured copies of a machine; without any, none."""
+    return machine.bandwidth or _NO_COPIES
+
+
 def present(machine: Machine) -> list[Gpu]:
     """Return the GPUs that answer: rules do not look at a lost one."""
     return [gpu for gpu in machine.gpus if not gpu.lost]
@@ -194,48 +226,24 @@ def present(machine: Machine) -> list[Gpu]:
 
 def by_model(machine: Machine) -> list[list[Gpu]]:
     """Return the GPUs of each model together: they are peers. GPUs without a name have none."""
-    found: dict[str, list[Gpu]] = {}
-    for gpu in present(machine):
-        if gpu.name:
-            found.setdefault(gpu.name, []).append(gpu)
-    return list(found.values())
+    return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
-def _findings(found: Iterable[Fault | Finding], machine: Machine) -> list[Finding]:
+def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
     """Return one finding for each fault, but only one where several GPUs have the same.
 
     The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
-    groups: list[Finding | list[Fault]] = []
-    by_key: dict[tuple[str, ...], list[Fault]] = {}
-    for one in found:
-        if isinstance(one, Finding):
-            groups.append(one)
-            continue
-        key = (one.rule.id, one.severity, one.remedy, one.part)
-        if key not in by_key:
-            by_key[key] = []
-            groups.append(by_key[key])
-        by_key[key].append(one)
-    gpus = sum(not gpu.lost for gpu in machine.gpus)
-    return [
-        finding
-        for group in groups
-        for finding in ([group] if isinstance(group, Finding) else map(_joined, _split(group, gpus)))
-    ]
+    gpus = len(present(machine))
+    groups = grouped((one.key, one) for one in list(found)).values()
+    return [_joined(part) for group in groups for part in _split(group, gpus)]
 
 
-def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> Iterator[Fault | Finding]:
+def _of_samples(found: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
     """Join what was found in several samples by rule, subject and part."""
-    by_key: dict[tuple[object, ...], list[list[Fault | Finding]]] = {}
-    for sample in found:
-        mine: dict[tuple[object, ...], list[Fault | Finding]] = {}
-        for one in sample:
-            mine.setdefault(_key(one), []).append(one)
-        for key, faults in mine.items():
-            by_key.setdefault(key, []).append(faults)
-    for each in by_key.values():
+    of_samples = (grouped(((one.rule.id, _subject(one), one.part), one) for one in each) for each in found)
+    for each in grouped(item for sample in of_samples for item in sample.items()).values():
         worst = max(
             each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
         )
@@ -243,11 +251,7 @@ def _of_samples(found: Sequence[Sequence[Fault | Finding]], of: int | None) -> I
             yield one if len(each) == len(found) else _in_some(one, len(each), len(found), of)
 
 
-def _key(one: Fault | Finding) -> tuple[object, ...]:
-    return (one.rule.id, one.gpu.index, one.part) if isinstance(one, Fault) else (one.id, one.subject)
-
-
-def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> Fault | Finding:
+def _in_some(one: Fault, samples: int, among: int, of: int | None) -> Fault:
     """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
     counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
     words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
@@ -255,30 +259,27 @@ def _in_some(one: Fault | Finding, samples: int, among: int, of: int | None) -> 
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
-    if len({fault.gpu.index for fault in faults}) == len(faults) == gpus > 1:
+    if len({fault.gpus for fault in faults}) == len(faults) == gpus > 1:
         return [faults]
-    found: dict[str, list[Fault]] = {}
-    for fault in faults:
-        found.setdefault(fault.says, []).append(fault)
-    return list(found.values())
+    return list(grouped((fault.says, fault) for fault in faults).values())
+
+
+def _subject(fault: Fault) -> Subject:
+    return Subject.of_gpus([fault.about.index]) if isinstance(fault.about, Gpu) else fault.about
 
 
 def _joined(group: Sequence[Fault]) -> Finding:
-    first = group[0]
-    alone = len(group) == 1
-    return first.rule.finding(
-        Subject.of_gpus(fault.gpu.index for fault in group),
-        f"{named(first.gpu)}: {first.says}" if alone else "; ".join(_messages(group)),
-        first.evidence if alone else {"gpus": {str(one.gpu.index): one.evidence for one in group}},
-        first.severity,
-        remedy=first.remedy,
-    )
+    first, severity, remedy = group[0], group[0].severity, group[0].remedy
+    if len(group) == 1:
+        says = f"{named(first.about)}: {first.says}" if isinstance(first.about, Gpu) else first.says
+        return first.rule.finding(_subject(first), says, first.evidence, severity, remedy=remedy)
+    evidence = {"gpus": {str(index): one.evidence for one in group for index in one.gpus}}
+    subject = Subject.of_gpus(index for one in group for index in one.gpus)
+    return first.rule.finding(subject, "; ".join(_messages(group)), evidence, severity, remedy=remedy)
 
 
 def _messages(group: Sequence[Fault]) -> Iterator[str]:
-    by_message: dict[str, list[int]] = {}
-    for fault in group:
-        by_message.setdefault(fault.says, []).append(fault.gpu.index)
+    by_message = grouped((one.says, index) for one in group for index in one.gpus)
     for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
         yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
     if len(by_message) > MAX_MESSAGES:

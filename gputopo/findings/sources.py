@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import MAX_MESSAGES, Finding, Rule, Threshold, check, present
+from gputopo.findings.compare import grouped
+from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Gap, Hop, Machine
+from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
 
 TOPOLOGY_CONTRADICTION = Rule(
@@ -51,12 +52,8 @@ AFFINITY_CUT = Rule(
     remedy="Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from.",
     severities=("info",),
     thresholds=(
-        Threshold(
-            "scattered CPUs",
-            doubts.MAX_CUT_CPUS,
-            "CPUs",
-            "nvidia-smi of older drivers shows six single CPUs at most; a NUMA node with GPUs has more. Ours",
-        ),
+        # nvidia-smi of older drivers shows six single CPUs; a NUMA node with GPUs has more.
+        Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"),
     ),
 )
 UNREAD = Rule(
@@ -75,15 +72,12 @@ INCOMPLETE = Rule(
 
 
 @check(INCOMPLETE)
-def gaps(machine: Machine) -> Iterator[Finding]:
+def gaps(machine: Machine) -> Iterator[Fault]:
     """Report the parts of each capture that are missing."""
-    by_source: dict[str, list[Gap]] = {}
-    for gap in machine.gaps:
-        by_source.setdefault(gap.source, []).append(gap)
-    for source, missing in by_source.items():
+    for source, missing in grouped((gap.source, gap) for gap in machine.gaps).items():
         words = "; ".join([gap.text for gap in missing[:MAX_MESSAGES]])
         more = f"; and {len(missing) - MAX_MESSAGES} more" if missing[MAX_MESSAGES:] else ""
-        yield INCOMPLETE.finding(
+        yield INCOMPLETE.fault(
             MACHINE,
             f"{source} is incomplete: {words}{more}",
             {"source": source, "gaps": [msgspec.to_builtins(gap) for gap in missing]},
@@ -91,7 +85,7 @@ def gaps(machine: Machine) -> Iterator[Finding]:
 
 
 @check(CONTRADICTION, TOPOLOGY_CONTRADICTION)
-def contradictions(machine: Machine) -> Iterator[Finding]:
+def contradictions(machine: Machine) -> Iterator[Fault]:
     """Report the facts on which two sources disagree; the first source is used."""
     for contradiction in machine.contradictions:
         fact, said = contradiction.fact, contradiction.said
@@ -101,23 +95,23 @@ def contradictions(machine: Machine) -> Iterator[Finding]:
         if subject.kind == "link" and fact.endswith(("].hop", "].nvlinks")):
             a, b = subject.gpus
             says = f"sources disagree on the topology of GPUs {a} and {b}: {values}; the first is used"
-            yield TOPOLOGY_CONTRADICTION.finding(subject, says, evidence)
+            yield TOPOLOGY_CONTRADICTION.fault(subject, says, evidence)
         elif fact == "gpus":
             says = f"the driver contradicts itself on the number of GPUs: {values}; the first is used"
-            yield CONTRADICTION.finding(DRIVER, says, evidence, remedy=_DRIVER_CONTRADICTS)
+            yield CONTRADICTION.fault(DRIVER, says, evidence, remedy=_DRIVER_CONTRADICTS)
         else:
             says = f"sources disagree on the {fact_in_words(fact)}: {values}; the first is used"
-            yield CONTRADICTION.finding(subject, says, evidence)
+            yield CONTRADICTION.fault(subject, says, evidence)
 
 
 @check(TOPOLOGY_UNKNOWN)
-def unknown_topology(machine: Machine) -> Iterator[Finding]:
+def unknown_topology(machine: Machine) -> Iterator[Fault]:
     """Report the pairs of which neither hop nor NVLinks are known."""
     links = links_by_pair(machine)
     pairs = list(combinations(sorted(gpu.index for gpu in present(machine)), 2))
     unknown = [pair for pair in pairs if class_name(links.get(pair)) == "unknown"]
     if unknown:
-        yield TOPOLOGY_UNKNOWN.finding(
+        yield TOPOLOGY_UNKNOWN.fault(
             MACHINE,
             f"topology of {len(unknown)} of {len(pairs)} pairs of GPUs unknown",
             {"pairs": [f"{a}-{b}" for a, b in unknown]},
@@ -125,7 +119,7 @@ def unknown_topology(machine: Machine) -> Iterator[Finding]:
 
 
 @check(TOPOLOGY_HIDDEN)
-def hidden_topology(machine: Machine) -> Iterator[Finding]:
+def hidden_topology(machine: Machine) -> Iterator[Fault]:
     """Report a container or virtual machine that hides or emulates the PCI tree."""
     gpus = [gpu for gpu in present(machine) if gpu.pci_address is not None]
     if len(gpus) < 2:
@@ -134,7 +128,7 @@ def hidden_topology(machine: Machine) -> Iterator[Finding]:
     unseen = [gpu.pci_address for gpu in gpus if gpu.pci_address not in on_bus]
     container, virtual = machine.host.container, machine.host.virtual_machine
     if container not in (None, "none") and unseen:
-        yield TOPOLOGY_HIDDEN.finding(
+        yield TOPOLOGY_HIDDEN.fault(
             MACHINE,
             f"container ({container}) does not show the PCI bus: slots and bridges unknown",
             {"container": container, "not_on_the_bus": unseen},
@@ -143,7 +137,7 @@ def hidden_topology(machine: Machine) -> Iterator[Finding]:
         hops = {link.hop for link in machine.links}
         if len(hops) == 1 and hops <= {Hop.PHB, Hop.NODE, Hop.SYS}:
             hop = next(iter(hops))
-            yield TOPOLOGY_HIDDEN.finding(
+            yield TOPOLOGY_HIDDEN.fault(
                 MACHINE,
                 f"virtual machine ({virtual}) with the same hop for all pairs ({hop.value if hop else '?'}): "
                 "may differ from the real topology",
@@ -152,7 +146,7 @@ def hidden_topology(machine: Machine) -> Iterator[Finding]:
 
 
 @check(TOPOLOGY_DOUBTFUL)
-def doubtful_topology(machine: Machine) -> Iterator[Finding]:
+def doubtful_topology(machine: Machine) -> Iterator[Fault]:
     """Report classes that the legend of `nvidia-smi topo -m` excludes, and NVLink models without NVLinks."""
     within, across = doubts.sys_within_node(machine), doubts.near_across_nodes(machine)
     nodes = {str(gpu.index): gpu.numa_node for gpu in present(machine)}
@@ -161,7 +155,7 @@ def doubtful_topology(machine: Machine) -> Iterator[Finding]:
     if across:
         yield _doubt("NODE or closer between GPUs of different NUMA nodes", across, {"numa_nodes": nodes})
     for name in doubts.lacks_nvlinks(machine):
-        yield TOPOLOGY_DOUBTFUL.finding(
+        yield TOPOLOGY_DOUBTFUL.fault(
             MACHINE,
             f"no NVLink between any two {name}, a model that has them: hidden by a virtual machine, or down",
             {"model": name},
@@ -169,8 +163,8 @@ def doubtful_topology(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Finding:
-    return TOPOLOGY_DOUBTFUL.finding(
+def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Fault:
+    return TOPOLOGY_DOUBTFUL.fault(
         MACHINE,
         f"{what} ({pairs_in_words(pairs)}): an artefact of a virtual machine, the firmware or the driver",
         {"pairs": [f"{a}-{b}" for a, b in pairs], **evidence},
@@ -178,14 +172,14 @@ def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Finding:
 
 
 @check(AFFINITY_CUT)
-def cut_affinities(machine: Machine) -> Iterator[Finding]:
+def cut_affinities(machine: Machine) -> Iterator[Fault]:
     """Report CPU affinities that cannot be those of a NUMA node."""
     cut = doubts.cut_affinities(machine)
     if cut:
         gpus = [one.gpu for one in cut]
         words = "; ".join(dict.fromkeys(f"{one.cpus or 'no CPU'} ({one.why})" for one in cut))
         those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
-        yield AFFINITY_CUT.finding(
+        yield AFFINITY_CUT.fault(
             Subject.of_gpus(gpus),
             f"CPU affinity of {those} is not that of a NUMA node: {words}",
             {"cpu_affinity": {str(one.gpu): one.cpus for one in cut}},
@@ -193,18 +187,16 @@ def cut_affinities(machine: Machine) -> Iterator[Finding]:
 
 
 @check(UNREAD)
-def unread_lines(machine: Machine) -> Iterator[Finding]:
+def unread_lines(machine: Machine) -> Iterator[Fault]:
     """Count the lines of each capture that were not understood."""
-    by_source: dict[str, list[dict[str, Any]]] = {}
-    for unread in machine.unread:
-        by_source.setdefault(unread.source, []).append({"line": unread.line, "text": unread.text})
+    by_source = grouped((one.source, {"line": one.line, "text": one.text}) for one in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
     for of in machine.lines:
         counts[of.source] = counts.get(of.source, 0) + of.not_understood
     for source, lines in by_source.items():
         count = max(counts.get(source, 0), len(lines))
         numbers = ", ".join(str(entry["line"]) for entry in lines[:5]) + (", ..." if lines[5:] else "")
-        yield UNREAD.finding(
+        yield UNREAD.fault(
             MACHINE,
             f"{count} line{'s' if count > 1 else ''} not understood in {source}: line {numbers}",
             {"source": source, "count": count, "lines": lines},

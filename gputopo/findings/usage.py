@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Fault, Finding, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
 from gputopo.reference.clock_events import IDLE, reasons_of
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.expectations import expected_of
 from gputopo.values import history
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -17,62 +17,25 @@ from gputopo.values.subject import MACHINE, Subject
 # is the maximum performance).
 LOAD_STATES = ("P0", "P1", "P2")
 
-BUSY_PERCENT = Threshold(
-    "utilization under load",
-    history.BUSY_PERCENT,
-    "%",
-    "A GPU that computes less than half of the time may lower its clocks between kernels. Ours",
-)
+# A GPU that computes less than half of the time may lower its clocks between kernels.
+BUSY_PERCENT = Threshold("utilization under load", history.BUSY_PERCENT, "%")
 
-USED_PERCENT = Threshold(
-    "utilization by other programs", 10, "%", "A process below this leaves the GPU to others. Ours"
-)
-USED_SHARE = Threshold(
-    "memory used by other programs",
-    0.10,
-    "of the GPU's memory",
-    "A process below this leaves memory to others. Ours",
-)
-USED_MIB = Threshold(
-    "memory used where no process is visible",
-    512,
-    "MiB",
-    "Idle GPUs without a display show 0 to 60 MiB, a CUDA context takes 100 to 500. Ours",
-)
-RESERVED_MIB = Threshold(
-    "memory that the driver may count as used",
-    1024,
-    "MiB",
-    "The driver reserves 200 to 800 MiB; where total is used + free, that is counted as used. Ours",
-)
-CONTEXT_MIB = Threshold(
-    "memory of a program that computes",
-    64,
-    "MiB",
-    "Without persistence the driver loads for each query, and scrubbing ECC memory shows as up to 100% "
-    "utilization with no memory used; no CUDA context is smaller. Ours",
-)
-USED_POWER = Threshold(
-    "power where no process is visible",
-    0.6,
-    "of the power limit",
-    "An idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 to 25%. Ours",
-)
-DISPLAY_SHARE = Threshold(
-    "utilization and memory of a display",
-    0.5,
-    "of the GPU",
-    "Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third. Ours",
-)
-USE_THRESHOLDS = (
-    USED_PERCENT,
-    USED_SHARE,
-    USED_MIB,
-    RESERVED_MIB,
-    CONTEXT_MIB,
-    USED_POWER,
-    DISPLAY_SHARE,
-)
+# A process below this leaves the GPU to others.
+USED_PERCENT = Threshold("utilization by other programs", 10, "%")
+# A process below this leaves memory to others.
+USED_SHARE = Threshold("memory used by other programs", 0.10, "of the GPU's memory")
+# Idle GPUs without a display show 0 to 60 MiB, a CUDA context takes 100 to 500.
+USED_MIB = Threshold("memory used where no process is visible", 512, "MiB")
+# The driver reserves 200 to 800 MiB; where total is used + free, that is counted as used.
+RESERVED_MIB = Threshold("memory that the driver may count as used", 1024, "MiB")
+# Without persistence the driver loads for each query, and scrubbing ECC memory shows as up to 100%
+# utilization with no memory used; no CUDA context is smaller.
+CONTEXT_MIB = Threshold("memory of a program that computes", 64, "MiB")
+# An idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 to 25%.
+USED_POWER = Threshold("power where no process is visible", 0.6, "of the power limit")
+# Desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser a third.
+DISPLAY_SHARE = Threshold("utilization and memory of a display", 0.5, "of the GPU")
+USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 _NAMED = 3
 
 
@@ -202,8 +165,8 @@ MEMORY_SHARE = Threshold(
     "memory size difference",
     0.07,
     "below the largest of the model",
-    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); sizes of "
-    "one model differ by more (RTX 3080: 10 and 12 GB)",
+    "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
+    "sizes of one model differ by more (RTX 3080: 10 and 12 GB)",
 )
 
 MIXED_MODELS = Rule(
@@ -287,14 +250,14 @@ NUMA_UNKNOWN = Rule(
 
 
 @check(MIXED_MODELS)
-def mixed_models(machine: Machine) -> Iterator[Finding]:
+def mixed_models(machine: Machine) -> Iterator[Fault]:
     """Report GPUs of different models."""
     groups = by_model(machine)
     if len(groups) > 1:
         models = {group[0].name or "": [gpu.index for gpu in group] for group in groups}
         words = "; ".join(f"{name}: GPU {index_ranges(gpus)}" for name, gpus in models.items())
         memory = {str(gpu.index): gpu.memory_mib.total for gpu in present(machine)}
-        yield MIXED_MODELS.finding(
+        yield MIXED_MODELS.fault(
             MACHINE, f"GPUs of {len(groups)} models ({words})", {"models": models, "memory_mib": memory}
         )
 
@@ -304,7 +267,7 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
     """Report models without reference data: not compared is no pass."""
     for group in by_model(machine):
         name = group[0].name
-        if expected_gpu(name, group[0].pci_device_id) is None:
+        if expected_of(group[0]) is None:
             evidence = {"name": name, "gpus": [gpu.index for gpu in group]}
             for gpu in group:
                 yield NO_EXPECTATION.fault(gpu, f"no reference data for {name}", evidence, part=name or "")
@@ -326,33 +289,29 @@ def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
 
 
-@check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
-def modes(machine: Machine) -> Iterator[Fault]:
+@each_gpu(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
+def modes(gpu: Gpu) -> Iterator[Fault]:
     """Find compute modes and MIG modes that limit what a program may do."""
-    for gpu in present(machine):
-        mode: dict[str, object] = {"compute_mode": gpu.compute_mode}
-        if gpu.compute_mode == "prohibited":
-            yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
-        if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
-            yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
-        if gpu.mig.mode:
-            yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
-        elif gpu.mig.mode is False and gpu.mig.mode_pending:
-            yield MIG_PENDING.fault(
-                gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True}
-            )
+    mode = {"compute_mode": gpu.compute_mode}
+    if gpu.compute_mode == "prohibited":
+        yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
+    if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
+        yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
+    if gpu.mig.mode:
+        yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
+    elif gpu.mig.mode is False and gpu.mig.mode_pending:
+        yield MIG_PENDING.fault(gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True})
 
 
-@check(PERSISTENCE_OFF)
-def persistence(machine: Machine) -> Iterator[Fault]:
+@each_gpu(PERSISTENCE_OFF)
+def persistence(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that lose their settings between programs."""
-    for gpu in present(machine):
-        if gpu.persistence_mode is False:
-            yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
+    if gpu.persistence_mode is False:
+        yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
 
 
 @check(CUDA_ORDER)
-def cuda_order(machine: Machine) -> Iterator[Finding]:
+def cuda_order(machine: Machine) -> Iterator[Fault]:
     """Report that CUDA numbers the GPUs in another order than nvidia-smi."""
     moved = {gpu.index: gpu.cuda_index for gpu in machine.gpus if gpu.cuda_index not in (None, gpu.index)}
     # A subset of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
@@ -362,7 +321,7 @@ def cuda_order(machine: Machine) -> Iterator[Finding]:
         if gpu.cuda_index is not None
     ]
     if moved and seen != sorted(seen):
-        yield CUDA_ORDER.finding(
+        yield CUDA_ORDER.fault(
             MACHINE,
             "CUDA and TensorFlow number the GPUs in another order than nvidia-smi: "
             + ", ".join(f"GPU {index} is CUDA device {cuda}" for index, cuda in moved.items()),
@@ -371,7 +330,7 @@ def cuda_order(machine: Machine) -> Iterator[Finding]:
 
 
 @check(NUMA_BINDING, NUMA_UNKNOWN)
-def numa(machine: Machine) -> Iterator[Fault | Finding]:
+def numa(machine: Machine) -> Iterator[Fault]:
     """Find CPU affinities beyond the GPU's NUMA node, and GPUs whose node is unknown."""
     nodes = {node.index: node for node in machine.host.numa_nodes or ()}
     if len(nodes) < 2:
@@ -389,7 +348,7 @@ def numa(machine: Machine) -> Iterator[Fault | Finding]:
             )
     unknown = [gpu.index for gpu in present(machine) if gpu.numa_node is None and not gpu.cpu_affinity]
     if unknown and any(gpu.numa_node is not None for gpu in present(machine)):
-        yield NUMA_UNKNOWN.finding(
+        yield NUMA_UNKNOWN.fault(
             Subject.of_gpus(unknown),
             f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes",
             {"gpus": unknown, "nodes": sorted(nodes)},

@@ -33,15 +33,11 @@ from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-SAG_SHARE = Threshold(
-    "sagging core clock",
-    0.10,
-    "below the highest mean",
-    "Clocks of a GPU under steady load drift some percent as it warms up. Ours",
-)
-MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples", "Ours")
-SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time", "Ours")
-MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples", "Ours")
+# Clocks of a GPU under steady load drift some percent as it warms up.
+SAG_SHARE = Threshold("sagging core clock", 0.10, "below the highest mean")
+MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples")
+SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
+MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
 CLOCKS_SAGGING = Rule(
     "clocks.sagging",
@@ -75,13 +71,13 @@ def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHisto
 
 
 @check(XID)
-def _xids(machine: Machine, history: History) -> Iterator[Finding]:
+def _xids(machine: Machine, history: History) -> Iterator[Fault]:
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     for xid, count in history.xids.items():
         case = xid_case(xid.code)
         where = named(gpus[xid.gpu]) if xid.gpu in gpus else "unknown GPU"
         times = "once" if count == 1 else f"{count} times"
-        yield XID.finding(
+        yield XID.fault(
             DRIVER if xid.gpu is None else Subject.of_gpus([xid.gpu]),
             f"{where}: Xid {xid.code} reported {times}: {case.says}",
             {"xid": xid.code, "count": count},
@@ -89,7 +85,7 @@ def _xids(machine: Machine, history: History) -> Iterator[Finding]:
             remedy=case.remedy,
         )
     if history.more_xids:
-        yield XID.finding(
+        yield XID.fault(
             DRIVER,
             f"{history.more_xids} further Xid events of other kinds reported",
             {"count": history.more_xids},
@@ -195,11 +191,11 @@ def _others(machine: Machine, history: History) -> Iterator[Fault]:
 
 
 @check(HOST_BUSY)
-def _host(machine: Machine, history: History) -> Iterator[Finding]:
+def _host(machine: Machine, history: History) -> Iterator[Fault]:
     host = history.host
     if host is not None and host.busy is not None and host.samples >= MIN_HOST_SAMPLES.value:
         share = host.other_cpu_share
-        yield HOST_BUSY.finding(MACHINE, f"host: {host.busy}", {"other_cpu_share": share})
+        yield HOST_BUSY.fault(MACHINE, f"host: {host.busy}", {"other_cpu_share": share})
 
 
 def _fell(gpu: Gpu, seen: GpuHistory) -> Fault | None:

@@ -59,22 +59,13 @@ CLOCK_EVENTS: Mapping[str, ClockEvent] = {
         "power brake asserted by the power supply or mainboard (HW power brake slowdown)",
     ),
     "display_clock_setting": ClockEvent(
-        0x100,
-        "display clocks are set",
-        "display clocks",
-        "clocks limited by the display clock setting",
+        0x100, "display clocks are set", "display clocks", "clocks limited by the display clock setting"
     ),
     "board_limit": ClockEvent(
-        0x200,
-        "board limit",
-        "board limit",
-        "clocks limited by the board limit (supply current)",
+        0x200, "board limit", "board limit", "clocks limited by the board limit (supply current)"
     ),
     "reliability": ClockEvent(
-        0x400,
-        "limited by reliability voltage",
-        "voltage limit",
-        "clocks limited by reliability voltage",
+        0x400, "limited by reliability voltage", "voltage limit", "clocks limited by reliability voltage"
     ),
 }
 BITS = {name: event.bit for name, event in CLOCK_EVENTS.items()}

@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from gputopo.values.machine import Gpu
+
 # GT/s per lane of each generation. linux: drivers/pci/probe.c, pcie_link_speed[].
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 # PCI Express Base Specification, Link Capabilities Register; sysfs has 0 and 255 for "unknown".
@@ -160,6 +162,11 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
         return None if row is not None and device_id in row.notebook_device_ids else row
     found = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
     return found[0] if len(found) == 1 else None
+
+
+def expected_of(gpu: Gpu) -> GpuExpectation | None:
+    """Return the reference data of a GPU, or None."""
+    return expected_gpu(gpu.name, gpu.pci_device_id)
 
 
 def newest_generation(name: str | None, device_id: str | None = None) -> int | None:

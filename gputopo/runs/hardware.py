@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import SEVERITIES, Fault, Finding
+from gputopo.findings.rule import SEVERITIES, Fault
 from gputopo.findings.usage import CONTEXT_MIB
 from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
 from gputopo.runs.verdict.sampled import HostRecord
@@ -165,15 +165,14 @@ def _of_host(fault: HardwareFault, host: str, rank: int) -> HardwareFault:
     return msgspec.structs.replace(fault, says=says, rank=rank, host=host)
 
 
-def _fault(one: Fault | Finding) -> HardwareFault | None:
+def _fault(one: Fault) -> HardwareFault | None:
     """Return what a rule found as a fault of the run; None where it throttled only briefly."""
     if one.evidence.get("share", 1.0) < SHORT_SHARE.value:
         return None
-    if isinstance(one, Fault):
-        gpu, says = one.gpu.index, f"GPU {one.gpu.index}: {one.says}"
-        return HardwareFault(id=one.rule.id, severity=one.severity, says=says, gpu=gpu)
-    gpus = one.subject.gpus
-    return HardwareFault(id=one.id, severity=one.severity, says=one.says, gpu=gpus[0] if gpus else None)
+    says = f"GPU {one.about.index}: {one.says}" if isinstance(one.about, Gpu) else one.says
+    return HardwareFault(
+        id=one.rule.id, severity=one.severity, says=says, gpu=one.gpus[0] if one.gpus else None
+    )
 
 
 def _worst_first(faults: Iterable[HardwareFault]) -> tuple[HardwareFault, ...]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Hop, Link, Machine
@@ -52,7 +52,7 @@ def lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
     for gpu in machine.gpus:
         if gpu.lost or gpu.mig.mode or gpu.nvlinks:
             continue
-        expected = expected_gpu(gpu.name, gpu.pci_device_id)
+        expected = expected_of(gpu)
         if gpu.name and expected is not None and expected.nvlinks and not expected.nvlink_by_bridge:
             groups.setdefault(gpu.name, []).append(gpu.index)
     return tuple(

@@ -69,6 +69,11 @@ def class_name(link: Link | None) -> str:
     return "unknown" if link is None or link.hop is None else link.hop.value
 
 
+def pci_tree(machine: Machine) -> dict[str, PciNode]:
+    """Return the PCI devices of a machine by address."""
+    return {node.address: node for node in machine.pci}
+
+
 def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
     """Return the links by their two GPU indices, low index first. Of two for one pair the first counts."""
     links: dict[tuple[int, int], Link] = {}

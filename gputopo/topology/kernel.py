@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gputopo.topology.hops import bridges_above
+from gputopo.topology.hops import bridges_above, pci_tree
 from gputopo.values.gpu import short_address
 from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine, PciNode
 
@@ -27,7 +27,7 @@ def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[G
 
 def _owners(machine: Machine) -> dict[str, Gpu]:
     """Return the GPU of each address: its own, and those of the bridges that lead to no other GPU."""
-    tree = {node.address: node for node in machine.pci}
+    tree = pci_tree(machine)
     below: dict[str, list[Gpu]] = {}
     gpus = {short_address(gpu.pci_address): gpu for gpu in machine.gpus if gpu.pci_address is not None}
     for address in tree:

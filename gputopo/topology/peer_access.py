@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.reference.expectations import expected_gpu
-from gputopo.topology.hops import bridges_above
+from gputopo.reference.expectations import expected_of
+from gputopo.topology.hops import bridges_above, pci_tree
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 Cause = Literal[
@@ -83,13 +83,9 @@ CAUSES: dict[Cause, CauseText] = {
         "container: may hide the devices and memory that P2P needs",
         "Compare with nvidia-smi topo -p2p r outside of it. Start it with --ipc=host and all GPUs.",
     ),
-    "gpu": CauseText(
-        "the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)",
-        None,
-    ),
+    "gpu": CauseText("the driver does not support P2P between these GPUs (GPU_NOT_SUPPORTED)", None),
     "unknown": CauseText(
-        "unknown cause",
-        "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm.",
+        "unknown cause", "See nvidia-smi topo -p2p r for the code, and sudo dmesg | grep -i nvrm."
     ),
 }
 
@@ -140,7 +136,7 @@ def chips_differ(a: Gpu, b: Gpu) -> bool | None:
     """
     if a.name is not None and a.name == b.name:
         return False
-    first, second = expected_gpu(a.name, a.pci_device_id), expected_gpu(b.name, b.pci_device_id)
+    first, second = expected_of(a), expected_of(b)
     if first is not None and second is not None:
         if first.chip and second.chip:
             return first.chip != second.chip
@@ -156,7 +152,7 @@ def acs_bridges(machine: Machine) -> tuple[str, ...]:
 
     Root ports are left out: traffic between them passes the CPU with and without ACS.
     """
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     below: dict[str, set[str]] = {}
     for node in machine.pci:
         if node.kind == "gpu":
@@ -174,7 +170,7 @@ def redirected_pairs(machine: Machine) -> frozenset[tuple[int, int]]:
     bridges = set(acs_bridges(machine))
     if not bridges:
         return frozenset()
-    nodes = {node.address: node for node in machine.pci}
+    nodes = pci_tree(machine)
     above = {
         gpu.index: bridges_above(nodes, gpu.pci_address)[0]
         for gpu in machine.gpus
@@ -237,7 +233,7 @@ def _has_acs(machine: Machine) -> bool:
 
 
 def _geforce_policy(gpu: Gpu) -> bool:
-    expected = expected_gpu(gpu.name, gpu.pci_device_id)
+    expected = expected_of(gpu)
     if expected is not None and expected.p2p_over_pcie is not None:
         return not expected.p2p_over_pcie
     return gpu.name is not None and "GeForce RTX" in gpu.name

@@ -18,9 +18,9 @@ import tensorflow as tf
 from gputopo.launch.spec.names import JOB, device_name, read
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
-from gputopo.launch.train.loop import Emit, StepOutcome
+from gputopo.launch.train.loop import Emit, Observer, StepOutcome
 from gputopo.launch.train.placement.devices import cannot_listen
-from gputopo.values.run.events import Silent, Step
+from gputopo.values.run.events import HostExchange, Silent, Step
 
 Array = np.ndarray[Any, Any]
 Tensor = Any
@@ -74,7 +74,7 @@ def _set_timeouts(hosts: int) -> None:
     )
 
 
-class Absence:
+class Absence(Observer):
     """Reports that this host keeps the others waiting: its process does not come to a step. An observer.
 
     Those that wait for it are within the step. `is_there`: whether this one is.
@@ -85,9 +85,6 @@ class Absence:
         self._watchdog = Watchdog(PATIENCE, time.monotonic())
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="absence", daemon=True)
-
-    def before(self, number: int) -> None:
-        """Nothing to do."""
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Note a step; the first one is compiled outside of it."""
@@ -160,8 +157,12 @@ class Hosts:
         waited, ended = of_hosts.T
         self._apart.append(ended - self.ended)
         marks = outcome.marks - np.median(self._apart, axis=0)[:, None]
-        exchange = np.full((self._count, 2 * self._count + 2), np.nan)
-        exchange[self._rank, -1], self.ended = own[0], begin + own[1]
+        self.ended = begin + own[1]
+        sums_s = max(float(own[0] - marks[:, 2].max()), 0.0)
+        exchange = tuple(
+            HostExchange(rank=rank, sums_s=sums_s if rank == self._rank else None)
+            for rank in range(self._count)
+        )
         return replace(outcome, marks=marks, exchange=exchange, waited_s=float(waited.max()))
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:

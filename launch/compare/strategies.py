@@ -9,21 +9,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.compare.multi_worker import SCOPE, Hosts
-from gputopo.launch.models.model import Model
-from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of
-from gputopo.launch.spec.rules import remarks, require_strategy
+from gputopo.launch.compare.multi_worker import SCOPE, Absence, Hosts
+from gputopo.launch.models.models import Model
+from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loop import StepOutcome, unequal_batches
-from gputopo.launch.train.marks.reading import Marks, clock, row_of
+from gputopo.launch.train.loop import Emit, Observer, StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.marks import Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, require
+from gputopo.launch.train.placement.reducer import self_test
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
-from gputopo.launch.train.precision import LossScale
-from gputopo.launch.train.reductions.reducer import self_test
-from gputopo.launch.train.step import GraphStep
-from gputopo.launch.train.towers import TowerInput, TowerMath
+from gputopo.launch.train.towers import LossScale, TowerInput, TowerMath
 from gputopo.launch.train.updating import Updater
 
 Tensor = Any
@@ -49,7 +47,7 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
     return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=operations)
 
 
-class StrategyStep(GraphStep):
+class StrategyStep(Stepper):
     """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
 
     `strategy`: of several hosts, each with a process (see `multi_worker`); this one's has its own devices,
@@ -60,8 +58,9 @@ class StrategyStep(GraphStep):
     """
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
-        self._asked = require_strategy(spec)
-        self._spec = spec
+        assert spec.strategy is not None
+        self._asked = read(spec.strategy)
+        self.spec = spec
         self._devices = [device.device for device in spec.own_devices]
         self._first = spec.own_devices[0].tower
         self._server = (spec.ps_device or HOST) if self._asked.kind == "central" else None
@@ -96,12 +95,13 @@ class StrategyStep(GraphStep):
             towers=len(spec.devices),
         )
         self.source = source_of(model, spec)
-        scale = LossScale(spec)
-        self._math = TowerMath(model, spec, self.source, scale)
-        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, scale)
+        self.scale = LossScale(spec)
+        self._math = TowerMath(model, spec, self.source, self.scale)
+        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, self.scale)
+        self.slots, self.own_slots = self._updater.slots, self._updater.own_slots
         self._marks = Marks()
         signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((2,), tf.float64), *self.source.signature]
-        self._graph = tf.compat.v1.wrap_function(self._build, signature)
+        self.graph = tf.compat.v1.wrap_function(self._build, signature)
         self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
 
     def __call__(self, number: int) -> StepOutcome:
@@ -111,13 +111,21 @@ class StrategyStep(GraphStep):
         of_host = tf.constant([self.source.waited_s, ended], tf.float64)
         if self.hosts is not None:
             self.hosts.is_in_step = True
-        losses, begin, marks, of_hosts, own, _ = self._graph(tf.constant(number, tf.int64), of_host, *fed)
+        losses, begin, marks, of_hosts, own, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
         began = begin.numpy()
-        outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self._spec))
+        outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
         self.hosts.is_in_step = False
         return self.hosts.adapted(outcome, of_hosts.numpy(), own.numpy() - began, began)
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Those of any step, and what reports that this host keeps the others waiting."""
+        found = super().observers(emit)
+        if self.hosts is not None and self.spec.rank:
+            hosts = self.hosts
+            found.append(Absence(lambda: hosts.is_in_step, self.spec.rank, emit))
+        return found
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
@@ -169,16 +177,14 @@ class StrategyStep(GraphStep):
         tower = _tower()
         device = self._devices[tower - self._first]
         with tf.name_scope(f"tower_{tower}/"):
-            start = clock([begin])
-            with tf.control_dependencies([start]):
+            times = TowerClock(self._marks, device, [begin], gates=self.spec.backend == "cpu")
+            with tf.control_dependencies([times.started]):
                 weights = self._read(self._trained, device)
                 state = self._read(self._moving, device)
-            ready = clock([self._marks.arrived(weights, device)])
-            gate = [ready] if self._spec.backend == "cpu" else []
-            with tf.control_dependencies(gate), tf.device(device):
+            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
                 made = self._math.forward_backward(TowerInput(tower, number, weights, state, fed))
-            done = clock([self._marks.arrived(made.gradients, device)])
-            return made.loss, made.gradients, made.state, row_of([start, ready, done])
+            times.done(made.gradients)
+            return made.loss, made.gradients, made.state, times.row
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
         """Read a replica's own copies, or bring the server's."""
@@ -237,14 +243,14 @@ class StrategyStep(GraphStep):
         ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
         if self._asked.kind in ("central", "one-device"):
             what = "one set of variables"
-        elif len(self._spec.devices) == 1:
+        elif len(self.spec.devices) == 1:
             what = "nothing to reduce on one device"
         elif self.hosts is not None:
-            what = f"gradients reduced over {len(self._spec.servers)} hosts by {ran}"
+            what = f"gradients reduced over {len(self.spec.servers)} hosts by {ran}"
         else:
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
-        return f"Strategy {self._spec.strategy}: tf.distribute {name}, {what}, in a loop of gputopo's."
+        return f"Strategy {self.spec.strategy}: tf.distribute {name}, {what}, in a loop of gputopo's."
 
 
 def _hint(node: Any) -> str:

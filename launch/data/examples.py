@@ -1,73 +1,18 @@
-"""The `tf.train.Example` of an ImageNet record: built, parsed, and checked field by field.
+"""The `tf.train.Example` of an ImageNet record: parsed, and checked field by field.
 
 The fields are those of the ImageNet builder scripts (tensorflow/models, build_imagenet_data.py).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.data.example_fields import LABEL, PICTURE
-
 Tensor = Any
+PICTURE, LABEL = "image/encoded", "image/class/label"
+LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
 NO_LABEL = -1  # of a record without the field
-_BOXES = "image/object/bbox/"
-_SIDES = tuple(f"{_BOXES}{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 _SHOWN_NAMES = 5
-
-
-@dataclass(frozen=True)
-class Box:
-    """Bounding box in fractions of the image's height and width, 0 to 1, each minimum below its maximum."""
-
-    ymin: float
-    xmin: float
-    ymax: float
-    xmax: float
-
-
-@dataclass(frozen=True)
-class LabelledImage:
-    """One image: `encoded` as JPEG, `label` from 1, height and width in pixels.
-
-    `text` and `filename`: names as bytes of the file system, not always UTF-8.
-    """
-
-    encoded: bytes
-    label: int
-    height: int
-    width: int
-    text: bytes
-    synset: str
-    filename: bytes
-    boxes: tuple[Box, ...] = ()
-
-
-def serialized(image: LabelledImage) -> bytes:
-    """Return an image as a serialized Example; equal images yield equal bytes."""
-    boxes = image.boxes
-    fields = {
-        "image/height": _integers([image.height]),
-        "image/width": _integers([image.width]),
-        "image/colorspace": _strings([b"RGB"]),
-        "image/channels": _integers([3]),
-        LABEL: _integers([image.label]),
-        "image/class/synset": _strings([image.synset.encode()]),
-        "image/class/text": _strings([image.text]),
-        f"{_BOXES}xmin": _floats([box.xmin for box in boxes]),
-        f"{_BOXES}xmax": _floats([box.xmax for box in boxes]),
-        f"{_BOXES}ymin": _floats([box.ymin for box in boxes]),
-        f"{_BOXES}ymax": _floats([box.ymax for box in boxes]),
-        f"{_BOXES}label": _integers([image.label] * len(boxes)),
-        "image/format": _strings([b"JPEG"]),
-        "image/filename": _strings([image.filename]),
-        PICTURE: _strings([image.encoded]),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=fields))
-    encoded: bytes = example.SerializeToString(deterministic=True)
-    return encoded
 
 
 def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,15 +82,3 @@ def _values(feature: Any, kind: str) -> Any:
     if stored is None:
         return ()
     return getattr(feature, kind).value if stored == kind else None
-
-
-def _strings(values: Sequence[bytes]) -> Any:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-
-def _integers(values: Sequence[int]) -> Any:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def _floats(values: Sequence[float]) -> Any:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))

@@ -1,15 +1,16 @@
 """Data folders: which data set in which files, and damage that can be found without reading the data."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
+
 from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
-from gputopo.launch.data.example_fields import wrong_label
-from gputopo.launch.data.tfrecords import WRONG_CHECKSUM, first_record, walk
+from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError, UsageError
 from gputopo.workload import workloads
 
@@ -110,28 +111,16 @@ def require_made_for(data: DataFolder, model: str) -> None:
 def require_sound(data: DataFolder, subset: Subset) -> None:
     """Raise InputError for the first bad record that shows without TensorFlow, as reading it would.
 
-    Lengths, labels of CIFAR-10's binary version, and checksum and label of the first record of TFRecords.
+    That is by lengths, and by labels of CIFAR-10's binary version.
     """
     damaged = check(data, subset)
-    first = data.of(subset)[0]
     try:
-        if not damaged and data.form == "tfrecord":
-            why = _wrong_first(first)
-            damaged = [] if why is None else [(first, 0, why)]
-        elif not damaged and data.form == "binary":
+        if not damaged and data.form == "binary":
             damaged = list(islice(_bad_labels(data.of(subset)), 1))
     except OSError as error:
         raise _unreadable(data.folder, error) from error
     for path, record, why in damaged:
         raise bad_record(path, record, why)
-
-
-def _wrong_first(path: Path) -> str | None:
-    found = first_record(path)
-    if found is None:
-        return None
-    record, is_sound = found
-    return wrong_label(record) if is_sound else WRONG_CHECKSUM
 
 
 def bad_record(path: Path, record: int, why: str) -> InputError:
@@ -243,3 +232,62 @@ def _cifar_damage(size: int) -> str:
 def _unreadable(folder: Path, error: OSError) -> InputError:
     where = error.filename or folder
     return InputError(f"{where} cannot be read: {error.strerror or error}", "check its owner and permissions")
+
+
+_HINT = "each host reads the folder for itself: it must have one name and the same files on all of them"
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The files of a subset as a host has them: bytes by name. `error`: why there are none."""
+
+    sizes: dict[str, int]
+    error: str | None = None
+
+
+def listed(path: Path | str, name: str, subset: Subset) -> Listing:
+    """List a subset of the data set in a folder of this host."""
+    try:
+        files = find(Path(path), name).of(subset)
+        return Listing({file.name: file.stat().st_size for file in files})
+    except InputError as error:
+        return Listing({}, error.what)
+    except OSError as error:
+        return Listing({}, f"{error.filename} cannot be read: {error.strerror}")
+
+
+def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, Listing]) -> None:
+    """Raise InputError for hosts whose files are not those of rank 0 (`own`). `others`: by their words."""
+    found = {
+        host: what
+        for host, there in others.items()
+        if (what := _difference(path, subset, own, there, host)) is not None
+    }
+    if not found:
+        return
+    (_, what), *rest = found.items()
+    also = f"; so it is with {', '.join(host for host, _ in rest)}" if rest else ""
+    raise InputError(f"{what}{also}", _HINT)
+
+
+def _difference(path: Path, subset: Subset, own: Listing, there: Listing, host: str) -> str | None:
+    if there.error is not None:
+        return f"host {host}: {there.error}"
+    lacking = sorted(own.sizes.keys() - there.sizes.keys())
+    if lacking:
+        got = len(own.sizes) - len(lacking)
+        return f"host {host} has {got} of the {len(own.sizes)} {subset} files in {path}: {_such(lacking)}"
+    more = sorted(there.sizes.keys() - own.sizes.keys())
+    if more:
+        has = f"{len(own.sizes)} of the {len(there.sizes)} {subset} files that host {host} has in {path}"
+        return f"rank 0 has {has}: {_such(more)}"
+    for name, size in own.sizes.items():
+        if there.sizes[name] != size:
+            return f"{path / name} has {there.sizes[name]} bytes on host {host}, and {size} on rank 0"
+    return None
+
+
+def _such(names: list[str]) -> str:
+    """Say which files are missing."""
+    return (
+        f"{names[0]} is missing" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are missing"
+    )

@@ -1,4 +1,4 @@
-"""Small valid data folders: ImageNet's TFRecords (written by TensorFlow) or CIFAR-10's binary files.
+"""Small valid data folders of drawn pictures: TFRecords of ImageNet, or binary files of CIFAR-10.
 
 A folder is written beside its place and moved there when it is complete: a full disk leaves nothing behind.
 """
@@ -7,37 +7,37 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gputopo.launch.data import cifar_files, pictures
+from gputopo.launch.data import cifar_files
 from gputopo.launch.data.folder import DataName
-from gputopo.launch.data.pictures import Picture
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.checkpoint_files import DiskError, move_all
 from gputopo.values.errors import HardwareError, InputError
 
-IMAGENET_CLASSES = 1000
-VALIDATION_EVERY = 10  # one picture in ten is for validation
-_BOX = (0.2, 0.8)  # of drawn pictures: the middle, as most of ImageNet's boxes; fractions of both sides
+JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
+_MAX_CLASSES = {"imagenet": 1000, "cifar10": cifar_files.CLASSES}
+_VALIDATION_EVERY = 10  # one picture in ten is for validation
+_BOX = (0.2, 0.8)  # the middle, as most of ImageNet's boxes; fractions of both sides
 
-Pictures = Callable[[Iterable[int]], Iterable[Picture]]
-"""Reads or draws the pictures of some numbers."""
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Draw = Callable[[int], tuple[Pixels, int]]
+"""Returns picture `number`, pixels [height, width, 3], and its class, from 0."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The data folder to write. `images`: a folder to read them from; None: `count` drawn ones.
+    """The data folder to write, of `count` drawn pictures.
 
-    `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side of drawn pictures in
-    pixels. `classes`: of drawn pictures, None: as many as the data set has.
+    `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side in pixels; those of
+    CIFAR-10 are resized to its own. `classes`: None: as many as the data set has.
     """
 
     name: DataName
-    images: Path | None = None
     count: int = 256
     files: int = 4
     side: int = 256
@@ -58,111 +58,150 @@ class Written:
 def make(folder: Path, request: Request) -> Written:
     """Write a data folder, which must be new or empty.
 
-    Raises InputError if it is not empty, or the images cannot be read or are of too many classes,
-    DiskError if it cannot be written, HardwareError without TensorFlow; then nothing is left behind.
+    Raises InputError if it is not empty, DiskError if it cannot be written, HardwareError without TensorFlow;
+    then nothing is left behind.
     """
-    count, each = _pictures(request)
-    if count < 2:
-        raise InputError("a data set needs at least two images", "give more of them")
-    writer = _imagenet if request.name == "imagenet" else _cifar10
+    max_classes = _MAX_CLASSES[request.name]
+    classes = min(request.classes or max_classes, max_classes)
+
+    def draw(number: int) -> tuple[Pixels, int]:
+        return drawn(number, classes=classes, side=request.side, seed=request.seed)
+
+    # At least one picture for each subset.
+    last = range(request.count)[_VALIDATION_EVERY - 1 :: _VALIDATION_EVERY] or range(request.count)[-1:]
+    train = [number for number in range(request.count) if number not in last]
     try:
         there = folder.exists()
         if there and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} is there already", "give a new folder, or remove it first")
         # An empty folder is not replaced: it may be a mount point, a link, or the shell's working folder.
         beside = folder if there else folder.parent
-        made = _new_folders(beside)
+        new = [one for one in (beside, *beside.parents) if not one.exists()]
+        beside.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
         try:
             unfinished.chmod(0o755)  # mkdtemp makes it readable for its owner only
-            train, validation = writer(unfinished, request, count, each)
+            if request.name == "imagenet":
+                write_imagenet(unfinished, train, last, draw, files=request.files)
+            else:
+                _write_cifar10(unfinished, train, last, draw)
             size = sum(file.stat().st_size for file in unfinished.iterdir())
             if there:
-                _emptied_into(unfinished, folder)
+                move_all(unfinished, folder)
+                unfinished.rmdir()
             else:
                 unfinished.rename(folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
-            _remove(made)
+            for one in new:
+                with contextlib.suppress(OSError):  # another program wrote into it
+                    one.rmdir()
             raise
     except OSError as error:
         raise DiskError(
             f"{folder} cannot be written: {error.strerror or error}; nothing was left behind",
             "choose a writable folder on a disk with enough space",
         ) from error
-    return Written(folder, train, validation, size)
+    return Written(folder, len(train), len(last), size)
 
 
-def _new_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the new ones, innermost first."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
+def drawn(number: int, *, classes: int, side: int, seed: int) -> tuple[Pixels, int]:
+    """Draw picture `number`: a soft background of its class, spots and grain; `side`: shorter side in pixels.
+
+    Classes alternate, one later in each round, so that every tenth picture is of another class too. Pictures
+    of a class are similar, so that a network can learn the classes.
+    """
+    klass = (number + number // classes) % classes
+    rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, number, 0, 0]))
+    of_class = np.random.Generator(np.random.Philox(key=seed, counter=[0, klass, 1, 0]))
+    longer = side + int(rng.integers(0, side // 2 + 1))
+    height, width = (side, longer) if rng.integers(2) else (longer, side)
+    soft = stretched(of_class.uniform(40, 215, (4, 4, 3)), height, width)
+    spots = stretched(rng.uniform(-40, 40, (24, 24, 3)), height, width)
+    grain = rng.normal(0, 6, (height, width, 1))
+    return np.clip(soft + spots + grain, 0, 255).astype(np.uint8), klass
 
 
-def _remove(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):  # another program wrote into it
-            folder.rmdir()
+def stretched(coarse: Any, height: int, width: int) -> Any:
+    """Resize [h, w, 3] to [height, width, 3] by linear interpolation."""
+    down = np.linspace(0, coarse.shape[0] - 1, height)
+    across = np.linspace(0, coarse.shape[1] - 1, width)
+    top, left = np.floor(down).astype(int), np.floor(across).astype(int)
+    below = np.minimum(top + 1, coarse.shape[0] - 1)
+    right = np.minimum(left + 1, coarse.shape[1] - 1)
+    y, x = (down - top)[:, None, None], (across - left)[None, :, None]
+    upper = coarse[top][:, left] * (1 - x) + coarse[top][:, right] * x
+    lower = coarse[below][:, left] * (1 - x) + coarse[below][:, right] * x
+    return upper * (1 - y) + lower * y
 
 
-def _emptied_into(unfinished: Path, folder: Path) -> None:
-    """Move all files up into an empty folder, or none of them."""
-    moved = []
-    try:
-        for file in sorted(unfinished.iterdir()):
-            moved.append(file.rename(folder / file.name))
-        unfinished.rmdir()
-    except BaseException:
-        for file in moved:
-            file.unlink(missing_ok=True)
-        raise
+def write_imagenet(
+    folder: Path, train: Sequence[int], validation: Sequence[int], draw: Draw, *, files: int
+) -> None:
+    """Write pictures of these numbers as TFRecords in `files` training files, and a quarter as many others.
 
-
-def _pictures(request: Request) -> tuple[int, Pictures]:
-    """Return the number of pictures, and how to get those of some numbers."""
-    max_classes = IMAGENET_CLASSES if request.name == "imagenet" else cifar_files.CLASSES
-    if request.images is None:
-        classes = min(request.classes or max_classes, max_classes)
-        return request.count, lambda numbers: (
-            pictures.drawn(number, classes=classes, side=request.side, seed=request.seed)
-            for number in numbers
-        )
-    files = pictures.listed(request.images)
-    classes = 1 + max(klass for _, klass, _ in files)
-    if classes > max_classes:
-        raise InputError(
-            f"{request.images} has {classes} classes, {request.name} has {max_classes} at most",
-            f"leave {max_classes} folders in it",
-        )
-    order = np.random.Generator(np.random.Philox(key=request.seed)).permutation(len(files))
-    return len(files), lambda numbers: pictures.read([files[order[number]] for number in numbers])
-
-
-def _split(count: int) -> tuple[range | list[int], range | list[int]]:
-    """Numbers of the pictures for training and for validation, at least one each."""
-    train = [number for number in range(count) if (number + 1) % VALIDATION_EVERY]
-    validation = [number for number in range(count) if (number + 1) % VALIDATION_EVERY == 0]
-    return (train, validation) if validation else (range(count - 1), [count - 1])
-
-
-def _imagenet(folder: Path, request: Request, count: int, each: Pictures) -> tuple[int, int]:
+    Raises HardwareError without TensorFlow, OSError.
+    """
     tf = _tensorflow()
-    train, validation = _split(count)
-    for subset, numbers, files in (
-        ("train", train, request.files),
-        ("validation", validation, max(1, request.files // 4)),
-    ):
-        files = min(files, len(numbers))
-        for shard in range(files):
-            path = folder / f"{subset}-{shard:05d}-of-{files:05d}"
+    low, high = _BOX
+    for subset, numbers, count in (("train", train, files), ("validation", validation, max(1, files // 4))):
+        count = min(count, len(numbers))
+        for shard in range(count):
+            path = folder / f"{subset}-{shard:05d}-of-{count:05d}"
             try:
                 with tf.io.TFRecordWriter(os.fsencode(path)) as out:
-                    for picture in each(numbers[shard::files]):
-                        out.write(_example(picture, boxed=request.images is None))
+                    for number in numbers[shard::count]:
+                        pixels, klass = draw(number)
+                        with tf.device("/CPU:0"):
+                            jpeg = tf.io.encode_jpeg(pixels, quality=JPEG_QUALITY).numpy()
+                        # Label 0 is the background, which no image has.
+                        out.write(serialized(jpeg, klass + 1, pixels.shape[:2], [(low, low, high, high)]))
             except tf.errors.OpError as error:
                 raise OSError(error.message) from error
-    return len(train), len(validation)
+
+
+def serialized(
+    jpeg: bytes,
+    label: int,
+    size: Sequence[int] = (40, 40),
+    boxes: Sequence[tuple[float, float, float, float]] = (),
+) -> bytes:
+    """Return an image (`size`: height, width) as a serialized Example; equal images yield equal bytes.
+
+    `boxes`: ymin, xmin, ymax, xmax as fractions. The fields are those of the ImageNet builder scripts
+    (tensorflow/models, build_imagenet_data.py).
+    """
+    import tensorflow as tf
+
+    sides = {
+        f"image/object/bbox/{side}": tf.train.Feature(
+            float_list=tf.train.FloatList(value=[box[place] for box in boxes])
+        )
+        for place, side in enumerate(("ymin", "xmin", "ymax", "xmax"))
+    }
+    numbers = {
+        "image/height": [size[0]],
+        "image/width": [size[1]],
+        "image/channels": [3],
+        "image/class/label": [label],
+        "image/object/bbox/label": [label] * len(boxes),
+    }
+    texts = {
+        "image/colorspace": b"RGB",
+        "image/class/synset": b"n%08d" % label,
+        "image/class/text": b"class %d" % label,
+        "image/format": b"JPEG",
+        "image/filename": b"drawn.JPEG",
+        "image/encoded": jpeg,
+    }
+    fields = sides
+    for name, listed in numbers.items():
+        fields[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=listed))
+    for name, text in texts.items():
+        fields[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
+    example = tf.train.Example(features=tf.train.Features(feature=fields))
+    encoded: bytes = example.SerializeToString(deterministic=True)
+    return encoded
 
 
 def _tensorflow() -> Any:
@@ -183,41 +222,15 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-def _example(picture: Picture, *, boxed: bool) -> bytes:
-    from gputopo.launch.data.examples import Box, LabelledImage, serialized
+def _write_cifar10(folder: Path, train: Sequence[int], validation: Sequence[int], draw: Draw) -> None:
+    def write(name: str, numbers: Iterable[int]) -> None:
+        pictures = [draw(number) for number in numbers]
+        side = cifar_files.SIDE
+        pixels = np.array([stretched(own, side, side) for own, _ in pictures]).reshape(-1, side, side, 3)
+        labels = np.array([klass for _, klass in pictures], np.uint8)
+        cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels.astype(np.uint8)), labels)
 
-    height, width, _ = picture.pixels.shape
-    low, high = _BOX
-    return serialized(
-        LabelledImage(
-            encoded=picture.encoded(),
-            label=picture.klass + 1,  # 0 is the background, which no image has
-            height=height,
-            width=width,
-            text=os.fsencode(picture.class_name),
-            synset=f"n{picture.klass + 1:08d}",
-            filename=os.fsencode(picture.origin),
-            boxes=(Box(ymin=low, xmin=low, ymax=high, xmax=high),) if boxed else (),
-        )
-    )
-
-
-def _cifar10(
-    folder: Path, request: Request, count: int, each: Callable[..., Iterable[Picture]]
-) -> tuple[int, int]:
-    train, validation = _split(count)
-    parts = [train[batch::5] for batch in range(5)]
-    names = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
-    side = cifar_files.SIDE
-    classes = dict(enumerate(cifar_files.NAMES)) if request.images is None else {}
-    for name, numbers in zip([*names, "test_batch.bin"], [*parts, validation], strict=True):
-        small = []
-        for picture in each(numbers):
-            small.append((pictures.resized(picture.pixels, side, side), picture.klass))
-            classes.setdefault(picture.klass, picture.class_name)
-        pixels = np.array([one for one, _ in small], np.uint8).reshape(-1, side, side, 3)
-        labels = np.array([klass for _, klass in small], np.uint8)
-        cifar_files.write_binary(folder / name, cifar_files.to_planes(pixels), labels)
-    names = [classes[klass] for klass in sorted(classes)]
-    (folder / "batches.meta.txt").write_bytes(b"".join(os.fsencode(f"{name}\n") for name in names))
-    return len(train), len(validation)
+    for batch in range(5):
+        write(f"data_batch_{batch + 1}.bin", train[batch::5])
+    write("test_batch.bin", validation)
+    (folder / "batches.meta.txt").write_text("".join(f"{name}\n" for name in cifar_files.NAMES))

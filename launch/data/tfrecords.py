@@ -16,8 +16,6 @@ FOOTER_BYTES = 4
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed (RFC 3720, appendix B.4)
 _MASK = 0xA282EAD8  # tensorflow/core/lib/hash/crc32c.h
 _ALL = 0xFFFFFFFF
-_CHECKED_BYTES = 1 << 20  # of a record whose checksum is verified before TensorFlow loads: 0.1 s
-WRONG_CHECKSUM = "its checksum does not match its bytes"
 
 
 @dataclass(frozen=True)
@@ -69,21 +67,8 @@ def wrong_record(path: Path, number: int) -> str:
             return _truncated(number)
         data, footer = file.read(length), file.read(FOOTER_BYTES)
     if masked_crc(data) != int.from_bytes(footer, "little"):
-        return WRONG_CHECKSUM
+        return "its checksum does not match its bytes"
     return "it is empty" if length == 0 else "it could not be read, and its checksum is right"
-
-
-def first_record(path: Path) -> tuple[bytes, bool] | None:
-    """Return the first record of a file, whose length is right, and whether its checksum is.
-
-    None for a long one, which is left to TensorFlow. Raises OSError.
-    """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(HEADER_BYTES)[:8], "little")
-        if length > _CHECKED_BYTES:
-            return None
-        data, footer = file.read(length), file.read(FOOTER_BYTES)
-    return data, masked_crc(data) == int.from_bytes(footer, "little")
 
 
 def masked_crc(data: bytes) -> int:

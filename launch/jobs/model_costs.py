@@ -180,8 +180,8 @@ def _built(name: str, environ: Mapping[str, str], command: Command) -> Workload:
 
 
 def _main(name: str, answer: Path) -> None:
-    from gputopo.launch.models.keras.building import build_keras
-    from gputopo.launch.models.keras.costs import costs_of
+    from gputopo.launch.models.keras_building import build_keras
+    from gputopo.launch.models.keras_costs import costs_of
 
     try:
         costs = _Costs(workload=costs_of(build_keras(model_names.read(name), None), name))
@@ -244,8 +244,8 @@ def is_built(model: object) -> bool:
 
 def cost_of(model: Any) -> "Workload | int":
     """Return the costs of a Keras model, or its number of parameters where its steps cannot be followed."""
-    from gputopo.launch.models.keras.building import KerasModel
-    from gputopo.launch.models.keras.costs import costs_of
+    from gputopo.launch.models.keras_building import KerasModel
+    from gputopo.launch.models.keras_costs import costs_of
 
     try:
         return costs_of(KerasModel(model, name=OWN), OWN)

@@ -20,8 +20,8 @@ from gputopo.values.run.all_reduce import MEANINGS, NAMES, Reduction
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 
 if TYPE_CHECKING:
-    from gputopo.launch.models.model import Model
-    from gputopo.launch.train.reductions.reducer import Reducer
+    from gputopo.launch.models.models import Model
+    from gputopo.launch.train.placement.reducer import Reducer
 
 
 Options = dict[str, str | int | Groups]
@@ -119,9 +119,9 @@ def _refusal(job: ReductionJob, emit: Emit) -> RankFailed | None:
     import psutil
 
     from gputopo.launch.models import models
-    from gputopo.launch.models.model import parameter_count
+    from gputopo.launch.models.models import parameter_count
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.reductions.timing import WrongSumError
+    from gputopo.launch.train.placement.timing import WrongSumError
 
     try:
         devices.set_up(job.run)
@@ -167,8 +167,8 @@ def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
 
     Raises WrongSumError, and whatever TensorFlow raises.
     """
-    from gputopo.launch.train.reductions.methods import ALGORITHMS
-    from gputopo.launch.train.reductions.timing import Bench
+    from gputopo.launch.train.placement.methods import ALGORITHMS
+    from gputopo.launch.train.placement.timing import Bench
 
     devices = [device.device for device in job.run.devices]
     _begin(emit, "the self-test")
@@ -199,8 +199,8 @@ def _time(call: Callable[[], float], job: ReductionJob, emit: Emit) -> None:
 
 def test_digits(reducer: "Reducer", devices: Sequence[str], name: str) -> None:
     """Add up 1, 10, 100, ... (see `reductions.self_test`). Raises WrongSumError."""
-    from gputopo.launch.train.reductions.reducer import self_test
-    from gputopo.launch.train.reductions.timing import WrongSumError
+    from gputopo.launch.train.placement.reducer import self_test
+    from gputopo.launch.train.placement.timing import WrongSumError
 
     try:
         self_test(reducer, name, devices)

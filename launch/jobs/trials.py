@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.jobs.batch_search import WorkerCommand
-from gputopo.launch.jobs.run import RunJob, supervise, worker_command
+from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
 from gputopo.launch.spec.env import run_env
 from gputopo.launch.spec.run_spec import Backend, Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
@@ -80,7 +79,7 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
         max_batches=num_batches or MAX_STEPS,
         num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
         detect_warmup=False,
-        lifecycle=Lifecycle(training_accuracy=spec.lifecycle.training_accuracy),
+        lifecycle=Lifecycle(),
         optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
     )
 

@@ -197,6 +197,7 @@ class Exchange(_Part, frozen=True):
             "Reduce all gradients as K equal chunks; 0: each separately",
             value="K",
             min=0,
+            max=1024,  # each is some ops more for every device; more is probably a typing mistake
         ),
     ] = 0
     small_bytes: Annotated[
@@ -302,9 +303,6 @@ class Lifecycle(_Part, frozen=True):
     tensorboard: Annotated[
         str | None, Option("--tensorboard", "Write scalars of each device", value="DIR", read=read_folder)
     ] = None
-    training_accuracy: Annotated[
-        bool, Option("--print-training-accuracy", "Show top-1 and top-5 accuracy of each step")
-    ] = False
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ def target_of(
                 "--require-gpu and --from contradict one another: a rehearsal runs on CPU devices",
                 "leave one of them out",
             )
-        plan = planner.plan(machine, request)
+        plan = planner.plan(machine, request, keep=keep)
         return Target(
             "cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of, affinity=affinity
         )

@@ -1,4 +1,4 @@
-"""Faults that a training injects into itself on purpose: `gputopo run --drill`.
+"""Faults that a training injects into itself on purpose: `gputopo run --drill`. They wrap the training step.
 
 A slow device is a host that waits inside the step's graph, between two time marks: it reads when the tower's
 work began and ended, waits until the work would have ended at the drill's pace, and the next mark and the
@@ -9,19 +9,21 @@ meanwhile: its clocks, power and temperature are those of a GPU that has less to
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.source import Fact, Source
-from gputopo.launch.train.loop import StepOutcome
-from gputopo.launch.train.marks.reading import host_call
+from gputopo.launch.train.inputs.source import Source
+from gputopo.launch.train.loop import Emit, Observer
+from gputopo.launch.train.marks import TowerClock, clock, host_call
+from gputopo.launch.train.placement.placements import Placement
+from gputopo.launch.train.step import TrainingStep
 from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, SLOW_WEIGHTS, Drill
-from gputopo.values.run.events import Step
 
 Tensor = Any
 # A thread that sleeps wakes up some 0.1 ms late: the rest is waited for by reading the clock. Ours.
@@ -29,8 +31,8 @@ AWAKE_S = 0.0005
 RECENT_STEPS = 9  # whose median is the pace without a slow input. Ours.
 
 
-class Drills:
-    """The drills of a run; also an observer, which knows the number of the step.
+class Drills(Observer):
+    """The drills of a run; as an observer it knows the number of the step.
 
     In the graph a drill that has not begun yet waits for nothing, and changes no number.
     """
@@ -38,7 +40,6 @@ class Drills:
     def __init__(self, spec: RunSpec) -> None:
         self._drills = spec.drills
         self._towers = {_number(spec, tower): tower for tower in range(len(spec.devices))}
-        self._ranks = [device.rank for device in spec.devices]
         self._step = -(10**9)
 
     def before(self, number: int) -> None:
@@ -50,12 +51,6 @@ class Drills:
                 raise tf.errors.InternalError(None, None, what)
             while drill.step == number and drill.fault == HANG:
                 time.sleep(1.0)
-
-    def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def of(self, fault: str, tower: int | None = None) -> list[Drill]:
         """Return the drills with this fault of a tower, those that have not begun, too."""
@@ -72,45 +67,74 @@ class Drills:
         last = max(begun, key=lambda drill: drill.step, default=None)
         return 1.0 if last is None or last.factor is None else last.factor
 
-    def weights_arrived(self, tower: int, started: Tensor, arrived: Tensor) -> Tensor | None:
-        """Return when the weights are there at the drill's pace, in the graph; None without such a drill."""
-        if not self.of(SLOW_WEIGHTS, tower):
-            return None
-        return self._waited(SLOW_WEIGHTS, tower, started, arrived)
+    def spoils(self) -> bool:
+        """Return whether the loss of this step is NaN."""
+        return any(drill.step == self._step for drill in self.of(NAN))
 
-    def computed(self, tower: int, ready: Tensor, done: Tensor) -> Tensor | None:
-        """Return when the gradients are done at the drill's pace, in the graph; None without such a drill."""
-        if not self.of(SLOW_GPU, tower):
-            return None
-        return self._waited(SLOW_GPU, tower, ready, done)
 
-    def spoiled(self, tower: int) -> Tensor | None:
-        """Return a factor of loss and gradients, in the graph: 1, or NaN; None for a tower without one."""
-        drills = self.of(NAN)
-        if tower or not drills:
-            return None
+class DrilledStep(TrainingStep):
+    """A training step with the faults of its spec."""
 
-        def factor() -> Any:
-            return np.float32(np.nan if any(drill.step == self._step for drill in drills) else 1.0)
+    def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: Source) -> None:
+        self.drills = Drills(spec)
+        super().__init__(model, spec, placement, drilled(source, self.drills))
 
-        return host_call(factor, [], tf.float32)
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Those of any step, and the drills."""
+        return [*super().observers(emit), self.drills]
 
-    def _waited(self, fault: str, tower: int, began: Tensor, ended: Tensor) -> Tensor:
+    def tower_clock(self, tower: int, start: Sequence[Tensor]) -> TowerClock:
+        """Return what marks the times of a tower, and delays and spoils its work."""
+        rank = self.spec.devices[tower].rank
+        return _DrilledClock(super().tower_clock(tower, start), self.drills, tower, away=rank != 0)
+
+
+class _DrilledClock(TowerClock):
+    """The marks of a tower with drills. `away`: they are of another host's clock."""
+
+    def __init__(self, plain: TowerClock, drills: Drills, tower: int, *, away: bool) -> None:
+        vars(self).update(vars(plain))
+        self._drills, self._tower, self._away = drills, tower, away
+
+    def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Mark the weights as there when they would be at the drill's pace."""
+        gate = super().weights_arrived(weights)
+        if not self._drills.of(SLOW_WEIGHTS, self._tower):
+            return gate
+        self.ready = self._late(SLOW_WEIGHTS, self.started, self.ready)
+        return [self.ready]
+
+    def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Mark the work as done when it would be at the drill's pace; spoil its numbers with NaN."""
+        super().done(made)
+        after = []
+        if self._drills.of(SLOW_GPU, self._tower):
+            self.ended = self._late(SLOW_GPU, self.ready, self.ended)
+            after.append(self.ended)
+        factor = None
+        if self._drills.of(NAN) and not self._tower:
+            spoils = self._drills.spoils
+            factor = host_call(lambda: np.float32(np.nan if spoils() else 1.0), [], tf.float32)
+        with tf.device(self.device), tf.control_dependencies(after):
+            return [tf.identity(one) if factor is None else one * factor for one in made]
+
+    def _late(self, fault: str, began: Tensor, ended: Tensor) -> Tensor:
         def held(began_s: Any, ended_s: Any) -> Any:
-            factor = self.factor(fault, tower)
-            if self._ranks[tower]:  # marks of another host's clock
+            factor = self._drills.factor(fault, self._tower)
+            if self._away:
                 added_s = (float(ended_s) - float(began_s)) * (1 / factor - 1)
                 time.sleep(added_s)
                 return np.float64(ended_s + added_s)
             return np.float64(wait(float(began_s), float(ended_s), factor))
 
-        return host_call(held, [began, ended], tf.float64)
+        return clock([host_call(held, [began, ended], tf.float64)], self.host)
 
 
 class LateInput:
     """A source whose batches come later than the devices could use them, as a drill demands.
 
-    The pace of the devices is that of the latest steps between two calls, without what was waited.
+    The pace of the devices is that of the latest steps between two calls, without what was waited. All but
+    `feed` and `waited_s` is the source's.
     """
 
     def __init__(self, source: Source, drills: Drills) -> None:
@@ -121,33 +145,13 @@ class LateInput:
         self._late_s = 0.0
         self._calls = 0
 
-    @property
-    def signature(self) -> Sequence[Any]:
-        """As the source's."""
-        return self._source.signature
-
-    @property
-    def images_per_epoch(self) -> int | None:
-        """As the source's."""
-        return self._source.images_per_epoch
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
     @property
     def waited_s(self) -> float:
         """Seconds that the last `feed` took, the delay included."""
         return self._source.waited_s + self._late_s
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """As the source's."""
-        return self._source.notices
-
-    def describe(self) -> Mapping[str, Fact]:
-        """As the source's."""
-        return self._source.describe()
-
-    def start_at(self, number: int, image: int) -> None:
-        """As the source's."""
-        self._source.start_at(number, image)
 
     def feed(self, number: int) -> Sequence[Tensor]:
         """Return what the source feeds, after the delay."""
@@ -163,18 +167,10 @@ class LateInput:
         self._fed_s = time.perf_counter()
         return fed
 
-    def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """As the source's."""
-        return self._source.read(tower, fed)
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
-
 
 def drilled(source: Source, drills: Drills) -> Source:
     """Return the source, with its delay where a drill has one."""
-    return LateInput(source, drills) if drills.of(SLOW_INPUT) else source
+    return cast(Source, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
 
 
 def wait(began_s: float, ended_s: float, factor: float) -> float:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.marks.hosts import host_exchanges
 from gputopo.launch.train.placement import checking
 from gputopo.runs.speed import MAX_STEPS, steady_from
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     Event,
+    HostExchange,
     LossNotFinite,
     Noticed,
     PlacementChecked,
@@ -28,7 +28,9 @@ from gputopo.values.run.events import (
 )
 
 if TYPE_CHECKING:
-    from gputopo.launch.train.inputs.source import Source  # loads TensorFlow
+    from gputopo.launch.compare.multi_worker import Hosts  # these load TensorFlow
+    from gputopo.launch.train.inputs.source import Source
+    from gputopo.launch.train.towers import LossScale
 
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]  # whether the run was asked to end after the current step
@@ -44,19 +46,15 @@ def never() -> bool:
 class StepOutcome:
     """Outcome of one step: losses [towers], and marks [towers, 3] in seconds from the step's start.
 
-    Marks: the tower starts; its weights are on its device; its gradients are done. `hits` [towers, 2], where
-    requested: examples whose label was the first guess, and among the first five. `examples` [towers]: number
-    of examples, None: a whole batch each, of one size. `exchange`: as of `exchange_marks`, since the step's
-    start, None where hosts exchange nothing. `waited_s`: for the input of this step, None: as its source
-    has it.
+    Marks: the tower starts; its weights are on its device; its gradients are done.
     """
 
     losses: np.ndarray[Any, Any]
     marks: np.ndarray[Any, Any]
-    hits: np.ndarray[Any, Any] | None = None
-    examples: np.ndarray[Any, Any] | None = None
-    exchange: np.ndarray[Any, Any] | None = None
-    waited_s: float | None = None
+    hits: np.ndarray[Any, Any] | None = None  # [towers, 2], of an evaluation: labels first, in the first five
+    examples: np.ndarray[Any, Any] | None = None  # [towers]; None: a whole batch each, of one size
+    exchange: tuple[HostExchange, ...] = ()  # of several hosts
+    waited_s: float | None = None  # for the input; None: as the source has it
 
     @property
     def mean_loss(self) -> float:
@@ -85,46 +83,17 @@ class VariableSets(Protocol):
 
     @property
     def states(self) -> Sequence[Sequence[Any]]:
-        """The sets of moving statistics, each in the model's order."""
-
-
-class Stepper(Protocol):
-    """What the loop asks of whoever takes the steps. Made by `training.stepper_of`."""
+        """The sets of moving statistics, in the model's order. One: the first tower's are used."""
 
     @property
-    def placement(self) -> VariableSets:
-        """The variables."""
+    def buffers(self) -> Sequence[Any]:
+        """Variables that carry something from one step to the next; a resumed run needs them too."""
 
-    @property
-    def slots(self) -> Sequence[Sequence[Sequence[Any]]]:
-        """The optimizer's variables, [place][variable][slot]: what a checkpoint holds beside `placement`."""
-
-    @property
-    def own_slots(self) -> int:
-        """Number of slots of each variable itself; the slots behind these belong to all variables."""
-
-    @property
-    def source(self) -> "Source":
-        """The input; whoever made the stepper closes it."""
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        """Remarks on this run: what was assumed, and what ran instead of what was asked."""
-
-    def __call__(self, number: int) -> StepOutcome:
-        """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
-
-    def check_variables(self) -> dict[str, int]:
-        """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
-
-        Raises HardwareError if an op is on another device.
-        """
+    def reset_buffers(self) -> None:
+        """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
 
 
-class Observer(Protocol):
+class Observer:
     """Something done between steps, outside of their time."""
 
     def before(self, number: int) -> None:
@@ -135,6 +104,44 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """The steps are over."""
+
+
+class Stepper:
+    """Takes the steps of a run, each as one graph. Made by `training.stepper_of`."""
+
+    spec: RunSpec
+    placement: VariableSets
+    source: "Source"  # the input; whoever made the stepper closes it
+    graph: Any  # the step as a wrapped function
+    says: tuple[str, ...] = ()  # what was assumed, and what ran instead of what was asked
+    slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]
+    own_slots: int = 0  # slots of each variable itself; those behind them belong to all variables
+    scale: "LossScale | None" = None
+    hosts: "Hosts | None" = None  # where each host of the run has a process
+
+    def __call__(self, number: int) -> StepOutcome:
+        """Take step `number` (from 0) and wait for it. Raises StopIteration at the end of the input."""
+        raise NotImplementedError
+
+    def check_variables(self) -> dict[str, int]:
+        """Return the bytes of variables by device. Raises HardwareError if one is on another device."""
+        raise NotImplementedError
+
+    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
+        """Return the number of tower ops by device, from `checking.run_and_collect` of a step.
+
+        Raises HardwareError if an op is on another device.
+        """
+        return checking.check_ops(counts, self.spec)
+
+    def graph_nodes(self) -> Sequence[Any]:
+        """Return the nodes of the step as built, before TensorFlow rewrites it: name, op, device, attr."""
+        nodes: Sequence[Any] = self.graph.graph.as_graph_def().node
+        return nodes
+
+    def observers(self, emit: Emit) -> list[Observer]:
+        """Return what this way of taking steps does between them."""
+        return [] if self.scale is None else [ScaleWatch(self.scale.report, emit)]
 
 
 class Loop:
@@ -278,11 +285,7 @@ class Loop:
             global_step=self.trained,
             top1=None if shares is None else float(shares[0]),
             top5=None if shares is None else float(shares[1]),
-            exchange=()
-            if outcome.exchange is None
-            else host_exchanges(
-                [device.rank for device in self._spec.devices], outcome.marks[:, 2], outcome.exchange
-            ),
+            exchange=outcome.exchange,
         )
 
 
@@ -319,7 +322,7 @@ class LossError(GputopoError):
         )
 
 
-class LossWatch:
+class LossWatch(Observer):
     """Reports the first loss that is not finite. `lost`: that event, None: all were finite.
 
     Whether training ends there is the loop's business: speed is often measured on data that nothing can be
@@ -330,9 +333,6 @@ class LossWatch:
         self._emit = emit
         self.lost: LossNotFinite | None = None
 
-    def before(self, number: int) -> None:
-        """Nothing to do."""
-
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Check the towers' losses."""
         bad = [tower for tower, loss in enumerate(outcome.losses) if not math.isfinite(loss)]
@@ -341,9 +341,6 @@ class LossWatch:
             towers = bad if len(outcome.losses) > 1 else range(len(step.marks))  # one loss may be of all
             self.lost = LossNotFinite(time_s=time.time(), step=step.step, value=value, towers=tuple(towers))
             self._emit(self.lost)
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +354,7 @@ class ScaleReport:
     skipped_steps: tuple[int, ...]
 
 
-class ScaleWatch:
+class ScaleWatch(Observer):
     """Reports the first step skipped by an automatic loss scale, and the total at the end.
 
     `report` returns the current scale, None where there is none.
@@ -368,10 +365,7 @@ class ScaleWatch:
         self._emit = emit
         self._reported = False
 
-    def before(self, number: int) -> None:
-        """Nothing to do."""
-
-    def after(self, step: Step, outcome: Any) -> None:
+    def after(self, step: Step, outcome: StepOutcome) -> None:
         """Report the first skipped step."""
         report = None if self._reported else self._report()
         if report is None or not any(report.skipped_steps):

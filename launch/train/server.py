@@ -15,12 +15,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gputopo.launch.spec.names import JOB
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import SERVING, Event, PhaseBegun, RankFailed, encode_line
+
+if TYPE_CHECKING:
+    from gputopo.launch.train.host_rpc import Answer, Answering  # loads TensorFlow
 
 
 def main(arguments: list[str]) -> int:
@@ -42,10 +46,10 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
-    from gputopo.launch.train.inputs.reading.checks import Checks, register
+    from gputopo.launch.train.host_rpc import register
     from gputopo.launch.train.placement import devices
 
-    _checks = register(Checks())
+    _answering = register(answers())
     cluster = devices.cluster_of(spec)
     try:
         _serving = tf.distribute.Server(
@@ -67,6 +71,31 @@ def main(arguments: list[str]) -> int:
     emit(PhaseBegun(time_s=time.time(), rank=rank, phase=SERVING))
     ending.join()
     return ExitCode.OK
+
+
+def answers() -> "Answering":
+    """Return what rank 0 may ask of this host: its memory, its files, a profile, reading of records."""
+    import msgspec
+    import numpy as np
+    import psutil
+
+    from gputopo.launch.data import folder
+    from gputopo.launch.train.inputs.records import Readings, digest
+    from gputopo.launch.train.lifecycle.tracing import HostProfile
+
+    readings, profile = Readings(), HostProfile()
+    of_host: dict[bytes, Answering] = {
+        b"files": lambda *named: msgspec.json.encode(folder.listed(*(one.decode() for one in named))),
+        b"digest": digest,
+        b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
+        b"trace": profile.begin,
+        b"traced": profile.end,
+    }
+
+    def answer(question: bytes, *given: Any) -> "Answer":
+        return of_host[question](*given) if question in of_host else readings.answer(question, *given)
+
+    return answer
 
 
 def _end_for_the_parent(trains: bool) -> None:

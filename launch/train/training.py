@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gputopo.launch.locks import locked_outputs
-from gputopo.launch.models.kernels import require_kernels
-from gputopo.launch.models.model import Model, parameter_count
+from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Source, noticing
@@ -28,13 +27,13 @@ from gputopo.launch.train.loop import (
     LossError,
     LossWatch,
     Observer,
-    ScaleWatch,
     StepOutcome,
     Stepper,
     Stopped,
     VariableSets,
     never,
 )
+from gputopo.launch.train.placement.devices import require_kernels
 from gputopo.launch.train.placement.placements import place
 from gputopo.launch.train.placement.variables import largest_difference
 from gputopo.launch.train.step import TrainingStep
@@ -113,14 +112,7 @@ def train(
                 def ends() -> bool:
                     return losses.lost is not None and spec.optimization.on_nan == "stop"
 
-                report = getattr(step, "scale_report", None)
-                if report is not None:
-                    watching.append(ScaleWatch(report, emit))
-                if isinstance(step, TrainingStep):
-                    watching.insert(0, step.drills)
-                if spec.rank:
-                    watching.append(absence_of(step, spec.rank, emit))
-                watching.append(_Saving(checkpoints, ends))
+                watching += [*step.observers(emit), _Saving(checkpoints, ends)]
                 loop = Loop(step, spec, emit, watching, trained=trained, stopped=lambda: stopped() or ends())
                 loop.run()
             if ends():
@@ -147,7 +139,7 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
     """
     require_kernels(spec)
     if spec.method is not None:
-        from gputopo.launch.compare.keras_methods.step import MethodStep  # loads Keras, which takes seconds
+        from gputopo.launch.compare.keras_step import MethodStep  # loads Keras, which takes seconds
 
         return MethodStep(model, spec)
     if spec.strategy is not None:
@@ -155,14 +147,11 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
 
         return StrategyStep(model, spec, strategy)
     placement = place(model, spec)
+    if spec.drills:
+        from gputopo.launch.train.drills import DrilledStep
+
+        return DrilledStep(model, spec, placement, source_of(model, spec))
     return TrainingStep(model, spec, placement, source_of(model, spec))
-
-
-def absence_of(step: Any, rank: int, emit: Emit) -> Observer:
-    """Return what reports that this host does not come to a step of the strategy of several hosts."""
-    from gputopo.launch.compare.multi_worker import Absence
-
-    return Absence(lambda: step.hosts.is_in_step, rank, emit)
 
 
 @contextmanager
@@ -201,21 +190,15 @@ def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Ite
         observer.close()
 
 
-class _Saving:
+class _Saving(Observer):
     """Saves checkpoints between steps, but none after the step that ends the training."""
 
     def __init__(self, checkpoints: Checkpoints, ends: Callable[[], bool]) -> None:
         self._checkpoints = checkpoints
         self._ends = ends
 
-    def before(self, number: int) -> None:
-        """Nothing to do."""
-
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Save a checkpoint if this step ends an interval."""
         assert step.global_step is not None
         if not self._ends():
             self._checkpoints.save_if_due(step.global_step)
-
-    def close(self) -> None:
-        """The end of training is saved by the run itself."""

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
-from gputopo.launch.models.user_line import line_in
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
 from gputopo.launch.train.loop import LossError
-from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
+from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.batches import batch_words
@@ -110,7 +109,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
         )
     from gputopo.launch.models import models
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.reductions.choosing import joined_fastest
+    from gputopo.launch.train.placement.timing import joined_fastest
     from gputopo.launch.train.training import Start
     from gputopo.launch.train.versions import worker_versions
 
@@ -188,7 +187,7 @@ def _task_of(spec: RunSpec) -> Callable[..., Any]:
 
         return train
     if spec.task == "input":
-        from gputopo.launch.train.inputs.input_only import measure_input
+        from gputopo.launch.train.lifecycle.evaluating import measure_input
 
         return measure_input
     from gputopo.launch.train.lifecycle.evaluating import evaluate, pass_forward

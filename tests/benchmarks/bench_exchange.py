@@ -35,8 +35,8 @@ def ours(file: str, name: str) -> None:
     from gputopo.launch.models.models import shapes_of
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.reductions.methods import reducer_of
-    from gputopo.launch.train.reductions.timing import Bench
+    from gputopo.launch.train.placement.methods import reducer_of
+    from gputopo.launch.train.placement.timing import Bench
 
     spec = schema.decode(Path(file).read_bytes(), RunSpec, origin=file)
     devices.set_up(spec)

@@ -74,7 +74,7 @@ def _built(spec: Any, *, marked: bool) -> Any:
 
     from gputopo.launch.models import models
     from gputopo.launch.train import step
-    from gputopo.launch.train.marks.reading import Marks
+    from gputopo.launch.train.marks import Marks
     from gputopo.launch.train.training import stepper_of
 
     model = models.build(spec.model, spec)

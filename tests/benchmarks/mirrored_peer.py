@@ -48,8 +48,7 @@ def _layer(network: Any, batch: int) -> Any:
     import keras
     import tensorflow as tf
 
-    from gputopo.launch.models.layers import Rows
-    from gputopo.launch.models.randomness import Stream
+    from gputopo.launch.models.layers import Rows, Stream
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:

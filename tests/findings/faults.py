@@ -148,10 +148,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "corrected errors": (gpu(1, ecc={"corrected_aggregate": 5000}), {"memory.more_errors_than_peers"}),
     "error for a value": (
-        all_of(
-            gpu(1, power_w={"draw": None}),
-            doubted(missing={"gpus[1].power_w.draw": "Unknown Error"}),
-        ),
+        all_of(gpu(1, power_w={"draw": None}), doubted(missing={"gpus[1].power_w.draw": "Unknown Error"})),
         {"gpu.field_error"},
     ),
     "power limit": (
@@ -194,10 +191,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "rows remapped": (gpu(1, remapped_rows={"uncorrectable": 7}), {"memory.repaired"}),
     "remap pending": (gpu(1, remapped_rows={"pending": True}), {"memory.remap_pending"}),
-    "remap failed": (
-        gpu(1, remapped_rows={"pending": True, "failure": True}),
-        {"memory.remap_failed"},
-    ),
+    "remap failed": (gpu(1, remapped_rows={"pending": True, "failure": True}), {"memory.remap_failed"}),
     "retirement pending": (gpu(1, retired_pages={"pending": True}), {"memory.retirement_pending"}),
     "retired pages": (gpu(1, retired_pages={"double_bit": 60}), {"memory.many_retired_pages"}),
     "NVLinks down": (links_down, {"nvlink.down"}),
@@ -224,10 +218,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         all_of(host(iommu="translated"), pair(0, 1, p2p_read="NOT_SUPPORTED")),
         {"p2p.iommu"},
     ),
-    "mixed cards": (
-        gpu(3, name="Tesla V100-PCIE-16GB"),
-        {"machine.mixed_models"},
-    ),
+    "mixed cards": (gpu(3, name="Tesla V100-PCIE-16GB"), {"machine.mixed_models"}),
     "mixed memory": (gpu(3, memory_mib={"total": 8_080}), {"machine.mixed_memory"}),
     "other VBIOS": (gpu(1, vbios_version="88.00.13.00.01"), {"card.differs"}),
     "lower default power limit": (
@@ -281,14 +272,8 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "MIG": (gpu(1, mig={"mode": True, "mode_pending": True, "instances": 7}), {"configuration.mig_on"}),
     "persistence": (gpu(1, persistence_mode=False), {"configuration.persistence_off"}),
     "CUDA order": (all_of(gpu(0, cuda_index=1), gpu(1, cuda_index=0)), {"cuda.order_differs"}),
-    "CPUs of another node": (
-        all_of(two_nodes, gpu(1, cpu_affinity="0-39")),
-        {"numa.binding"},
-    ),
-    "node not reported": (
-        all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)),
-        {"numa.unknown"},
-    ),
+    "CPUs of another node": (all_of(two_nodes, gpu(1, cpu_affinity="0-39")), {"numa.binding"}),
+    "node not reported": (all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)), {"numa.unknown"}),
     "driver of two versions": (driver(kernel_module_version="535.54.03"), {"driver.version_mismatch"}),
     "container": (all_of(host(container="docker"), doubted(pci=())), {"topology.hidden"}),
     "SYS within a node": (pair(0, 1, hop=Hop.SYS), {"topology.doubtful"}),

@@ -9,18 +9,10 @@ GEFORCE = {"throttle": {"mask": 0}, "pcie": {"gen_max_device": 3}, "nvlinks": ()
 
 
 def card(
-    name: str,
-    core: tuple[int | None, int],
-    memory: tuple[int | None, int],
-    application: int | None = None,
+    name: str, core: tuple[int | None, int], memory: tuple[int | None, int], application: int | None = None
 ) -> Machine:
     """Return one GPU under load with its clocks, current and max, in MHz."""
-    domain = {
-        "now": core[0],
-        "max": core[1],
-        "application": application,
-        "default_application": application,
-    }
+    domain = {"now": core[0], "max": core[1], "application": application, "default_application": application}
     return every_gpu(
         **GEFORCE,
         name=name,

@@ -178,12 +178,7 @@ def test_links_are_compared_between_the_same_cards_whatever_their_numbers() -> N
     )
     found = [change for change in difference(old, new).changes if change.fact.startswith("links")]
     assert found == [
-        Change(
-            fact="links[0-1].hop",
-            was="PIX",
-            is_="SYS",
-            says="GPUs 0 and 1: PCIe hop PIX -> SYS",
-        )
+        Change(fact="links[0-1].hop", was="PIX", is_="SYS", says="GPUs 0 and 1: PCIe hop PIX -> SYS")
     ]
 
 

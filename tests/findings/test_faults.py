@@ -36,15 +36,7 @@ def test_two_faults_of_different_cards_give_both_findings() -> None:
 
 
 def test_two_faults_of_one_card_give_both_findings() -> None:
-    several = (
-        "x1 riser",
-        "ECC",
-        "busy",
-        "persistence",
-        "exclusive",
-        "hot memory",
-        "replays",
-    )
+    several = ("x1 riser", "ECC", "busy", "persistence", "exclusive", "hot memory", "replays")
     for first, second in combinations(several, 2):
         machine = FAULTS[second][0](FAULTS[first][0](sound()))
         assert {finding.id for finding in find(machine)} == FAULTS[first][1] | FAULTS[second][1]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.findings import Finding, find
 from gputopo.values.machine import (
     ClockMhz,
@@ -362,7 +362,7 @@ def inspected(edits: Edits, gpus: Sequence[int], *, era: int = ERA, busy: bool =
             element = gpu.find(path)
             assert element is not None, path
             element.text = text
-    machine = detect.read_text(ET.tostring(log, encoding="unicode"), origin="injected.xml")
+    machine = reading.read_text(ET.tostring(log, encoding="unicode"), origin="injected.xml")
     assert machine.unread == ()
     usual = {"topology.unknown"} | ({"gpu.busy"} if busy else set())
     return [found for found in find(machine) if found.id not in usual]

@@ -80,10 +80,7 @@ XORG = GpuProcess(pid=7, kind="graphics", name="Xorg", memory_mib=22)
         ),
         ({"used": 2_000, "free": 8_240}, "0% load, 2000 of 10240 MiB used, no process visible (container)"),
         ({"watts": 200.0}, "0% load, 200 of 320 W, no process visible (container)"),
-        (
-            {"processes": (XORG, GpuProcess(pid=8, kind="mps", name="python"))},
-            "python (pid 8)",
-        ),
+        ({"processes": (XORG, GpuProcess(pid=8, kind="mps", name="python"))}, "python (pid 8)"),
     ],
 )
 def test_a_gpu_is_in_use_by_a_process_load_memory_or_power(facts: dict[str, Any], by: str) -> None:
@@ -97,10 +94,7 @@ def test_a_gpu_is_in_use_by_a_process_load_memory_or_power(facts: dict[str, Any]
     [
         {},
         {"percent": 9, "used": 400},
-        {
-            "used": 1_400,
-            "free": 8_840,
-        },  # what the driver reserves may be in it
+        {"used": 1_400, "free": 8_840},  # what the driver reserves may be in it
         {"percent": 100, "persistence_mode": False},  # the driver was loaded for the query
         {"percent": 40, "used": 3_000, "free": 6_900, "display_active": True},
         {"percent": 40, "used": 3_000, "free": 6_900, "processes": (XORG,)},

@@ -126,12 +126,7 @@ def test_a_gpu_far_from_every_card_is_found_where_others_are_near() -> None:
 def test_gpus_that_share_a_card_are_found_only_beside_an_idle_card() -> None:
     shared = machine(*alike(2), gpus=2, near={1: 0})
     assert brief(shared) == [
-        (
-            "nic.shared",
-            "info",
-            "nics:0-1",
-            "mlx5_0 is the nearest card of GPUs 0-1, mlx5_1 of none",
-        )
+        ("nic.shared", "info", "nics:0-1", "mlx5_0 is the nearest card of GPUs 0-1, mlx5_1 of none")
     ]
     assert brief(machine(*alike(2), gpus=4, near={2: 0, 3: 1})) == []
 

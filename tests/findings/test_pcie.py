@@ -1,9 +1,6 @@
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.rule import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, find, gpu, node, sound
 from tests.findings.faults import IDLE, chipset_slot
@@ -112,39 +109,25 @@ def test_a_slow_bridge_above_a_good_slot_is_named() -> None:
     assert "2.5 GT/s" in found.says
 
 
+CARD, MODULE = "Tesla V100-PCIE-16GB", "Tesla V100-SXM2-16GB"
+
+
 @pytest.mark.parametrize(
-    ("count", "severity"),
-    [(80, None), (81, "info"), (11_519, "info"), (11_520, "warning")],
+    ("name", "count", "severity"),
+    [
+        (CARD, 80, None),
+        (CARD, 81, "info"),
+        (CARD, 11_519, "info"),
+        (CARD, 11_520, "warning"),
+        (MODULE, 1_152, None),
+        (MODULE, 1_153, "info"),
+    ],
 )
-def test_replays_count_from_a_limit_on(count: int, severity: str | None) -> None:
-    found = find(gpu(1, pcie={"replay_counter": count})(sound()))
-    assert [finding.severity for finding in found] == ([severity] if severity else [])
-    assert all("since the last reset" in finding.says for finding in found)
-
-
-def replays(counts: Sequence[int], name: str = "Tesla V100-SXM2-16GB") -> list[Finding]:
-    machine = sound(len(counts))
-    for index, count in enumerate(counts):
-        machine = gpu(index, name=name, pcie={"replay_counter": count})(machine)
-    return [finding for finding in find(machine) if finding.id == "pcie.replays"]
-
-
-def test_few_replays_that_are_similar_on_all_sxm_modules_are_no_fault() -> None:
-    similar = [106, 174, 120, 110, 131, 140, 160, 115]  # eight H100 without a fault
-    assert replays(similar) == []
-    assert [one.subject.text for one in replays([*similar[:7], 400])] == ["gpu:7"]
-    assert replays([1_152] * 4) == []
-    assert len(replays([1_153] * 4)) == 1
-    assert len(replays([174])) == 1  # nothing to compare it with
-
-
-def test_replays_of_an_sxm_module_are_not_blamed_on_a_riser() -> None:
-    (module,) = replays([0, 174])
-    assert "riser" not in (module.remedy or "")
-    assert "module" in (module.remedy or "")
-    (cards,) = replays([106, 174], "Tesla V100-PCIE-16GB")
-    assert cards.subject.text == "gpus:0-1"
-    assert "riser" in (cards.remedy or "")
+def test_replays_count_from_a_limit_on(name: str, count: int, severity: str | None) -> None:
+    machine = gpu(1, name=name, pcie={"replay_counter": count})(sound(name=name))
+    found = [one for one in find(machine) if one.id == "pcie.replays"]
+    assert [one.severity for one in found] == ([severity] if severity else [])
+    assert all(("riser" in (one.remedy or "")) is (name == CARD) for one in found)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +175,7 @@ def test_a_few_gpus_on_one_switch_are_usual(count: int) -> None:
 def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
     (found,) = find(sound(8))
     assert (found.id, found.severity, found.subject.text) == ("pcie.shared_uplink", "info", "machine")
-    assert found.evidence["uplinks"] == {
-        PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0},
-    }
+    assert found.evidence["uplinks"] == {PORT: {"gpus": list(range(8)), "times_oversubscribed": 8.0}}
 
 
 def test_four_gpus_on_an_uplink_of_eight_lanes_are_too_many() -> None:

@@ -10,11 +10,7 @@ from tests.findings.boxes import PORT, all_of, down, every_gpu, find, gpu, host,
 CORE = {"now": 2520, "max": 3105, "application": None}
 GEFORCE: dict[str, Any] = {
     "name": "NVIDIA GeForce RTX 4090",
-    "clocks_mhz": {
-        "graphics": CORE,
-        "sm": CORE,
-        "memory": {"now": 10251, "max": 10501, "application": None},
-    },
+    "clocks_mhz": {"graphics": CORE, "sm": CORE, "memory": {"now": 10251, "max": 10501, "application": None}},
     "nvlinks": (),
 }
 OFF: dict[str, Any] = {"p2p_read": "CHIPSET_NOT_SUPPORTED", "p2p_write": "CHIPSET_NOT_SUPPORTED"}

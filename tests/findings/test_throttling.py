@@ -44,8 +44,7 @@ def test_bits_without_names_are_reported_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draw", "severity"),
-    [(300.0, "info"), (240.0, "info"), (239.0, "warning"), (None, "info")],
+    ("draw", "severity"), [(300.0, "info"), (240.0, "info"), (239.0, "warning"), (None, "info")]
 )
 def test_a_power_cap_at_full_draw_is_normal_and_one_below_it_is_not(
     draw: float | None, severity: str

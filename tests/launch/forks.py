@@ -18,7 +18,7 @@ from tests.launch.train.worker_process import environment
 
 _IMPORTED = (
     "tensorflow",
-    "gputopo.launch.compare.keras_methods.step",
+    "gputopo.launch.compare.keras_step",
     "gputopo.launch.compare.multi_worker",
     "gputopo.launch.compare.strategies",
     "gputopo.launch.train.lifecycle.evaluating",

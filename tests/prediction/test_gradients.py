@@ -24,7 +24,7 @@ def _graph(name: str, towers: int, groups: Groups = ()) -> tuple[dict[tuple[int,
     import tensorflow as tf
 
     from gputopo.launch.jobs.reduction_worker import options_of
-    from gputopo.launch.train.reductions.methods import ALGORITHMS
+    from gputopo.launch.train.placement.methods import ALGORITHMS
 
     devices = [f"/GPU:{tower}" for tower in range(towers)]
     algorithm, options = options_of(parse(name), groups)

@@ -10,15 +10,7 @@ from gputopo.findings.watched import WATCHES
 from gputopo.reference.clock_events import BITS
 from gputopo.runs.hardware import NOT_SEEN_S, HardwareRecord, HostRecords, PlacementRecord
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Xid
-from gputopo.values.run.verdict import (
-    AS_PLANNED,
-    FAULTY,
-    NOT_CHECKED,
-    NOT_JUDGED,
-    NOT_SEEN,
-    OUTSIDE,
-    SOUND,
-)
+from gputopo.values.run.verdict import AS_PLANNED, FAULTY, NOT_CHECKED, NOT_JUDGED, NOT_SEEN, OUTSIDE, SOUND
 
 WORKING: dict[str, Any] = {
     "graphics_mhz": 1530,
@@ -221,11 +213,7 @@ def recorded_hosts(
     for number in range(60):
         for rank in (0, 1):
             other = of_n2 if rank else {}
-            gpus = (
-                GpuSample(gpu=0, **WORKING),
-                GpuSample(gpu=1, **WORKING | other),
-                *(more if rank else ()),
-            )
+            gpus = (GpuSample(gpu=0, **WORKING), GpuSample(gpu=1, **WORKING | other), *(more if rank else ()))
             load = (host if rank else IDLE_HOST) if number % 4 == 3 else None
             record.add(Sample(time_s=100.0 + number / 2, rank=rank, gpus=gpus, host=load))
     return record

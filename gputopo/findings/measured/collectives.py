@@ -15,7 +15,7 @@ from gputopo.copies.collectives import (
     series_of,
 )
 from gputopo.findings.measured.faults import BELOW_MINIMUM
-from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import HOSTS, Sample, gpus_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -26,30 +26,16 @@ RING_MARGIN = Threshold(
     "of the ring's",
     "8 H200 reach 365.6 GB/s by the ring and 473.1 by NVLS; 5 of them 414.2 (stas00/ml-engineering)",
 )
-DROP = Threshold(
-    "bus bandwidth of the largest size, of that of the best smaller size",
-    0.80,
-    "of it",
-    "Published sweeps rise, or fall by less than 7 %. Ours",
-)
-SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes", "Ours")
-IN_PLACE = Threshold(
-    "in place against out of place at the largest size",
-    0.85,
-    "of the faster one",
-    "Published runs differ by less than 5 %. Ours",
-)
-LATENCY_US = Threshold(
-    "time of a message of at most 8 KiB",
-    250.0,
-    "us",
-    "8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs. Ours",
-)
+# Published sweeps rise, or fall by less than 7 %.
+DROP = Threshold("bus bandwidth of the largest size, of that of the best smaller size", 0.80, "of it")
+SWEEP_BYTES = Threshold("size from which bus bandwidths are compared", 16 * 1024 * 1024, "bytes")
+# Published runs differ by less than 5 %.
+IN_PLACE = Threshold("in place against out of place at the largest size", 0.85, "of the faster one")
+# 8 GPUs of one host take 15 (H100) to 50 us (V100) in published logs.
+LATENCY_US = Threshold("time of a message of at most 8 KiB", 250.0, "us")
+# A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412).
 OF_PORTS = Threshold(
-    "bus bandwidth over several hosts, of the rate of the network ports of a host",
-    NETWORK_LOW_SHARE,
-    "of it",
-    "A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412). Ours",
+    "bus bandwidth over several hosts, of the rate of the network ports of a host", NETWORK_LOW_SHARE, "of it"
 )
 
 SLOW = Rule(
@@ -101,7 +87,7 @@ LATENCY = Rule(
 
 
 @check(SLOW, NVLS_UNUSED, NETWORK_SLOW)
-def slow(machine: Machine) -> Iterator[Finding]:
+def slow(machine: Machine) -> Iterator[Fault]:
     """Find operations whose largest size is below the expected bus bandwidth."""
     for one in _series(machine):
         best = one.best
@@ -122,12 +108,12 @@ def slow(machine: Machine) -> Iterator[Finding]:
 
 
 @check(SLOW)
-def below_minimum(machine: Machine) -> Iterator[Finding]:
+def below_minimum(machine: Machine) -> Iterator[Fault]:
     """Find operations that nccl-tests itself reports as too slow."""
-    for one in machine.bandwidth.failures if machine.bandwidth else ():
+    for one in copies_of(machine).failures:
         if one.reason == BELOW_MINIMUM:
             gpus = gpus_of(one.source)
-            yield SLOW.finding(
+            yield SLOW.fault(
                 Subject.of_gpus(gpus) if gpus else MACHINE,
                 f"{NAMES[one.kind]}: {one.says}",
                 {"operation": one.kind, "says": one.says},
@@ -135,7 +121,7 @@ def below_minimum(machine: Machine) -> Iterator[Finding]:
 
 
 @check(NVLS_UNUSED)
-def nvls_off(machine: Machine) -> Iterator[Finding]:
+def nvls_off(machine: Machine) -> Iterator[Fault]:
     """Find all-reduces whose log or command excludes NVLS, where the GPUs have it."""
     for one in _series(machine):
         best = one.best
@@ -148,7 +134,7 @@ def nvls_off(machine: Machine) -> Iterator[Finding]:
 
 
 @check(FALLS)
-def falls(machine: Machine) -> Iterator[Finding]:
+def falls(machine: Machine) -> Iterator[Fault]:
     """Find sweeps whose largest size is slower than a smaller one."""
     for one in _series(machine):
         large = [s for s in one.samples if (s.bytes or 0) >= SWEEP_BYTES.value and s.bus_gb_per_s]
@@ -156,7 +142,7 @@ def falls(machine: Machine) -> Iterator[Finding]:
             continue
         best, top = one.best, max(large, key=lambda sample: sample.bus_gb_per_s or 0.0)
         if (best.bus_gb_per_s or 0.0) < DROP.value * (top.bus_gb_per_s or 0.0):
-            yield FALLS.finding(
+            yield FALLS.fault(
                 _subject(best),
                 f"{_what(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth at {_size(best)}, "
                 f"{top.bus_gb_per_s:g} at {_size(top)}",
@@ -165,7 +151,7 @@ def falls(machine: Machine) -> Iterator[Finding]:
 
 
 @check(PLACES_DIFFER)
-def places_differ(machine: Machine) -> Iterator[Finding]:
+def places_differ(machine: Machine) -> Iterator[Fault]:
     """Find operations whose two forms differ at the largest size."""
     for one in _series(machine):
         largest = one.best.bytes or 0
@@ -180,7 +166,7 @@ def places_differ(machine: Machine) -> Iterator[Finding]:
             and min(rates.values()) < IN_PLACE.value * max(rates.values())
         ):
             words = ", ".join(f"{rate:g} {name}" for name, rate in rates.items())
-            yield PLACES_DIFFER.finding(
+            yield PLACES_DIFFER.fault(
                 _subject(one.best),
                 f"{_what(one.best)}, {_size(one.best)}: {words} GB/s of bus bandwidth",
                 _evidence(one.best),
@@ -188,13 +174,13 @@ def places_differ(machine: Machine) -> Iterator[Finding]:
 
 
 @check(LATENCY)
-def latency(machine: Machine) -> Iterator[Finding]:
+def latency(machine: Machine) -> Iterator[Fault]:
     """Find operations of one host whose small messages take long."""
     for one in _series(machine):
         smallest = one.smallest
         if smallest is None or smallest.hosts != 1 or (smallest.median_us or 0.0) <= LATENCY_US.value:
             continue
-        yield LATENCY.finding(
+        yield LATENCY.fault(
             _subject(smallest),
             f"{_what(smallest)}, {_size(smallest)}: {smallest.median_us:g} us, usually under 50",
             {"operation": smallest.kind, "bytes": smallest.bytes, "us": smallest.median_us},
@@ -202,7 +188,7 @@ def latency(machine: Machine) -> Iterator[Finding]:
 
 
 def _series(machine: Machine) -> list[Series]:
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     return [one for one in series_of(samples) if one.is_of_nccl_tests]
 
 
@@ -210,11 +196,11 @@ def _is_as_a_ring(rate: float, ring: float) -> bool:
     return ring / RING_MARGIN.value <= rate <= ring * RING_MARGIN.value
 
 
-def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Finding:
+def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
     says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
-    return rule.finding(
+    return rule.fault(
         _subject(best),
         f"{says}; {more}" if more else says,
         {

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
-from gputopo.findings.rule import Case, Finding, Rule, Threshold, check, present
+from gputopo.findings.compare import grouped
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
@@ -68,7 +69,7 @@ def cutoff(machine: Machine, pairs: Iterable[Pair]) -> Cutoff | None:
 def nvlink_pairs(machine: Machine) -> frozenset[Pair]:
     """Return the pairs joined by NVLink, low index first: reported so, or faster than their PCIe links."""
     reported = {(link.a, link.b) for link in machine.links if link.nvlinks}
-    return over_nvlink(machine.bandwidth.samples if machine.bandwidth else (), machine) | reported
+    return over_nvlink(copies_of(machine).samples, machine) | reported
 
 
 def has_nvlink(machine: Machine) -> bool:
@@ -87,9 +88,9 @@ SLOWER_SHARE = Threshold(
     "direct copies slower than staged ones",
     0.03,
     "below the staged rate",
-    "Published matrices of one run repeat within 2 % (0.77 and 0.79 GB/s for one staged pair of 7gforce-v2); "
-    "direct copies across the host bridge of 7gforce are 3.9 to 7.6 % slower (0.73 against 0.76 to 0.79 "
-    "GB/s)",
+    "Published matrices of one run repeat within 2 % (0.77 and 0.79 GB/s for one staged pair of "
+    "7gforce-v2); direct copies across the host bridge of 7gforce are 3.9 to 7.6 % slower (0.73 "
+    "against 0.76 to 0.79 GB/s)",
 )
 PRINTED_GB_PER_S = Threshold(
     "rounding of printed rates", 0.01, "GB/s", "The tools print two decimals: 0.40 and 0.41 may be the same"
@@ -97,13 +98,9 @@ PRINTED_GB_PER_S = Threshold(
 DEVIATIONS = Threshold(
     "noise", 3.0, "standard deviations of both numbers together", "99.7 % of normally distributed repeats"
 )
-LATENCY_SHARE = Threshold(
-    "lower latency of direct copies",
-    0.80,
-    "of the staged latency",
-    "Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct ones without a "
-    "fault have a tenth to a half of them. Ours",
-)
+# Staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in 7gforce); direct ones without a
+# fault have a tenth to a half of them.
+LATENCY_SHARE = Threshold("lower latency of direct copies", 0.80, "of the staged latency")
 
 _CASES = {
     "not in all respects": Case(
@@ -176,29 +173,24 @@ class _Compared(NamedTuple):
 
 
 @check(DIRECT_SLOWER)
-def direct_slower(machine: Machine) -> Iterator[Finding]:
+def direct_slower(machine: Machine) -> Iterator[Fault]:
     """Find pairs that copy faster through host memory than directly; one finding for each class of link.
 
     A warning only where both directions at once and latency, as far as they were measured, are no better
     directly; else all numbers are reported, and nothing is to be done.
     """
-    by_class: dict[tuple[str, bool], list[_Compared]] = {}
     compared = sorted(_compared(machine), key=lambda one: one.slow)
-    for one in compared:
-        by_class.setdefault((class_of(machine, one.slow.pair), one.better), []).append(one)
+    by_class = grouped(((class_of(machine, one.slow.pair), one.better), one) for one in compared)
     everywhere = [one.slow.pair for one in compared if not one.better]
     for (hop, better), found in by_class.items():
         pairs = [one.slow.pair for one in found]
         worst = min(found, key=lambda one: one.slow.share)
         but = ", but not in all respects" if better else ""
-        yield DIRECT_SLOWER.finding(
+        yield DIRECT_SLOWER.fault(
             subject_of(pairs),
             f"direct copies are slower than those staged through host memory{but} "
             f"({hop}: {pairs_in_words(pairs)}): {_numbers(worst)}",
-            {
-                "class": hop,
-                "pairs": dict(map(_evidence, found)),
-            },
+            {"class": hop, "pairs": dict(map(_evidence, found))},
             "info" if better else "warning",
             remedy=_CASES["not in all respects"].remedy if better else _remedy(machine, everywhere),
         )
@@ -237,7 +229,7 @@ def subject_of(pairs: Iterable[Pair]) -> Subject:
 
 def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
     """Yield each failure of a copy that passes host memory, with each GPU of it."""
-    for failure in machine.bandwidth.failures if machine.bandwidth else ():
+    for failure in copies_of(machine).failures:
         staged = failure.kind == "p2p_staged" or failure.path == "staged"
         ends = [gpu_of(failure.source), gpu_of(failure.destination)]
         if staged or (failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends):
@@ -246,7 +238,7 @@ def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
 
 def _compared(machine: Machine) -> Iterator[_Compared]:
     """Yield the pairs that are slower directly in one direction, with all that was measured of them."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     direct, staged = pair_copies(samples, "p2p_direct"), pair_copies(samples, "p2p_staged")
     both = [pair_copies(samples, "bidirectional", path) for path in _PATHS]
     latencies = [_latencies(samples, path) for path in _PATHS]
@@ -309,7 +301,7 @@ def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
 
 def _is_verified(machine: Machine) -> bool:
     """Return whether the tool compared what arrived through the host with what was sent."""
-    return machine.bandwidth is not None and "live" in machine.bandwidth.source.split(" + ")
+    return "live" in copies_of(machine).source.split(" + ")
 
 
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:

@@ -7,6 +7,7 @@ from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
 from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
 from gputopo.findings.rule import (
@@ -14,11 +15,11 @@ from gputopo.findings.rule import (
     WRONG_DATA_ID,
     Case,
     Fault,
-    Finding,
     Rule,
     Severity,
     Threshold,
     check,
+    copies_of,
     present,
 )
 from gputopo.findings.throttling import THROTTLE
@@ -29,13 +30,9 @@ from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
-UNSTEADY_PERCENT = Threshold(
-    "spread of the repeats of one copy",
-    15.0,
-    "% of the median",
-    "Repeats of a large copy are within 1 to 2 % on an idle machine. Ours",
-)
-MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats", "Ours")
+# Repeats of a large copy are within 1 to 2 % on an idle machine.
+UNSTEADY_PERCENT = Threshold("spread of the repeats of one copy", 15.0, "% of the median")
+MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
 _WRONG_CASES = {
     "with the host": Case(
@@ -159,19 +156,20 @@ _KINDS: dict[str, str] = {
 
 
 @check(WRONG_DATA, HUNG, COPY_FAILED)
-def failures(machine: Machine) -> Iterator[Finding]:
+def failures(machine: Machine) -> Iterator[Fault]:
     """Find copies that failed: one finding for each failure, kind of copy and path, with all pairs."""
-    groups: dict[tuple[str, str, str | None], list[Failure]] = {}
-    for failure in machine.bandwidth.failures if machine.bandwidth else ():
-        if failure.reason != BELOW_MINIMUM and failure.kind not in NETWORK:
-            groups.setdefault((failure.reason, failure.kind, failure.path), []).append(failure)
+    groups = grouped(
+        ((one.reason, one.kind, one.path), one)
+        for one in copies_of(machine).failures
+        if one.reason != BELOW_MINIMUM and one.kind not in NETWORK
+    )
     for (reason, kind, _), failed in groups.items():
         rule = _BY_REASON.get(reason, COPY_FAILED)
         detail = f" ({failed[0].says or reason})" if rule is COPY_FAILED else ""
         failed_copy = "a collective operation failed" if kind in COLLECTIVES else "a copy failed"
         what = failed_copy if rule is COPY_FAILED else rule.title
         paths = list(dict.fromkeys(map(_ends, failed)))
-        yield rule.finding(
+        yield rule.fault(
             subject_of(failed),
             f"{what}{detail}: {_KINDS[kind]}, {named_paths(paths)}",
             {
@@ -189,18 +187,18 @@ def failures(machine: Machine) -> Iterator[Finding]:
 
 
 @check(COPY_FAILED)
-def programs(machine: Machine) -> Iterator[Finding]:
+def programs(machine: Machine) -> Iterator[Fault]:
     """Find programs whose output shows that CUDA failed, and not in which copy."""
-    bandwidth = machine.bandwidth
-    for name in bandwidth.source.split(" + ") if bandwidth else ():
+    bandwidth = copies_of(machine)
+    for name in bandwidth.source.split(" + "):
         failed = [
             one
-            for one in (bandwidth.not_measured if bandwidth else ())
+            for one in bandwidth.not_measured
             if re.match(rf"{re.escape(name)}\b", one.what) and _CUDA_FAILED.search(one.reason)
         ]
         if failed:
             words = dict.fromkeys(one.reason.removeprefix(f"{name} reported: ") for one in failed)
-            yield COPY_FAILED.finding(
+            yield COPY_FAILED.fault(
                 MACHINE,
                 f"{name} failed: {'; '.join(words)}",
                 {"not_measured": [{"what": one.what, "reason": one.reason} for one in failed]},
@@ -211,7 +209,7 @@ def programs(machine: Machine) -> Iterator[Finding]:
 def throttled(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were throttled during their copies: the rates are of that state."""
     counts: dict[int, dict[str, int]] = {}
-    for sample in machine.bandwidth.samples if machine.bandwidth else ():
+    for sample in copies_of(machine).samples:
         for one in sample.conditions:
             reasons = counts.setdefault(one.gpu, {})
             for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons)):
@@ -234,8 +232,8 @@ def throttled(machine: Machine) -> Iterator[Fault]:
 @check(GPU_BUSY)
 def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
-    bandwidth = machine.bandwidth
-    if bandwidth is not None and bandwidth.source == "live":
+    bandwidth = copies_of(machine)
+    if bandwidth.source == "live":
         places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
         yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
 
@@ -243,14 +241,12 @@ def other_load(machine: Machine) -> Iterator[Fault]:
 @check(RAMP_UP)
 def ramp_up(machine: Machine) -> Iterator[Fault]:
     """Report rates measured during clock ramp-up: left out, or not meaningful."""
-    if machine.bandwidth is None:
-        return
     dropped: dict[int, int] = {}
-    for sample in machine.bandwidth.samples:
+    for sample in copies_of(machine).samples:
         for index in {gpu_of(sample.source), gpu_of(sample.destination)} - {None}:
             if sample.discarded_gb_per_s and index is not None:
                 dropped[index] = dropped.get(index, 0) + len(sample.discarded_gb_per_s)
-    seen = {one.gpu: one for one in ramp_ups(machine.bandwidth, machine)}
+    seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
     for gpu in present(machine):
         if gpu.index in dropped:
             says = "repeats during clock ramp-up left out"
@@ -269,16 +265,16 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
 
 
 @check(UNSTEADY)
-def unsteady(machine: Machine) -> Iterator[Finding]:
+def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find large copies whose repeats differ so much that their median is not meaningful."""
     found = [
         sample
-        for sample in (machine.bandwidth.samples if machine.bandwidth else ())
+        for sample in copies_of(machine).samples
         if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
     ]
     if found:
         paths = list(dict.fromkeys(map(path_words, found)))
-        yield UNSTEADY.finding(
+        yield UNSTEADY.fault(
             subject_of(found),
             f"repeats of one copy differ by up to {max(map(_spread, found)):.0f} %: {named_paths(paths)}",
             {
@@ -342,7 +338,7 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     """Return whether copies through host memory were measured from one GPU to another, and none failed."""
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
     a, b = f"gpu:{source}", f"gpu:{destination}"
     in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(

@@ -6,24 +6,16 @@ from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judg
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import is_unsteady
 from gputopo.findings.pcie import SHARED_TIMES, SHARED_UPLINK
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, check, present, roughly
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-PAGEABLE_SHARE = Threshold(
-    "slow pageable copies",
-    0.70,
-    "of the pinned rate",
-    "Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is. Ours",
-)
-FAR_SHARE = Threshold(
-    "slow copies with a far NUMA node",
-    0.90,
-    "of the near rate",
-    "Copies from the far node of two-socket machines without a fault lose some percent. Ours",
-)
+# Pageable copies use a small pinned buffer of the driver, which costs more the faster the link is.
+PAGEABLE_SHARE = Threshold("slow pageable copies", 0.70, "of the pinned rate")
+# Copies from the far node of two-socket machines without a fault lose some percent.
+FAR_SHARE = Threshold("slow copies with a far NUMA node", 0.90, "of the near rate")
 FAR_BAD_SHARE = Threshold(
     "very slow copies with a far NUMA node",
     0.50,
@@ -69,7 +61,7 @@ _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 @check(PAGEABLE_SLOW)
 def pageable(machine: Machine) -> Iterator[Fault]:
     """Find copies from pageable memory that are far slower than pinned ones."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     for kind in HOST_KINDS:
         for gpu in present(machine):
             pair = _pageable_and_pinned(samples, kind, gpu.index, machine)
@@ -84,9 +76,9 @@ def pageable(machine: Machine) -> Iterator[Fault]:
 
 
 @check(FAR_SLOW)
-def far_nodes(machine: Machine) -> Iterator[Fault | Finding]:
+def far_nodes(machine: Machine) -> Iterator[Fault]:
     """Find GPUs and cores that are slow with the memory of another node."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     for kind in HOST_KINDS:
         near = rates(host_copies(samples, kind, machine))
         for gpu in present(machine):
@@ -113,7 +105,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     """
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
-        for one in machine.bandwidth.samples if machine.bandwidth else ():
+        for one in copies_of(machine).samples:
             ends = {one.source, one.destination}
             if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
                 seen.setdefault(one.numa_wanted, one.numa_node)
@@ -129,14 +121,14 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
 
 
 @check(SHARED_UPLINK)
-def shared_uplinks(machine: Machine) -> Iterator[Finding]:
+def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     """Report the measured groups that share an uplink, and whether the PCI tree shows the same."""
     groups = _measured_groups(machine)
     if not groups:
         return
     all_gpus = {gpu.index for gpu in present(machine)} <= set(groups[0].gpus)
     bad = any(_share(group) < 1 / SHARED_TIMES.value for group in groups)
-    yield SHARED_UPLINK.finding(
+    yield SHARED_UPLINK.fault(
         MACHINE,
         f"measured: {'; '.join(map(_group_words, groups))}",
         {
@@ -154,26 +146,25 @@ def shared_uplinks(machine: Machine) -> Iterator[Finding]:
             ]
         },
         "warning" if bad else "info",
-        remedy=_uplink_remedy(groups, all_gpus=all_gpus),
+        case=_uplink_case(groups, all_gpus=all_gpus),
     )
 
 
-def _uplink_remedy(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str:
-    """Return what to do, about one direction where the other is not slowed in any group."""
+def _uplink_case(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str | None:
+    """Return the case of the remedy: of one direction where the other is not slowed in any group."""
     slowed = {kind for group in groups for kind in group.directions}
     only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only)))
-    return SHARED_UPLINK.cases[case].remedy if case else SHARED_UPLINK.remedy
+    return ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
 
 
 @check(MEMORY_SLOW)
-def memory_slow(machine: Machine) -> Iterator[Finding]:
+def memory_slow(machine: Machine) -> Iterator[Fault]:
     """Find host memory that is slower than all links together.
 
     A copy reads or writes host memory once; the measured rate counts bytes read and written. An unsteady
     rate shows another load on the host, not its memory.
     """
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):
         return
@@ -183,7 +174,7 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
     if not near or has >= to_device + to_host or not to_device or not to_host:
         return
     one_direction = has < max(to_device, to_host)
-    yield MEMORY_SLOW.finding(
+    yield MEMORY_SLOW.fault(
         MACHINE,
         f"host memory {has:.1f} GB/s, all GPUs at once {to_device + to_host:.1f} GB/s: it limits staged "
         f"copies and a parameter server on the CPU{', even in one direction' if one_direction else ''}",
@@ -198,7 +189,7 @@ def memory_slow(machine: Machine) -> Iterator[Finding]:
 
 def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     alone = rates(host_copies(samples, kind, machine))
     at_once: dict[str, dict[int, float]] = {}
     for sample in samples:
@@ -212,9 +203,7 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
 
 def _measured_groups(machine: Machine) -> tuple[UplinkGroup, ...]:
     """Return the groups that a session recorded, else those that its samples show."""
-    bandwidth = machine.bandwidth
-    if bandwidth is None:
-        return ()
+    bandwidth = copies_of(machine)
     return bandwidth.uplink_groups or uplink_groups(bandwidth.samples, machine)
 
 
@@ -246,7 +235,7 @@ def _host_samples(samples: tuple[Sample, ...], kind: Kind, gpu: int) -> list[Sam
     return [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
 
 
-def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
+def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     near: dict[int, Sample] = {}
     far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
     for sample in samples:
@@ -264,7 +253,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Finding]:
     }
     if slow:
         (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: rate(item[1][0]))
-        yield FAR_SLOW.finding(
+        yield FAR_SLOW.fault(
             MACHINE,
             f"cores of NUMA node {cores} reach memory of node {memory} at {rate(slowest):.1f} GB/s, near "
             f"memory at {rate(own):.1f}",

@@ -3,16 +3,10 @@
 from collections.abc import Iterable, Iterator
 
 from gputopo.copies.expected import link_name, link_names, links_for, with_expectations
-from gputopo.copies.numbers import (
-    Pair,
-    host_copies,
-    host_gpu,
-    judged,
-    pair_copies,
-    rate,
-)
+from gputopo.copies.numbers import Pair, host_copies, host_gpu, judged, pair_copies, rate
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
+from gputopo.findings.compare import maxima
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -23,17 +17,8 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import (
-    Case,
-    Fault,
-    Finding,
-    Rule,
-    Threshold,
-    check,
-    present,
-    roughly,
-)
-from gputopo.reference.expectations import LinkExpectation, expected_gpu, expected_link
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
+from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Conditions, Kind, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE
@@ -45,11 +30,11 @@ PEERS_SHARE = Threshold(
     "Half of the lanes, or one PCIe generation less, is 0.5; a far NUMA node costs a third (a P100: "
     "gearshifft, pull request 82)",
 )
+# Many boards give one card 16 lanes and the next 8. The rest is for noise.
 HALF_SHARE = Threshold(
     "copies at half of those of same-model GPUs",
     0.45,
     "of the best of the peers: info for GeForce, RTX and Quadro cards",
-    "Many boards give one card 16 lanes and the next 8. The rest is for noise. Ours",
 )
 BIDIRECTIONAL_PEERS_SHARE = Threshold(
     "copies in both directions at once below same-model GPUs",
@@ -57,18 +42,16 @@ BIDIRECTIONAL_PEERS_SHARE = Threshold(
     "of the best of the peers",
     "GPUs of one node of an H800 machine reached 34 GB/s and one 50; without a fault they repeat within 2 %",
 )
+# Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two.
 CUBE_MESH_SHARE = Threshold(
-    "NVLinks of a GPU in a hybrid cube mesh, counted by rate",
-    0.67,
-    "of the median of the peers",
-    "Each has 4 (P100) or 6 (V100) links, and one slow pair costs it no more than two. Ours",
+    "NVLinks of a GPU in a hybrid cube mesh, counted by rate", 0.67, "of the median of the peers"
 )
+# 0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on generation 5
+# (published outputs).
 STAGED_SHARE = Threshold(
     "copies staged through host memory far below the widest link of the model",
     0.40,
     "of the usual rate of that link",
-    "0.83 between RTX 4090 and between RTX 6000 Ada on generation 4, 0.47 between H100 PCIe on generation 5 "
-    "(published outputs). Ours",
 )
 DIRECTION_SHARE = Threshold(
     "copies of one direction below the other",
@@ -81,16 +64,12 @@ PCIE_MAX_GB_PER_S = Threshold(
     "highest rate of a PCIe link",
     121.0,
     "GB/s",
-    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault writes to "
-    "its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
+    "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault "
+    "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)",
 )
-MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs", "Ours")
-FASTER_TIMES = Threshold(
-    "partners faster with other GPUs",
-    1.5,
-    "times",
-    "The next wider class of link carries twice as much. Ours",
-)
+MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
+# The next wider class of link carries twice as much.
+FASTER_TIMES = Threshold("partners faster with other GPUs", 1.5, "times")
 
 COPY_CASES = {
     "copies over the link": Case(
@@ -177,24 +156,21 @@ def degraded(machine: Machine) -> Iterator[Fault]:
 
 
 @check(SLOT_NARROW)
-def narrow_links(machine: Machine) -> Iterator[Fault | Finding]:
+def narrow_links(machine: Machine) -> Iterator[Fault]:
     """Find links of few lanes by their copies, where no source has the link (published outputs)."""
-    if machine.bandwidth is None:
-        return
-    yield from narrow_faults(machine.bandwidth, machine)
-    by_themselves = host_rates(machine.bandwidth, machine) or _slower_than_partners(machine.bandwidth)
-    if not by_themselves and (all_pairs := narrow_pairs(machine.bandwidth, machine)):
+    yield from narrow_faults(machine)
+    by_themselves = host_rates(machine) or _slower_than_partners(machine)
+    if not by_themselves and (all_pairs := narrow_pairs(machine)):
         yield all_pairs
 
 
 @check(BELOW_EXPECTED)
 def below_expected(machine: Machine) -> Iterator[Fault]:
     """Find copies below the expected rate of the observed link, or of the GPU's memory."""
-    if machine.bandwidth is None:
-        return
-    ramping = ramp_up_samples(machine.bandwidth, machine)
-    steady = tuple(one for place, one in enumerate(machine.bandwidth.samples) if place not in ramping)
-    samples = with_expectations(Bandwidth(source=machine.bandwidth.source, samples=steady), machine).samples
+    copies = copies_of(machine)
+    ramping = ramp_up_samples(copies, machine)
+    steady = tuple(one for place, one in enumerate(copies.samples) if place not in ramping)
+    samples = with_expectations(Bandwidth(source=copies.source, samples=steady), machine).samples
     by_kind: dict[Kind, dict[int, Sample]] = {
         kind: host_copies(samples, kind, machine) for kind in HOST_KINDS
     }
@@ -217,9 +193,7 @@ def below_expected(machine: Machine) -> Iterator[Fault]:
 @check(DIRECTION_DIFFERS)
 def directions(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies to and from the host differ by more than those of PCIe links without a fault."""
-    if machine.bandwidth is None:
-        return
-    copies = host_rates(machine.bandwidth, machine)
+    copies = host_rates(machine)
     for gpu in present(machine):
         own = copies.get(gpu.index, {})
         if len(own) < 2 or max(own.values()) > PCIE_MAX_GB_PER_S.value:
@@ -234,11 +208,11 @@ def directions(machine: Machine) -> Iterator[Fault]:
             )
 
 
-def host_rates(bandwidth: Bandwidth, machine: Machine) -> dict[int, dict[str, float]]:
+def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     """Return for each GPU the best copy from the host and to it, by kind."""
     found: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
-        for gpu, sample in host_copies(bandwidth.samples, kind, machine).items():
+        for gpu, sample in host_copies(copies_of(machine).samples, kind, machine).items():
             found.setdefault(gpu, {})[kind] = rate(sample)
     return found
 
@@ -254,7 +228,7 @@ def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
 def _over_links(machine: Machine) -> list[Sample]:
     return [
         one
-        for one in (machine.bandwidth.samples if machine.bandwidth else ())
+        for one in copies_of(machine).samples
         if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
     ]
 
@@ -286,15 +260,15 @@ def link_is_unknown(gpu: Gpu, machine: Machine) -> bool:
     return not _seen(gpu, _over_links(machine))
 
 
-def narrow_faults(bandwidth: Bandwidth, machine: Machine) -> list[Fault]:
+def narrow_faults(machine: Machine) -> list[Fault]:
     """Return the GPUs whose copies are as fast as few lanes, where no source has the link."""
-    copies, slower = host_rates(bandwidth, machine), _slower_than_partners(bandwidth)
+    copies, slower = host_rates(machine), _slower_than_partners(machine)
     faults = []
     for gpu in present(machine):
         own = copies.get(gpu.index) or slower.get(gpu.index)
         fits = _narrow_fits(max(own.values()), gpu) if own and link_is_unknown(gpu, machine) else ()
         if own and fits:
-            row = expected_gpu(gpu.name, gpu.pci_device_id)
+            row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
             evidence["fits"] = list(map(link_name, fits))
@@ -310,12 +284,12 @@ def _narrow_fits(gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     return () if any(link.width > NARROW_LANES.value for link in fits) else fits
 
 
-def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
+def narrow_pairs(machine: Machine) -> Fault | None:
     """Where only copies between GPUs are known: if none is faster than a narrow link, links are narrow.
 
     One wide link may be among them: a copy is as slow as the slower of its two ends.
     """
-    copies = _between_gpus(bandwidth)
+    copies = _between_gpus(machine)
     gpus = {gpu for pair in copies for gpu in pair}
     measured = [gpu for gpu in present(machine) if gpu.index in gpus]
     if len(gpus) < MIN_GPUS.value or any(not link_is_unknown(gpu, machine) for gpu in measured):
@@ -324,7 +298,7 @@ def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     fits = _narrow_fits(fastest, *measured)
     if not fits:
         return None
-    return SLOT_NARROW.finding(
+    return SLOT_NARROW.fault(
         MACHINE,
         f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a {link_names(fits)} "
         "link: all of them, or all but one, have such links",
@@ -332,13 +306,13 @@ def narrow_pairs(bandwidth: Bandwidth, machine: Machine) -> Finding | None:
     )
 
 
-def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
+def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
     """Return the fastest copy of GPUs that are slow with partners which are fast with others.
 
     Then it is the GPU's own link that limits: a copy is as slow as the slower of its two ends.
     """
-    copies = _between_gpus(bandwidth)
-    best = _best_of_each(copies)
+    copies = _between_gpus(machine)
+    best = maxima((gpu, fastest) for pair, fastest in copies.items() for gpu in pair)
     return {
         gpu: {"fastest_copy": own}
         for gpu, own in best.items()
@@ -348,20 +322,9 @@ def _slower_than_partners(bandwidth: Bandwidth) -> dict[int, dict[str, float]]:
     }
 
 
-def _between_gpus(bandwidth: Bandwidth) -> dict[Pair, float]:
-    found: dict[Pair, float] = {}
-    for kind in BETWEEN_GPUS:
-        for pair, sample in pair_copies(bandwidth.samples, kind).items():
-            found[pair] = max(rate(sample), found.get(pair, 0.0))
-    return found
-
-
-def _best_of_each(copies: dict[Pair, float]) -> dict[int, float]:
-    best: dict[int, float] = {}
-    for pair, fastest in copies.items():
-        for gpu in pair:
-            best[gpu] = max(fastest, best.get(gpu, 0.0))
-    return best
+def _between_gpus(machine: Machine) -> dict[Pair, float]:
+    copies = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
+    return maxima((pair, rate(sample)) for each in copies for pair, sample in each.items())
 
 
 def _others(samples: tuple[Sample, ...]) -> Iterator[tuple[Kind, int, Sample]]:
@@ -382,7 +345,7 @@ def _share(sample: Sample) -> float:
 
 def _fault(gpu: Gpu, words: str, case: str, sample: Sample, part: str) -> Fault:
     says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
-    return BELOW_EXPECTED.fault(gpu, says, _evidence(sample), remedy=COPY_CASES[case].remedy, part=part)
+    return BELOW_EXPECTED.fault(gpu, says, _evidence(sample), case=case, part=part)
 
 
 def _evidence(sample: Sample) -> dict[str, object]:

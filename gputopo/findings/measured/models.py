@@ -14,7 +14,6 @@ from gputopo.findings.measured.links import (
     BELOW_EXPECTED,
     BETWEEN_GPUS,
     BIDIRECTIONAL_PEERS_SHARE,
-    COPY_CASES,
     DIRECTION_WORDS,
     HALF_SHARE,
     PEERS_SHARE,
@@ -24,8 +23,8 @@ from gputopo.findings.measured.links import (
     narrow_faults,
     narrow_pairs,
 )
-from gputopo.findings.rule import Fault, Severity, by_model, check, present, roughly
-from gputopo.reference.expectations import LinkExpectation, expected_gpu
+from gputopo.findings.rule import Fault, Severity, by_model, check, copies_of, present, roughly
+from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.values.bandwidth import Bandwidth, Kind
 from gputopo.values.machine import Gpu, Machine
 
@@ -61,12 +60,10 @@ def slower_than_peers(machine: Machine) -> Iterator[Fault]:
     Where copies with the host were not measured, by those between GPUs over PCIe. A GPU as slow as few lanes
     has `pcie.slot_narrow`, one that is slow in one direction only `bandwidth.direction_differs`.
     """
-    if machine.bandwidth is None:
-        return
-    behind = list(_behind_peers(machine.bandwidth, machine))
+    behind = list(_behind_peers(machine))
     yield from _faults(behind, "same-model GPUs", "peers")
-    known = {one.gpu.index for one in behind} | _narrow(machine.bandwidth, machine)
-    for kind, copies in _bidirectional(machine.bandwidth).items():
+    known = {one.gpu.index for one in behind} | _narrow(machine)
+    for kind, copies in _bidirectional(copies_of(machine)).items():
         low = _behind_bidirectional(kind, copies, machine)
         yield from _faults((one for one in low if one.gpu.index not in known), "both directions", kind)
 
@@ -77,12 +74,10 @@ def below_model(machine: Machine) -> Iterator[Fault]:
 
     It is no fault for certain: boards give cards fewer lanes, or have an earlier generation.
     """
-    if machine.bandwidth is None:
-        return
-    known = {one.gpu.index for one in _behind_peers(machine.bandwidth, machine)}
-    known |= _narrow(machine.bandwidth, machine)
-    copies, path = _over_pcie(machine.bandwidth, machine)
-    if path == _DIRECT or (path == _THROUGH_HOST and narrow_pairs(machine.bandwidth, machine)):
+    known = {one.gpu.index for one in _behind_peers(machine)}
+    known |= _narrow(machine)
+    copies, path = _over_pcie(machine)
+    if path == _DIRECT or (path == _THROUGH_HOST and narrow_pairs(machine)):
         return
     low = []
     for gpu in present(machine):
@@ -118,13 +113,13 @@ def _faults(low: Iterable[_Low], case: str, part: str) -> Iterator[Fault]:
             f"{one.words.format(one.message[1])}, {span} against {against:.1f} GB/s{one.more}",
             one.evidence,
             one.severity,
-            remedy=COPY_CASES[case].remedy,
+            case=case,
             part=part,
         )
 
 
-def _narrow(bandwidth: Bandwidth, machine: Machine) -> set[int]:
-    return {fault.gpu.index for fault in narrow_faults(bandwidth, machine)}
+def _narrow(machine: Machine) -> set[int]:
+    return {gpu for fault in narrow_faults(machine) for gpu in fault.gpus}
 
 
 def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
@@ -134,10 +129,10 @@ def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
         yield present(machine), "the other GPUs, whose models are unknown"
 
 
-def _behind_peers(bandwidth: Bandwidth, machine: Machine) -> Iterator[_Low]:
+def _behind_peers(machine: Machine) -> Iterator[_Low]:
     """Yield the GPUs that are far below the best of their model in every direction that was measured."""
-    narrow = _narrow(bandwidth, machine)
-    copies, path = _over_pcie(bandwidth, machine)
+    narrow = _narrow(machine)
+    copies, path = _over_pcie(machine)
     for group, words in _groups(machine):
         for gpu in group:
             own = copies.get(gpu.index, {})
@@ -191,7 +186,7 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
     Many boards give one card half of the lanes, not those of modules (SXM), and servers for cards without a
     fan. Cards may be alone below their CPU, which halves copies through the host.
     """
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = expected_of(gpu)
     board = row is None or row.name.startswith(_BOARD_CARDS)
     by_board = board and any(link.width >= _HALF_LANES for link in fits)
     alone = path == _THROUGH_HOST and not (row and row.is_module)
@@ -216,17 +211,17 @@ def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     return found
 
 
-def _over_pcie(bandwidth: Bandwidth, machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
+def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     """Return the best copies of each GPU over its PCIe link, by direction, and how they are named.
 
     Where none with the host were measured: those between GPUs of one model, staged through the host, else
     direct ones that are not NVLinks'.
     """
-    if rates := host_rates(bandwidth, machine):
+    if rates := host_rates(machine):
         return rates, _WITH_HOST
     gpus = {gpu.index: gpu for gpu in machine.gpus}
-    staged, direct = (pair_copies(bandwidth.samples, kind) for kind in BETWEEN_GPUS)
-    nvlinks = NvLinks(bandwidth, machine)
+    staged, direct = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
+    nvlinks = NvLinks(copies_of(machine), machine)
     found: dict[int, dict[str, float]] = {}
     for (a, b), sample in (staged or direct).items():
         one, other = gpus.get(a), gpus.get(b)
@@ -242,7 +237,7 @@ def _over_pcie(bandwidth: Bandwidth, machine: Machine) -> tuple[dict[int, dict[s
 
 def _is_usual(fits: Sequence[LinkExpectation], gpu: Gpu) -> bool:
     """Return whether a rate is that of the lanes which servers give this model."""
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = expected_of(gpu)
     return row is not None and any(
         link.width == row.pcie_width_seen and link.generation == row.pcie_generation for link in fits
     )

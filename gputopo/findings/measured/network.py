@@ -11,47 +11,28 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.findings.rule import Finding, Rule, Threshold, check
+from gputopo.findings.compare import grouped
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-SLOW = Threshold(
-    "rate between two hosts, of the fast ones of all pairs",
-    0.80,
-    "of them",
-    "Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a "
-    "noise of 3 % none is so low. Ours",
-)
-MOST = Threshold(
-    "transfers of a host in one direction that are slow",
-    0.75,
-    "of them",
-    "All where there are up to four hosts. Ours",
-)
-OF_CARD = Threshold(
-    "rate between hosts, of the payload at the card's rate",
-    0.80,
-    "of it",
-    "TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up. Ours",
-)
-AT_ONCE = Threshold(
-    "rate of a host while all send at once, of its rate in pairs",
-    0.70,
-    "of it",
-    "A network without oversubscription carries all at once. Ours",
-)
-UNSTEADY = Threshold(
-    "spread of the windows of a transfer, median of all pairs",
-    40.0,
-    "% of the median",
-    "With it a median of five windows may be off by a fifth, which is what SLOW compares. Ours",
-)
+# Repeats on an idle network differ by some percent; of the 4,032 rates of 64 hosts with a noise of 3 % none
+# is so low.
+SLOW = Threshold("rate between two hosts, of the fast ones of all pairs", 0.80, "of them")
+# All where there are up to four hosts.
+MOST = Threshold("transfers of a host in one direction that are slow", 0.75, "of them")
+# TCP reaches 94 to 99 % of the rate as payload on an idle network; the rest is for its ramp-up.
+OF_CARD = Threshold("rate between hosts, of the payload at the card's rate", 0.80, "of it")
+# A network without oversubscription carries all at once.
+AT_ONCE = Threshold("rate of a host while all send at once, of its rate in pairs", 0.70, "of it")
+# With it a median of five windows may be off by a fifth, which is what SLOW compares.
+UNSTEADY = Threshold("spread of the windows of a transfer, median of all pairs", 40.0, "% of the median")
+# Two measurements of one path at other times. Half of what SLOW compares.
 AGAIN = Threshold(
     "share of the fast rate that a pair reaches in one direction, and in it while it uses both",
     0.10,
     "between the two, median of all pairs",
-    "Two measurements of one path at other times. Half of what SLOW compares. Ours",
 )
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
@@ -159,10 +140,7 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
     found: list[tuple[float, float, str, Direction]] = []
     directions: tuple[Direction, Direction] = ("sends", "receives")
     for end, direction in enumerate(directions):
-        by_host: dict[str, list[float]] = {}
-        for pair, share in shares.items():
-            by_host.setdefault(pair[end], []).append(share)
-        for host, own in by_host.items():
+        for host, own in grouped((pair[end], share) for pair, share in shares.items()).items():
             part = sum(share < SLOW.value for share in own) / len(own)
             if len(own) > 1 and part >= MOST.value:
                 found.append((-part, median(own), host, direction))
@@ -173,24 +151,24 @@ def _worst(shares: Mapping[Pair, float]) -> Slow | None:
 
 
 @check(FAILED)
-def failed(machine: Machine) -> Iterator[Finding]:
+def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
-    by_words: dict[str, list[Pair]] = {}
-    for one in machine.bandwidth.failures if machine.bandwidth else ():
-        if one.kind in NETWORK:
-            pair = (_name(one.source), _name(one.destination))
-            by_words.setdefault(one.says, []).append(pair)
+    by_words = grouped(
+        (one.says, (_name(one.source), _name(one.destination)))
+        for one in copies_of(machine).failures
+        if one.kind in NETWORK
+    )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
-        yield FAILED.finding(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
+        yield FAILED.fault(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
 
 
 @check(HOST_SLOW, PAIR_SLOW, ALL_SLOW, UNATTRIBUTED)
-def slow(machine: Machine) -> Iterator[Finding]:
+def slow(machine: Machine) -> Iterator[Fault]:
     """Find what is slow in a measurement of all pairs of hosts; there is none of two programs' outputs."""
-    samples = _of_pairs(machine.bandwidth)
+    samples = _of_pairs(copies_of(machine))
     rates = _by_pair(samples)
-    varies = _variation(machine.bandwidth)
+    varies = _variation(copies_of(machine))
     if varies is not None and not varies.is_by_window:
         return
     is_steady = varies is None
@@ -198,7 +176,7 @@ def slow(machine: Machine) -> Iterator[Finding]:
     if len(hosts) == 2:
         yield from _of_two(samples, rates if is_steady else _at_best(samples))
     elif len(hosts) > 2:
-        both = _both_ways(machine.bandwidth)
+        both = _both_ways(copies_of(machine))
         shares, again = _best_shares(samples, is_steady), _best_shares(both, is_steady)
         found = verdict(rates, {pair: max(share, again.get(pair, 0.0)) for pair, share in shares.items()})
         yield from _of_hosts(found)
@@ -209,29 +187,22 @@ def slow(machine: Machine) -> Iterator[Finding]:
             yield _below_cards(ALL_SLOW, samples, median(of_cards), f"{len(hosts)} hosts")
 
 
-def _of_hosts(found: Verdict) -> Iterator[Finding]:
-    by_host: dict[str, list[Slow]] = {}
-    for one in found.hosts:
-        by_host.setdefault(one.host, []).append(one)
-    for host, ways in by_host.items():
+def _of_hosts(found: Verdict) -> Iterator[Fault]:
+    for host, ways in grouped((one.host, one) for one in found.hosts).items():
         words = "sends and receives" if len(ways) > 1 else ways[0].direction
         other = "" if len(ways) > 1 else "; the other direction is not slow"
         share, fast = min(one.share for one in ways), found.fast_gb_per_s
-        yield HOST_SLOW.finding(
+        yield HOST_SLOW.fault(
             MACHINE,
             f"host {host} {words} at {share:.0%} of what the fast pairs reach ({share * fast:.3g} of "
             f"{fast:.3g} GB/s) with nearly all others{other}",
-            {
-                "host": host,
-                "directions": {one.direction: one.share for one in ways},
-                "fast_gb_per_s": fast,
-            },
+            {"host": host, "directions": {one.direction: one.share for one in ways}, "fast_gb_per_s": fast},
         )
 
 
-def _of_single_pairs(found: Verdict) -> Finding:
+def _of_single_pairs(found: Verdict) -> Fault:
     worst = min(found.pairs.values())
-    return PAIR_SLOW.finding(
+    return PAIR_SLOW.fault(
         MACHINE,
         f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach "
         f"({found.fast_gb_per_s:.3g} GB/s); both ends are fast with others",
@@ -242,13 +213,13 @@ def _of_single_pairs(found: Verdict) -> Finding:
     )
 
 
-def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Finding]:
+def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[Fault]:
     if len(rates) < 2:
         return
     samples = list(samples)
     (slower, low), (_, high) = sorted(rates.items(), key=lambda item: item[1])
     if low < SLOW.value * high:
-        yield UNATTRIBUTED.finding(
+        yield UNATTRIBUTED.fault(
             MACHINE,
             f"{_named([slower])} at {low / high:.0%} of the other direction ({low:.3g} of {high:.3g} GB/s): "
             "the sender or the receiver",
@@ -260,9 +231,9 @@ def _of_two(samples: Iterable[Sample], rates: Mapping[Pair, float]) -> Iterator[
         yield _below_cards(UNATTRIBUTED, samples, max(shares), " and ".join(sorted(slower)))
 
 
-def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Finding:
+def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
     first = next(one for one in samples if one.expected_gb_per_s)
-    return rule.finding(
+    return rule.fault(
         MACHINE,
         f"{who}: {share:.0%} of what the cards allow ({first.expected_gb_per_s:.3g} GB/s: "
         f"{first.expected_source})",
@@ -271,11 +242,11 @@ def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) 
 
 
 @check(UNSTEADY_RATES)
-def unsteady(machine: Machine) -> Iterator[Finding]:
+def unsteady(machine: Machine) -> Iterator[Fault]:
     """Find measurements in which the rate of each transfer varies too much for a verdict."""
-    if (found := _variation(machine.bandwidth)) is not None:
+    if (found := _variation(copies_of(machine))) is not None:
         called = "only what is slow in all its windows is" if found.is_by_window else "no host or pair is"
-        yield UNSTEADY_RATES.finding(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
+        yield UNSTEADY_RATES.fault(MACHINE, f"{found.says}: {called} called slow", {"varies": found.says})
 
 
 class _Variation(NamedTuple):
@@ -285,7 +256,7 @@ class _Variation(NamedTuple):
     is_by_window: bool
 
 
-def _variation(bandwidth: Bandwidth | None) -> _Variation | None:
+def _variation(bandwidth: Bandwidth) -> _Variation | None:
     """Return how rates vary that vary too much to be compared, else None."""
     samples = _of_pairs(bandwidth)
     if not samples:
@@ -306,17 +277,17 @@ def _variation(bandwidth: Bandwidth | None) -> _Variation | None:
 
 
 @check(OVERSUBSCRIBED)
-def oversubscribed(machine: Machine) -> Iterator[Finding]:
+def oversubscribed(machine: Machine) -> Iterator[Fault]:
     """Find rates that fall while all hosts send at once."""
-    if _variation(machine.bandwidth) is not None:
+    if _variation(copies_of(machine)) is not None:
         return
-    alone = _by_pair(_of_pairs(machine.bandwidth))
-    together = [one for one in _rates(machine.bandwidth) if one.group is not None]
+    alone = _by_pair(_of_pairs(copies_of(machine)))
+    together = [one for one in _rates(copies_of(machine)) if one.group is not None]
     pairs = [(_pair(one), one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value:
         total = sum(rate or 0.0 for _, rate in pairs)
-        yield OVERSUBSCRIBED.finding(
+        yield OVERSUBSCRIBED.fault(
             MACHINE,
             f"{len(pairs)} hosts at once reach {median(shares):.0%} of their rate in pairs, {total:.3g} GB/s "
             "together",
@@ -324,14 +295,14 @@ def oversubscribed(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _rates(bandwidth: Bandwidth | None) -> list[Sample]:
+def _rates(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of a measurement of ours."""
-    if bandwidth is None or bandwidth.source != "live":
+    if bandwidth.source != "live":
         return []
     return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
 
 
-def _of_pairs(bandwidth: Bandwidth | None) -> list[Sample]:
+def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
     found = [one for one in _rates(bandwidth) if one.group is None]
     return [one for one in found if not one.with_reverse] or found
@@ -351,7 +322,7 @@ def _best_shares(samples: Sequence[Sample], is_steady: bool) -> dict[Pair, float
     return {pair: rate / fast for pair, rate in _at_best(samples).items()}
 
 
-def _both_ways(bandwidth: Bandwidth | None) -> list[Sample]:
+def _both_ways(bandwidth: Bandwidth) -> list[Sample]:
     return [one for one in _rates(bandwidth) if one.with_reverse]
 
 

@@ -8,28 +8,25 @@ from gputopo.copies.expected import with_expectations
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
+from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Finding, Rule, Threshold, by_model, check, roughly
-from gputopo.reference.expectations import GpuExpectation, expected_gpu
+from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, copies_of, roughly
+from gputopo.reference.expectations import GpuExpectation, expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Machine
 
-PAIR_SHARE = Threshold(
-    "pair slower than its peers",
-    0.90,
-    "of the expected rate",
-    "The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up "
-    "(10.44 and 11.26 GB/s between GTX 1080 Ti). Ours",
-)
+# The same pairs measured twice by p2pBandwidthLatencyTest differ by up to 7 % during clock ramp-up (10.44
+# and 11.26 GB/s between GTX 1080 Ti).
+PAIR_SHARE = Threshold("pair slower than its peers", 0.90, "of the expected rate")
 UNKNOWN_PAIR_SHARE = Threshold(
     "pair slower than its peers, where no hop is known",
     0.50,
     "of the expected rate",
-    "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 and 6.5 "
-    "GB/s in one machine with RTX 3090)",
+    "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 and "
+    "6.5 GB/s in one machine with RTX 3090)",
 )
 MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
 
@@ -47,29 +44,25 @@ _PATHS: tuple[tuple[Kind, str], ...] = (("p2p_direct", "direct"), ("p2p_staged",
 
 
 @check(PAIR_SLOWER)
-def pair_slower(machine: Machine) -> Iterator[Finding]:
+def pair_slower(machine: Machine) -> Iterator[Fault]:
     """Find pairs that are slower than their peers, beyond what their two GPUs reach with others.
 
     Peers: pairs of the same class and the same two models. Each pair is compared with the slower of the best
     rates from its source and to its destination, so a GPU on a narrow link makes none of its pairs a slow
     one: its link has another finding.
     """
-    if machine.bandwidth is None:
-        return
     known = slower_directly(machine)
     for kind, word in _PATHS:
-        copies = _over_pcie(machine.bandwidth, kind, machine)
+        copies = _over_pcie(copies_of(machine), kind, machine)
         slow = _slower_than_peers(copies, machine)
         slow = [one for one in slow if kind != "p2p_direct" or one.pair not in known]
         yield from behind_peers(slow, word, machine)
 
 
 @check(BELOW_EXPECTED)
-def below_expected(machine: Machine) -> Iterator[Finding]:
+def below_expected(machine: Machine) -> Iterator[Fault]:
     """Find pairs over PCIe that are below the expected rate of the slower of their two links."""
-    if machine.bandwidth is None:
-        return
-    bandwidth = with_expectations(machine.bandwidth, machine)
+    bandwidth = with_expectations(copies_of(machine), machine)
     known = slower_directly(machine)
     for kind, word in _PATHS:
         copies = _over_pcie(bandwidth, kind, machine)
@@ -84,11 +77,11 @@ def below_expected(machine: Machine) -> Iterator[Finding]:
 
 def behind_peers(
     slow: Sequence[Slow], word: str, machine: Machine, label: str | None = None
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are slower than their peers, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
         worst = _worst(group)
-        yield PAIR_SLOWER.finding(
+        yield PAIR_SLOWER.fault(
             subject_of(one.pair for one in group),
             f"{word} copies are slower than those of peer pairs ({hop}: {_pairs(group)}): "
             f"{worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
@@ -98,23 +91,19 @@ def behind_peers(
 
 
 def below(
-    slow: Sequence[Slow],
-    copies: Mapping[Pair, Sample],
-    word: str,
-    machine: Machine,
-    label: str | None = None,
-) -> Iterator[Finding]:
+    slow: Sequence[Slow], copies: Mapping[Pair, Sample], word: str, machine: Machine, label: str | None = None
+) -> Iterator[Fault]:
     """Return a finding for each class of pairs that are below the expected rate, or for all as `label`."""
     for hop, group in _by_class(slow, machine, label).items():
         worst = _worst(group)
-        yield BELOW_EXPECTED.finding(
+        yield BELOW_EXPECTED.fault(
             subject_of(one.pair for one in group),
             f"{word} copies reach {worst.share:.0%} of the expected rate or more ({hop}: "
             f"{_pairs(group)}): {worst.gb_per_s:.2f} GB/s for {worst.pair[0]} to {worst.pair[1]}, expected "
             f"{worst.against_gb_per_s:.2f} ({copies[worst.pair].expected_source})",
             {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "expected_gb_per_s")},
             "warning" if hop.startswith("NV") or hop in _WITHIN_SWITCHES else "info",
-            remedy=BELOW_EXPECTED.cases["pairs"].remedy,
+            case="pairs",
         )
 
 
@@ -133,13 +122,13 @@ def _over_pcie(bandwidth: Bandwidth, kind: Kind, machine: Machine) -> dict[Pair,
 
 def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[Slow]:
     measured = {pair: rate(sample) for pair, sample in copies.items()}
-    out = _best((a, gb_per_s) for (a, _), gb_per_s in measured.items())
-    into = _best((b, gb_per_s) for (_, b), gb_per_s in measured.items())
+    out = maxima((a, gb_per_s) for (a, _), gb_per_s in measured.items())
+    into = maxima((b, gb_per_s) for (_, b), gb_per_s in measured.items())
     names = {gpu.index: gpu.name for gpu in machine.gpus}
-    peers: dict[tuple[str, frozenset[str | None]], list[Pair]] = {}
-    for a, b in measured:
-        hop = class_name(machine.link(a, b))
-        peers.setdefault((hop, frozenset((names.get(a), names.get(b)))), []).append((a, b))
+    peers = grouped(
+        ((class_name(machine.link(a, b)), frozenset((names.get(a), names.get(b)))), (a, b))
+        for a, b in measured
+    )
     shares = {(a, b): gb_per_s / min(out[a], into[b]) for (a, b), gb_per_s in measured.items()}
     found = []
     for (hop, _), pairs in peers.items():
@@ -158,22 +147,12 @@ def _slower_than_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[
     return found
 
 
-def _best(rates: Iterable[tuple[int, float]]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for gpu, gb_per_s in rates:
-        found[gpu] = max(gb_per_s, found.get(gpu, 0.0))
-    return found
-
-
 def _worst(slow: Sequence[Slow]) -> Slow:
     return min(slow, key=lambda one: one.share)
 
 
 def _by_class(slow: Iterable[Slow], machine: Machine, label: str | None = None) -> dict[str, list[Slow]]:
-    found: dict[str, list[Slow]] = {label: sorted(slow)} if label and slow else {}
-    for one in () if label else sorted(slow):
-        found.setdefault(class_of(machine, one.pair), []).append(one)
-    return found
+    return grouped((label or class_of(machine, one.pair), one) for one in sorted(slow))
 
 
 def _rates(slow: Sequence[Slow], reached: str, against: str) -> dict[str, dict[str, float]]:
@@ -208,15 +187,16 @@ class _Class(NamedTuple):
 
 
 @check(BELOW_EXPECTED, PAIR_SLOWER)
-def over_nvlink(machine: Machine) -> Iterator[Fault | Finding]:
+def over_nvlink(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies over NVLink are slow with most peers, and pairs that are slow by themselves.
 
     Compared: all pairs with as many NVLinks, and each with the expected rate. A GPU explains its slow pairs.
     """
-    if machine.bandwidth is None:
-        return
-    copies, word = direct_copies(with_expectations(machine.bandwidth, machine).samples)
-    nvlinks, fast = NvLinks(machine.bandwidth, machine), faster_than_pcie(machine.bandwidth.samples, machine)
+    copies, word = direct_copies(with_expectations(copies_of(machine), machine).samples)
+    nvlinks, fast = (
+        NvLinks(copies_of(machine), machine),
+        faster_than_pcie(copies_of(machine).samples, machine),
+    )
     hybrid = {gpu.index for gpu in machine.gpus if (row := _model(gpu)) and is_hybrid(row)}
     classes: dict[_Class, dict[Pair, Sample]] = {}
     for (a, b), sample in copies.items():
@@ -234,9 +214,7 @@ def over_nvlink(machine: Machine) -> Iterator[Fault | Finding]:
     yield from _in_cube_mesh(nvlinks, machine)
 
 
-def _of_class(
-    of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Machine
-) -> Iterator[Fault | Finding]:
+def _of_class(of: _Class, copies: Mapping[Pair, Sample], word: str, machine: Machine) -> Iterator[Fault]:
     rates = {pair: rate(sample) for pair, sample in copies.items()}
     usual = fastest(rates)
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
@@ -285,12 +263,8 @@ def _of_gpus(
             gpus.get(index) or Gpu(index=index),
             f"{word} copies{direction} with {_of(len(partners), index, rates)} reach about "
             f"{roughly(own / usual)} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}",
-            {
-                "gb_per_s": own,
-                "peers_gb_per_s": usual,
-                "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
-            },
-            remedy=BELOW_EXPECTED.cases["NVLinks of a GPU"].remedy,
+            {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow}},
+            case="NVLinks of a GPU",
             part="nvlinks",
         )
 
@@ -318,7 +292,7 @@ def _in_cube_mesh(nvlinks: NvLinks, machine: Machine) -> Iterator[Fault]:
                         "nvlinks": totals[gpu.index],
                         "peers": {str(index): count for index, count in totals.items()},
                     },
-                    remedy=BELOW_EXPECTED.cases["NVLinks of a GPU"].remedy,
+                    case="NVLinks of a GPU",
                     part="nvlinks",
                 )
 
@@ -329,4 +303,4 @@ def _total(gpu: Gpu, group: Sequence[Gpu], nvlinks: NvLinks) -> int:
 
 
 def _model(gpu: Gpu) -> GpuExpectation | None:
-    return expected_gpu(gpu.name, gpu.pci_device_id)
+    return expected_of(gpu)

@@ -6,17 +6,10 @@ from typing import Any
 
 from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
 from gputopo.copies.pair_speeds import gb
-from gputopo.copies.physics import (
-    AT_ONCE_SUM,
-    Limit,
-    l2_mib,
-    larger_copies,
-    limit_of,
-    memory_limit,
-    on_path_of,
-)
+from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
+from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, Finding, Rule, check, present
+from gputopo.findings.rule import Fault, Rule, check, copies_of, present
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
@@ -61,7 +54,7 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
             if rate(fastest) > limit.gb_per_s:
                 words = f"is above the {gb(limit.gb_per_s)} GB/s of {limit.source}: {_served(fastest, gpu)}"
             else:
-                larger = larger_copies(fastest, machine.bandwidth.samples if machine.bandwidth else (), gpu)
+                larger = larger_copies(fastest, copies_of(machine).samples, gpu)
                 reached = gb(max(map(rate, larger), default=0.0))
                 copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
                 cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
@@ -79,16 +72,17 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
 
 
 @check(ABOVE_LINK)
-def above_link(machine: Machine) -> Iterator[Finding]:
+def above_link(machine: Machine) -> Iterator[Fault]:
     """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
-    by_kind: dict[str, list[tuple[Sample, Limit]]] = {}
-    for one in _invalid(machine, "above_link"):
-        if (limit := limit_of(one, gpus)) is not None:
-            by_kind.setdefault(one.kind, []).append((one, limit))
+    by_kind = grouped(
+        (one.kind, (one, limit))
+        for one in _invalid(machine, "above_link")
+        if (limit := limit_of(one, gpus)) is not None
+    )
     for found in by_kind.values():
         worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
-        yield ABOVE_LINK.finding(
+        yield ABOVE_LINK.fault(
             subject_of([one for one, _ in found]),
             f"copies faster than the link: {gb(rate(worst))} GB/s {path_words(worst)}, at most "
             f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}",
@@ -97,17 +91,17 @@ def above_link(machine: Machine) -> Iterator[Finding]:
 
 
 @check(INCONSISTENT)
-def inconsistent(machine: Machine) -> Iterator[Finding]:
+def inconsistent(machine: Machine) -> Iterator[Fault]:
     """Report numbers that contradict those of the same path."""
     found = list(_invalid(machine, "inconsistent"))
-    if not found or machine.bandwidth is None:
+    if not found:
         return
     beside = [
-        [one for one in on_path_of(sample, machine.bandwidth.samples) if one.invalid is None]
+        [one for one in on_path_of(sample, copies_of(machine).samples) if one.invalid is None]
         for sample in found
     ]
     first = ", ".join(f"{gb(rate(one))} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
-    yield INCONSISTENT.finding(
+    yield INCONSISTENT.fault(
         subject_of(found),
         f"{gb(rate(found[0]))} GB/s {path_words(found[0])} is {_contradiction(found[0], beside[0])}: "
         f"{first}{_more(len(found))}",
@@ -121,9 +115,9 @@ def inconsistent(machine: Machine) -> Iterator[Finding]:
 
 
 @check(SEVERAL_RUNS)
-def several_runs(machine: Machine) -> Iterator[Finding]:
+def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
-    samples = [one for one in (machine.bandwidth.samples if machine.bandwidth else ()) if one.runs]
+    samples = [one for one in copies_of(machine).samples if one.runs]
     for agree in (False, True):
         found = [one for one in samples if runs_agree(one) == agree]
         if not found:
@@ -136,7 +130,7 @@ def several_runs(machine: Machine) -> Iterator[Finding]:
                 f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
                 "only where every run is below the limit"
             )
-        yield SEVERAL_RUNS.finding(
+        yield SEVERAL_RUNS.fault(
             subject_of(found),
             says,
             {
@@ -158,7 +152,7 @@ def contradiction(machine: Machine) -> str | None:
     """
     for finding in (*above_link(machine), *inconsistent(machine)):
         return finding.says
-    for one in machine.bandwidth.samples if machine.bandwidth else ():
+    for one in copies_of(machine).samples:
         values = [run.value for run in one.runs]
         if one.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
             return f"{path_words(one)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
@@ -166,7 +160,7 @@ def contradiction(machine: Machine) -> str | None:
 
 
 def _invalid(machine: Machine, why: Invalid) -> Iterator[Sample]:
-    return (one for one in (machine.bandwidth.samples if machine.bandwidth else ()) if one.invalid == why)
+    return (one for one in copies_of(machine).samples if one.invalid == why)
 
 
 def _served(sample: Sample, gpu: Gpu) -> str:
@@ -195,7 +189,7 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:
     """Return that a number is twice what others of its kind have, where it is."""
-    samples = machine.bandwidth.samples if machine.bandwidth else ()
+    samples = copies_of(machine).samples
     others = [rate(one) for one in samples if one.kind == sample.kind and is_large(one)]
     if others and abs(rate(sample) / median(others) - 2) <= SUM_TOLERANCE:
         return ": twice the usual rate, so a sum of both directions"

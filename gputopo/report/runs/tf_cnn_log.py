@@ -85,12 +85,7 @@ class TfCnnLog:
         if self._columns_shown:
             return []
         self._columns_shown = True
-        accuracy = "\ttop_1_accuracy\ttop_5_accuracy" if self._shows_accuracy() else ""
-        return ["Done warm up", f"Step\tImg/sec\ttotal_loss{accuracy}"]
-
-    def _shows_accuracy(self) -> bool:
-        lifecycle = self._started.spec.get("lifecycle") if self._started else None
-        return isinstance(lifecycle, dict) and bool(lifecycle.get("training_accuracy"))
+        return ["Done warm up", "Step\tImg/sec\ttotal_loss"]
 
     def _step(self, step: Step) -> list[str]:
         if step.step != 1 and step.step % self._display_every:
@@ -98,9 +93,7 @@ class TfCnnLog:
         running = self._running
         mean, loss = running.mean or 0.0, math.nan if step.loss is None else step.loss
         speed = f"images/sec: {mean:.1f} +/- {running.uncertainty:.1f} (jitter = {running.jitter():.1f})"
-        shares = (step.top1, step.top5) if self._shows_accuracy() else ()
-        accuracy = "".join(f"\t{math.nan if share is None else share:.3f}" for share in shares)
-        return [f"{step.step}\t{speed}\t{loss:.3f}{accuracy}"]
+        return [f"{step.step}\t{speed}\t{loss:.3f}"]
 
     def _end(self, event: RunFinished) -> list[str]:
         total = self._running.total

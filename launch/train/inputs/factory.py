@@ -9,19 +9,15 @@ import psutil
 import tensorflow as tf
 
 from gputopo.launch.data import examples, folder
-from gputopo.launch.data.folder import DataFolder, DataName, Subset
-from gputopo.launch.data.same_files import Listing, listed, require_same
+from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
 from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
-from gputopo.launch.train.inputs.cifar10 import Cifar10, read
-from gputopo.launch.train.inputs.feeds import FedSource, readiness, staged
-from gputopo.launch.train.inputs.imagenet import ImageNet
+from gputopo.launch.train.host_rpc import ask_host
+from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
-from gputopo.launch.train.inputs.python_made import python_source
-from gputopo.launch.train.inputs.reading.bad_records import BadRecords
-from gputopo.launch.train.inputs.reading.checks import ask
-from gputopo.launch.train.inputs.source import Fact, Shape, Source
-from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source
+from gputopo.launch.train.inputs.records import BadRecords
+from gputopo.launch.train.inputs.source import Fact, FedSource, Shape, Source, readiness, staged
+from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source, python_source
 from gputopo.launch.train.placement.devices import concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 
@@ -195,8 +191,7 @@ def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Shar
     """Raise InputError if another host of the run has not the files that it will read."""
     there: dict[str, Listing] = {}
     for share in others:
-        with tf.device(share.device):
-            answer = ask(None, "files", str(found.folder), found.name, subset, dtype=tf.string).numpy()
+        answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
         there[share.host or ""] = msgspec.json.decode(answer, type=Listing)
     if others:
         require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
@@ -207,8 +202,7 @@ def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Seq
     for share in shares:
         free = None
         if share.host is not None:
-            with tf.device(share.device):
-                free = int(ask(None, "free_bytes", dtype=tf.int64).numpy())
+            free = int(ask_host(share.device, "free_bytes", dtype=tf.int64))
         require_cache_memory(paths, form, free=free, host=share.host)
 
 

@@ -15,15 +15,51 @@ from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.feeds import Batch
-from gputopo.launch.train.inputs.reading.bad_records import BadRecords
-from gputopo.launch.train.inputs.reading.checks import Checks, ask, digest
-from gputopo.launch.train.inputs.reading.marked import Marked, ended, failed
-from gputopo.launch.train.inputs.reading.records import Care
-from gputopo.launch.train.inputs.source import rows_of
+from gputopo.launch.train.host_rpc import ask_host
+from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, digest
+from gputopo.launch.train.inputs.source import Batch, rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
+Tensor = Any
+_FAILED = np.iinfo(np.int64).max  # in place of a label
+
+
+class Marked:
+    """A dataset of batches of images and labels that goes on for ever, on the device in scope.
+
+    After the last batch, or the first failure, come elements that `ended` and `failed` recognise.
+    """
+
+    def __init__(self, made: Dataset) -> None:
+        picture = made.element_spec[0].shape[1:]
+        self._taken = tf.Variable(0, trainable=False, dtype=tf.int64)  # batches that did not fail
+
+        def marker(*labels: int) -> Dataset:
+            one = tf.zeros((len(labels), *picture)), tf.constant(labels, tf.int64)
+            return tf.data.Dataset.from_tensors(one).repeat()
+
+        # After a failure there is one try more than there are batches, and no other.
+        tries = tf.data.Dataset.counter().map(lambda number: (number, self._taken.read_value()))
+        tries = tries.take_while(lambda number, taken: number == taken)
+        whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(self._counted)
+        self.dataset: Dataset = whole.ignore_errors(log_warning=True).concatenate(marker(_FAILED))
+
+    def _counted(self, _: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        with tf.control_dependencies([self._taken.assign_add(1)]):
+            return tf.identity(batch[0]), tf.identity(batch[1])
+
+
+def ended(labels: np.ndarray[Any, Any]) -> bool:
+    """Whether the labels are those of an element after the end."""
+    return not labels.size
+
+
+def failed(labels: np.ndarray[Any, Any]) -> bool:
+    """Whether the labels are those of an element after a failure."""
+    return labels.size == 1 and int(labels[0]) == _FAILED
+
+
 Part = tuple[Any, Any]  # images and labels of a tower
 # No function of a pipeline branches on a tensor: AutoGraph would take a tenth of the building time.
 plainly = tf.autograph.experimental.do_not_convert
@@ -133,7 +169,7 @@ class PipelineMaker:
         self._others = [share for share in shares if share.host is not None]
         self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
-        self._checks = Checks()
+        self._readings = Readings()
         self._compared: set[Path] = set()  # files with bad records, which are the same on all hosts
         self._next = 0
         # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
@@ -244,9 +280,7 @@ class PipelineMaker:
         """
         own = digest(str(path).encode())
         for share in self._others:
-            with tf.device(share.device):
-                there = ask(None, "digest", str(path), dtype=tf.string).numpy()
-            if there != own:
+            if ask_host(share.device, "digest", str(path), dtype=tf.string) != own:
                 raise InputError(
                     f"{path} has a bad record, and is not the same file on host {share.host} as on rank 0",
                     "copy it from the host where it is sound",
@@ -281,7 +315,7 @@ class PipelineMaker:
         return readers
 
     def _care(self, share: Share) -> Care:
-        care = Care(time.monotonic_ns(), self._checks if share.host is None else None)
+        care = Care(time.monotonic_ns(), self._readings if share.host is None else None)
         care.begin(self._pipeline.bad)
         return care
 

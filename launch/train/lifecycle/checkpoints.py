@@ -9,7 +9,7 @@ import msgspec
 import tensorflow as tf
 
 from gputopo import __version__
-from gputopo.launch.models.model import Model
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
@@ -42,7 +42,7 @@ class Checkpoints:
         DiskError if the folder cannot be written.
         """
         trained = self._begin()
-        lifecycle, hosts = self._spec.lifecycle, getattr(self._step, "hosts", None)
+        lifecycle, hosts = self._spec.lifecycle, self._step.hosts
         if hosts is None or not (lifecycle.resume or lifecycle.resume_or_start):
             return trained
         return self._share(hosts, trained)
@@ -102,7 +102,7 @@ class Checkpoints:
         keeps_scale, carries_on = _holds(found, scale), _holds(found, carried)
         _restore(found, {**copies, **(scale if keeps_scale else {}), **(carried if carries_on else {})})
         if not carries_on:
-            self._step.placement.reset_buffers()  # type: ignore[attr-defined]
+            self._step.placement.reset_buffers()
             self._notice("The buffers of this mode are not in the checkpoint: they start empty.")
         elif any(name.startswith(_CARRIED) and name not in carried for name in found.header.arrays):
             self._notice("Buffers of another mode in the checkpoint, such as stored gradients, are ignored.")
@@ -235,7 +235,7 @@ def _sets(
 
 
 def _scale(step: Stepper) -> Copies:
-    flat = _flat(getattr(step, "scale_variables", ()))
+    flat = [] if step.scale is None else _flat(step.scale.variables)
     return {f"scale/{number}": [one] for number, one in enumerate(flat)}
 
 
@@ -245,8 +245,10 @@ def _carried(step: Stepper, spec: RunSpec) -> Copies:
     Shapes are not enough: staged weights of one mode are as large as stored gradients of another.
     """
     mode = "staged" if spec.exchange.staged else "relaxed"
-    buffers = getattr(step.placement, "buffers", ())
-    return {f"{_CARRIED}{mode}/{len(spec.devices)}/{number}": [one] for number, one in enumerate(buffers)}
+    return {
+        f"{_CARRIED}{mode}/{len(spec.devices)}/{number}": [one]
+        for number, one in enumerate(step.placement.buffers)
+    }
 
 
 def _holds(found: Checkpoint, copies: Copies) -> bool:

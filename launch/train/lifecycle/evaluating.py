@@ -3,10 +3,10 @@
 Both follow the model as it is used: moving statistics in the norms, nothing dropped, no gradient, no update.
 """
 
+import itertools
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +14,170 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.model import Model, loss_of
-from gputopo.launch.spec.names import host_of
+from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
+from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
-from gputopo.launch.train.loop import Loop, StepOutcome, Stopped, VariableSets, never
-from gputopo.launch.train.marks.hosts import HostClocks
-from gputopo.launch.train.marks.reading import Marks, clock, row_of
+from gputopo.launch.train.loop import (
+    Loop,
+    Observer,
+    StepOutcome,
+    Stepper,
+    Stopped,
+    VariableSets,
+    is_warm,
+    longest_warmup,
+    never,
+)
+from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
-from gputopo.launch.train.placement.placements import place
+from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
 from gputopo.launch.train.training import NO_START, Start, built, observers
 from gputopo.values.errors import UsageError
-from gputopo.values.run.events import Evaluated, Event, Noticed, PhaseBegun, Resumed, Step
+from gputopo.values.run.events import (
+    Evaluated,
+    Event,
+    Noticed,
+    PhaseBegun,
+    Resumed,
+    Step,
+    TowerMarks,
+    WarmupDone,
+)
 
 Tensor = Any
 Emit = Callable[[Event], None]
 
 
-class ForwardStep:
+def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = NO_START) -> Mapping[str, Fact]:
+    """Take batches as training would and copy them to the devices; return the input's description.
+
+    The events are those of training. A Step has no loss; in its marks `weights_s` is the time of waiting for
+    the batch on the host, and `compute_s` the time from then until it was on the tower's device. The
+    step ends when all towers have theirs. Raises what the input raises; the end of the data ends the run.
+    """
+    began = time.perf_counter()
+    with noticing(source_of(model, spec), emit) as source:
+        arrival = Arrival(source, spec)
+        start.emit_built(source, emit, began)
+        images = _run(arrival, spec, emit) * spec.joint_batch
+        for notice in _read_again(source, spec, images):
+            emit(Noticed(time_s=time.time(), says=notice))
+        return source.describe()
+
+
+class Arrival:
+    """A graph that only copies each tower's batch to its device."""
+
+    def __init__(self, source: Source, spec: RunSpec) -> None:
+        self._source = source
+        self._devices = [device.device for device in spec.devices]
+        self._graph = tf.compat.v1.wrap_function(self._build, list(source.signature))
+
+    def __call__(self, number: int) -> np.ndarray[Any, Any]:
+        """Take the batch of a step: [towers, 2] seconds of waiting for it, and until it had arrived.
+
+        Raises StopIteration at the end of the data.
+        """
+        began = time.time()
+        fed = self._source.feed(number)
+        ready = time.time()
+        marks, _ = self._graph(*fed)
+        arrived = np.maximum(marks.numpy() - ready, 0.0)
+        return np.stack([np.full_like(arrived, ready - began), arrived], axis=1)
+
+    def _build(self, *fed: Tensor) -> tuple[Tensor, Tensor]:
+        with home():
+            return self._copied(fed)
+
+    def _copied(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        marks, probes = [], []
+        for tower, device in enumerate(self._devices):
+            with tf.name_scope(f"tower_{tower}"):
+                images, labels = self._source.read(tower, fed)
+                with tf.device(device), tf.control_dependencies([images, labels]):
+                    first = tf.strided_slice(tf.reshape(images, (-1,)), [0], [1])  # [1]
+            with tf.device(HOST):
+                probe = tf.negative(first)
+                with tf.control_dependencies([probe]):
+                    marks.append(tf.timestamp())
+            probes.append(probe)
+        with tf.device(HOST):
+            return tf.stack(marks), tf.add_n(probes)
+
+
+def _read_again(source: Source, spec: RunSpec, images: int) -> tuple[str, ...]:
+    """Report more images than the data set has: from the second pass on no disk is measured."""
+    known = source.images_per_epoch
+    if spec.data.folder is None or not known or images <= known:
+        return ()
+    return (
+        f"The {known} images were taken {images / known:.1f} times over: after the first pass they come from "
+        "the host's memory, so this rate is not that of the disk.",
+    )
+
+
+def _run(arrival: Arrival, spec: RunSpec, emit: Emit) -> int:
+    """Warm up, then count steps up to the spec's number or time; return how many were taken in all."""
+    longest = max(longest_warmup(spec), 1)  # the first step compiles
+    warmup: list[float] = []
+    began = time.perf_counter()
+    while not warmup or not is_warm(spec, warmup):
+        seconds = _one(arrival, len(warmup), len(warmup) + 1 - longest, spec, emit)
+        if seconds is None:
+            return len(warmup)
+        warmup.append(seconds)
+    emit(WarmupDone(time_s=time.time(), steps=len(warmup), seconds=time.perf_counter() - began))
+    began = time.perf_counter()
+    for step in itertools.count(1):
+        if spec.batch_limit is not None and step > spec.batch_limit:
+            break
+        used = time.perf_counter() - began
+        budget = spec.time_budget_s if spec.num_batches is None and step > 1 else None
+        if budget is not None and used + used / (step - 1) > budget:
+            break
+        if _one(arrival, len(warmup) + step - 1, step, spec, emit) is None:
+            break
+    return len(warmup) + step - 1
+
+
+def _one(arrival: Arrival, taken: int, step: int, spec: RunSpec, emit: Emit) -> float | None:
+    """Take a step after `taken` others and return its seconds; None at the end of the data."""
+    began = time.perf_counter()
+    try:
+        times: Sequence[Sequence[float]] = arrival(taken).tolist()
+    except StopIteration:
+        return None
+    seconds = time.perf_counter() - began
+    emit(
+        Step(
+            time_s=time.time(),
+            step=step,
+            seconds=seconds,
+            images=spec.joint_batch,
+            loss=None,
+            waited_s=max((waited for waited, _ in times), default=None),
+            marks=tuple(
+                TowerMarks(tower=tower, start_s=0.0, weights_s=waited, compute_s=arrived)
+                for tower, (waited, arrived) in enumerate(times)
+            ),
+        )
+    )
+    return seconds
+
+
+class ForwardStep(Stepper):
     """One forward pass of all towers as one graph, with the time marks of a training step.
 
     Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
     number of these, and how many were right.
     """
 
-    slots: Sequence[Sequence[Sequence[Any]]] = ()
-    own_slots = 0
+    placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
         """Create the variables and the graph. Raises UsageError where somebody else takes the steps."""
@@ -57,72 +191,56 @@ class ForwardStep:
             spec, exchange=Exchange(ps_spread=spec.exchange.ps_spread), all_reduce=None
         )
         self._model = model
-        self._spec = plain
+        self.spec = plain
         self.placement = place(model, plain)
         self.source = source_of(model, spec)
-        self.says: tuple[str, ...] = tuple(getattr(model, "says", ()))
+        self.says = tuple(getattr(model, "says", ()))
         self._math = TowerMath(model, plain, self.source)
         self._marks = Marks()
-        self._clocks = HostClocks(spec.devices)
+        self._hosts = HostMarks(spec.devices)
         signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
-        self._graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
+        self.graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
-        losses, examples, right, begin, marks, _ = self._graph(tf.constant(number, tf.int64), *fed)
+        losses, examples, right, begin, marks, _ = self.graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(
             losses.numpy(),
-            self._clocks.since(begin.numpy(), marks.numpy()),
+            self._hosts.since(begin.numpy(), marks.numpy()),
             hits=right.numpy(),
             examples=examples.numpy(),
         )
 
-    def graph_nodes(self) -> Sequence[Any]:
-        """Return the nodes of the step as built."""
-        nodes: Sequence[Any] = self._graph.graph.as_graph_def().node
-        return nodes
-
     def check_variables(self) -> dict[str, int]:
         """Compare the variables' devices with the spec."""
-        return checking.check_placement(self.placement, self._spec)
-
-    def check_ops(self, counts: Counter[tuple[int, str]]) -> dict[str, int]:
-        """Compare the ops' devices with the towers'."""
-        return checking.check_ops(counts, self._spec)
+        return checking.check_placement(self.placement, self.spec)
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         with home():
-            return self._outcome(number, fed)
-
-    def _outcome(self, number: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        begin = clock([])
-        towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        starts: dict[int, list[Tensor]] = {}  # of the next group of a host, by its rank
-        for numbers in tower_groups(self._spec):
-            rank = self._spec.devices[numbers[0]].rank
-            start = starts.get(rank, [begin])
-            group = [self._tower(tower, number, fed, start) for tower in numbers]
-            starts[rank] = [marks for *_, marks in group]
-            towers += group
-        with tf.device(HOST):
-            losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
-            return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
+            begin = clock([])
+            towers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+            for of_host in tower_groups(self.spec):
+                start = [begin]
+                for numbers in of_host:
+                    group = [self._tower(tower, number, fed, start) for tower in numbers]
+                    start = [marks for *_, marks in group]
+                    towers += group
+            with tf.device(HOST):
+                losses, examples, right, marks = (tf.stack(column) for column in zip(*towers, strict=True))
+                return losses, examples, right, tf.identity(begin), marks, tf.add_n(self._marks.probes)
 
     def _tower(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], after: list[Tensor]
+        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Build one tower: return its loss, its number of examples, its hits [2] and its marks [3]."""
-        device = self._spec.devices[tower].device
-        host = host_of(device)
+        device = self.spec.devices[tower].device
         with tf.name_scope(f"tower_{tower}"):
-            start = clock(after, host)
-            with tf.control_dependencies([start]):
+            times = TowerClock(self._marks, device, start, gates=self.spec.backend == "cpu")
+            with tf.control_dependencies([times.started]):
                 weights = self.placement.weights(tower)
                 state = read_state(self.placement, tower, device)
-            ready = clock([self._marks.arrived(weights, device)], host)
-            gate = [ready] if self._spec.backend == "cpu" else []
-            with tf.control_dependencies(gate), tf.device(device):
+            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
                 given = TowerInput(tower, number, weights, state, fed)
                 passed, labels = self._math.forward(given, training=False)
                 real = tf.cast(labels >= 0, tf.float32)  # [batch]
@@ -133,8 +251,8 @@ class ForwardStep:
                 loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
                 loss /= tf.maximum(count, 1.0)
                 right = hits(self._model, passed.logits, labels)
-            done = clock([self._marks.arrived([passed.logits], device)], host)
-            marks = row_of([start, ready, done], host)
+            times.done([passed.logits])
+            marks = times.row
         with tf.device(HOST):
             return tf.identity(loss), tf.identity(count), tf.identity(right), marks
 
@@ -190,7 +308,7 @@ def evaluate(
     return step.placement
 
 
-class Tally:
+class Tally(Observer):
     """Adds up what the passes over the data gave."""
 
     def __init__(self) -> None:
@@ -198,9 +316,6 @@ class Tally:
         self._hits = np.zeros(2)
         self._loss = 0.0
         self._seconds = 0.0
-
-    def before(self, number: int) -> None:
-        """Nothing to do."""
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Take a pass."""
@@ -211,9 +326,6 @@ class Tally:
         # A tower without an example has the loss 0, and does not count.
         self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
         self._seconds += step.seconds
-
-    def close(self) -> None:
-        """Nothing to do."""
 
     def left_out(self, images: int | None) -> str | None:
         """Return a remark if not all of the data's examples (None: unknown) were evaluated."""

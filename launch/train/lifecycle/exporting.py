@@ -19,12 +19,17 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.model import Model
-from gputopo.launch.models.randomness import Stream
+from gputopo.launch.models.layers import Rows, Stream
+from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError, names_of, require_writable
-from gputopo.launch.train.lifecycle.export_folder import move_all, require_empty, temporary_in
+from gputopo.launch.train.lifecycle.checkpoint_files import (
+    DiskError,
+    move_all,
+    names_of,
+    require_empty,
+    require_writable,
+    temporary_in,
+)
 from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.placement.devices import HOST

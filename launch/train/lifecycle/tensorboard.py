@@ -10,18 +10,18 @@ from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
-from gputopo.launch.train.loop import StepOutcome
+from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.updating import learning_rate
 from gputopo.values.run.events import Step
 
 
-class Scalars:
+class Scalars(Observer):
     """Writes a TensorBoard run per tower, `tower_0` and so on, and `all` for what they have in common.
 
     Tags: images_per_sec (a tower's own pace: its batch by the time it waited for weights and computed; of
     `all`: by the whole step), loss (of `all` alone where the towers have one loss together, as with a
-    method), learning_rate, top1. Over the steps that the weights are trained for.
+    method), learning_rate. Over the steps that the weights are trained for.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -35,9 +35,6 @@ class Scalars:
                 tf.summary.create_file_writer(str(folder / f"tower_{device.tower}"))
                 for device in spec.devices
             ]
-
-    def before(self, number: int) -> None:
-        """Nothing to do."""
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Write one point of every line; the first step of all is left out, for its time is compiling.
@@ -65,8 +62,6 @@ class Scalars:
             _write("images_per_sec", event.images / event.seconds)
             _write("loss", outcome.mean_loss)
             _write("learning_rate", float(rate))
-            if event.top1 is not None:
-                _write("top1", event.top1)
         losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
         if outcome.examples is not None:  # a tower without any has no loss
             losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]

@@ -6,13 +6,14 @@ No TensorFlow is loaded with this module.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gputopo.launch.spec.names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.placement.interface import Placement
-from gputopo.launch.train.reductions.partitioning import owners_of
 from gputopo.values.errors import HardwareError
+
+if TYPE_CHECKING:
+    from gputopo.launch.train.placement.placements import Placement  # loads TensorFlow
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
@@ -98,7 +99,7 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
     return dict(placed)
 
 
-def check_placement(placement: Placement, spec: RunSpec) -> dict[str, int]:
+def check_placement(placement: "Placement", spec: RunSpec) -> dict[str, int]:
     """Return the bytes of trained variables on each device. Raises HardwareError as `check_variables`."""
     sizes = [variable.shape.num_elements() for variable in placement.places[0]]
     return check_variables(zip(placement.stored, expected_devices(spec, sizes), strict=True))
@@ -113,5 +114,7 @@ def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
     if spec.variable_update != "parameter_server":
         return [[device] * len(sizes) for device in devices]
     if spec.exchange.ps_spread:
+        from gputopo.launch.train.placement.reducer import owners_of  # loads TensorFlow
+
         return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
     return [[spec.ps_device or "/CPU:0"] * len(sizes)]

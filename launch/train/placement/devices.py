@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.models.layers import TYPES, GraphLayers, Rows, Stream
 from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
-from gputopo.launch.spec.rules import require_numerics
+from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.values.errors import HardwareError
@@ -25,10 +26,10 @@ def set_up(spec: RunSpec) -> None:
 
     On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are those
     of the spec; without any, CPU devices that run at once divide the cores among their ops, and all else is
-    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for numeric settings that
-    cannot be (`require_numerics`), HardwareError if TensorFlow sees fewer GPUs than the spec has.
+    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for a layout that needs
+    oneDNN without it, HardwareError if TensorFlow sees fewer GPUs than the spec has.
     """
-    require_numerics(spec, os.environ)
+    check_layout(spec, os.environ)
     tf.config.set_soft_device_placement(False)
     intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, spec.rank or 0)
     if intra_threads is not None:
@@ -202,8 +203,7 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
     Two towers on two cores take 3 to 7 % less CPU time so (ResNet-20, ResNet-50): no op is cut into parts
     that wait for one another.
     """
-    ranks = [group for group in tower_groups(spec) if spec.devices[group[0]].rank == rank]
-    width = len(ranks[0]) if ranks else 0
+    width = concurrent_towers(spec, rank) if rank in spec.ranks else 0
     if spec.backend == "gpu" or width < 2:
         return None
     return max(len(os.sched_getaffinity(0)) // width, 1)
@@ -211,18 +211,18 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
 
 def concurrent_towers(spec: RunSpec, rank: int) -> int:
     """Return how many towers run at once on a host."""
-    return next(len(group) for group in tower_groups(spec) if spec.devices[group[0]].rank == rank)
+    return len(tower_groups(spec)[spec.ranks.index(rank)][0])
 
 
-def tower_groups(spec: RunSpec) -> list[list[int]]:
-    """Return the towers of the groups that run one after another on each host, host by host.
+def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
+    """Return the towers of each host, in the groups that run one after another there: [host][group][tower].
 
     GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would
     only queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count
     that is at most the number of usable cores runs at once, and the next group starts when the one before
     has its gradients.
     """
-    groups = []
+    hosts = []
     for rank in spec.ranks:
         towers = [device.tower for device in spec.devices if device.rank == rank]
         width = len(towers)
@@ -230,5 +230,62 @@ def tower_groups(spec: RunSpec) -> list[list[int]]:
             away = rank != (spec.rank or 0)
             cores = spec.servers[rank].cores if away else len(os.sched_getaffinity(0))
             width = max(n for n in range(1, width + 1) if width % n == 0 and n <= max(cores, 1))
-        groups += [towers[first : first + width] for first in range(0, len(towers), width)]
-    return groups
+        hosts.append([towers[first : first + width] for first in range(0, len(towers), width)])
+    return hosts
+
+
+Tensor = Any
+_IMAGES = (2, 8, 8, 8)  # [batch, height, width, channels]
+_FILTERS = 8
+
+
+def require_kernels(spec: RunSpec) -> None:
+    """Try a convolution, a norm and a pool forward and backward on every device of this process.
+
+    Raises HardwareError with the reason and the nearest that works. Nothing is tried where TensorFlow has
+    kernels for every machine: float32 in the backend's own layout, and what XLA compiles.
+    """
+    usual = "NHWC" if spec.backend == "cpu" else "NCHW"
+    if spec.precision.xla or (spec.precision.compute == "fp32" and spec.data_format == usual):
+        return
+    for device in dict.fromkeys(one.device for one in spec.own_devices):
+        try:
+            _try(spec, device)
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.NotFoundError) as why:
+            raise HardwareError(
+                f"{device} cannot compute in {spec.precision.compute} with --data-format {spec.data_format}: "
+                f"TensorFlow has no kernels for it on this {spec.backend.upper()}",
+                _nearest(spec),
+            ) from why
+
+
+def _nearest(spec: RunSpec) -> str:
+    if spec.data_format == "NCHW" and spec.backend == "cpu":
+        return "use --data-format NHWC, or --xla, which brings its own kernels"
+    return "use --precision fp32, or --xla, which brings its own kernels"
+
+
+def _try(spec: RunSpec, device: str) -> None:
+    channels = _IMAGES[-1]
+    with tf.device("/CPU:0"):
+        kernel = tf.ones((3, 3, channels, _FILTERS))
+        beta, mean, variance = tf.zeros((_FILTERS,)), tf.zeros((_FILTERS,)), tf.ones((_FILTERS,))
+    shape = _IMAGES if spec.data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
+
+    def both() -> Tensor:
+        from gputopo.workload.sketch import Norm
+
+        with tf.device(device), tf.GradientTape() as tape:
+            images = tf.zeros(shape, TYPES[spec.precision.compute])
+            weights = [tf.identity(kernel), tf.identity(beta)]
+            tape.watch(weights)
+            rows = Rows(0, _IMAGES[0], Stream(0, 0))
+            layers = GraphLayers(iter(weights), iter([mean, variance]), rows, spec.data_format)
+            x = layers.conv(images, _FILTERS, 3, norm=Norm())
+            x = layers.average_pool(layers.max_pool(x, 2, 2), 2, 2)
+            loss = tf.reduce_sum(tf.cast(x, tf.float32))
+            gradients = tape.gradient(loss, weights)
+            with tf.device("/CPU:0"):
+                return [tf.identity(gradient) for gradient in gradients]
+
+    tf.compat.v1.wrap_function(both, [])()

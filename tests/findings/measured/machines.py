@@ -93,9 +93,7 @@ def changed(wanted: Callable[[Sample], bool], change: Callable[[Sample], Sample]
 
 def at(gb_per_s: float) -> Callable[[Sample], Sample]:
     return lambda one: replace(
-        one,
-        median_gb_per_s=gb_per_s,
-        repeats_gb_per_s=(gb_per_s * 0.999, gb_per_s, gb_per_s * 1.001),
+        one, median_gb_per_s=gb_per_s, repeats_gb_per_s=(gb_per_s * 0.999, gb_per_s, gb_per_s * 1.001)
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.findings import Finding, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind
 from gputopo.values.machine import Gpu, Machine
@@ -180,7 +180,7 @@ def printed(name: str, host: Sequence[float], pairs: Callable[[int, int], float]
         ),
     ]
     devices = "".join(f"Device {gpu}: {name}\n" for gpu in gpus)
-    return detect.read_text(
+    return reading.read_text(
         f"nvbandwidth Version: v0.4\n\n{devices}\n{''.join(tables)}", origin="nvbandwidth"
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.copies.expected import with_expectations
 from gputopo.findings import Finding, find_bandwidth
 from gputopo.values.machine import Hop, Link, Machine
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is not th
 
 
 def published(name: str) -> Machine:
-    return detect.load([str(path) for path in sorted(FOLDER.glob(name))])
+    return reading.load([str(path) for path in sorted(FOLDER.glob(name))])
 
 
 def by_id(machine: Machine) -> dict[str, list[Finding]]:

@@ -7,7 +7,7 @@ import pytest
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data.folder import check, count, find, require_made_for, require_sound
 from gputopo.values.errors import InputError, UsageError
-from tests.launch.data.records import example, framed
+from tests.launch.data.records import framed
 
 
 def shard(folder: Path, name: str, *records: bytes) -> Path:
@@ -184,22 +184,13 @@ def test_a_folder_in_a_files_place_and_a_link_to_nowhere_are_named(tmp_path: Pat
 
 
 def test_a_bad_record_that_shows_without_tensorflow_is_an_error_before_it_loads(tmp_path: Path) -> None:
-    sound = shard(tmp_path, "train-00000-of-00002", b"abc", b"de")
+    shard(tmp_path, "train-00000-of-00002", b"abc", b"de")
     second = shard(tmp_path, "train-00001-of-00002", b"f")
     require_sound(find(tmp_path), "train")
-    sound.write_bytes(sound.read_bytes().replace(b"abc", b"abd"))
-    with pytest.raises(
-        InputError, match=r"train-00000-of-00002, record 0: its checksum does not match"
-    ) as bad:
+    second.write_bytes(b"")
+    with pytest.raises(InputError, match="train-00001-of-00002, record 0: the file is empty") as bad:
         require_sound(find(tmp_path), "train")
     assert "--bad-records skip" in bad.value.hint
-    for labels, why in (([1001], "its label 1001 is none of 1 to 1000"), (None, "it has no label")):
-        shard(tmp_path, "train-00000-of-00002", example(b"picture", labels))
-        with pytest.raises(InputError, match=f"train-00000-of-00002, record 0: {why}"):
-            require_sound(find(tmp_path), "train")
-    second.write_bytes(b"")
-    with pytest.raises(InputError, match="train-00001-of-00002, record 0: the file is empty"):
-        require_sound(find(tmp_path), "train")
 
 
 def test_a_label_of_cifar_that_is_out_of_range_is_an_error_before_tensorflow_loads(tmp_path: Path) -> None:

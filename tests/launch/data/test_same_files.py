@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.data.same_files import Listing, listed, require_same
+from gputopo.launch.data.folder import Listing, listed, require_same
 from gputopo.values.errors import ExitCode, InputError
 
 FOLDER = Path("/data")

@@ -1,5 +1,6 @@
 """The rest of a run after a failure of its worker."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -247,6 +248,9 @@ class Hosts:
         self.specs: list[RunSpec] = []
         self.waited_s: list[float] = []
         self.noted: list[str] = []
+
+    def members(self) -> contextlib.AbstractContextManager["Hosts"]:
+        return contextlib.nullcontext(self)
 
     def lost(self) -> dict[int, str]:
         return dict(self._lost)

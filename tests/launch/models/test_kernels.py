@@ -54,7 +54,7 @@ WITHOUT_ONEDNN = """
 import json, os, sys
 import tensorflow as tf
 from gputopo.values.errors import GputopoError
-from gputopo.launch.models.kernels import require_kernels
+from gputopo.launch.train.placement.devices import require_kernels
 from gputopo.launch.train import worker
 from tests.launch.specs import cpu_spec
 from gputopo.launch.spec.run_spec import Precision

@@ -15,10 +15,10 @@ import json, sys
 import numpy as np
 from gputopo.workload import workloads as workload
 from gputopo.launch.models import layers, models
-from gputopo.launch.models.model import parameter_count
+from gputopo.launch.models.models import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.randomness import Stream, cut_normal, integers, normal, uniform
+from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform
 
 answer = {"parameters": {name: parameter_count(models.build(name)) for name in workload.names()}}
 answer["shapes"] = {name: models.build(name).input_shape for name in workload.names()}

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.models.user_line import line_in, line_of
+from gputopo.launch.train.op_errors import line_in, line_of
 
 KERAS = "/venv/lib/python3.12/site-packages/keras/src/layers/layer.py"
 TENSORFLOW = "/venv/lib/python3.12/site-packages/tensorflow/python/ops/gen_array_ops.py"

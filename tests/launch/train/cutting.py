@@ -10,7 +10,8 @@ from gputopo.workload import spreading
 @contextmanager
 def cut_as_on_gpus(min_chunk: int = spreading.MIN_CHUNK) -> Iterator[None]:
     """Cut variables into parts of at least `min_chunk` numbers, on CPU devices too."""
-    from gputopo.launch.train.reductions import copies, partitioning
+    from gputopo.launch.train.placement import algorithms as copies
+    from gputopo.launch.train.placement import reducer as partitioning
 
     with (
         patch.object(partitioning, "share_memory", lambda devices: False),

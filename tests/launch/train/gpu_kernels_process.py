@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models import models
-from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Optimization, Precision, RunSpec
+from gputopo.launch.spec.run_spec import Exchange, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle import evaluating
 from gputopo.launch.train.placement import devices, placements
@@ -75,7 +75,7 @@ def core() -> _Found:
         spec(exchange=Exchange(staged=True, ps_spread=True)),
         spec(exchange=Exchange(asynchronous=True)),
         spec("replicated", model="lenet", exchange=packed, all_reduce="ring#2"),
-        spec(data_format="NCHW", lifecycle=Lifecycle(training_accuracy=True)),
+        spec(data_format="NCHW"),
     ]
     found = _Found()
     for one in specs:
@@ -113,7 +113,7 @@ def numerics() -> _Found:
                 gradient_clip_norm=1.0,
             ),
         )
-        graph = _step(tiny(keep=0.5), one)._graph.graph.as_graph_def()
+        graph = _step(tiny(keep=0.5), one).graph.graph.as_graph_def()
         inner = [node for function in graph.library.function for node in function.node_def]
         found.look(f"{compute} {optimizer}", itertools.chain(graph.node, inner))
         found.branches += sum("ResourceApply" in node.op for node in inner)

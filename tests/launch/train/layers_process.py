@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import GraphLayers, Rows, dense
-from gputopo.launch.models.randomness import Stream
+from gputopo.launch.models.layers import GraphLayers, Rows, Stream, dense
 
 BATCH, INPUTS, OUTPUTS = 2, 8, 16
 

@@ -53,7 +53,7 @@ class Overflowing:
     def forward(self, weights: Any, state: Any, images: Any, rows: Any, *others: Any, **named: Any) -> Any:
         import tensorflow as tf
 
-        from gputopo.launch.models.model import Forward
+        from gputopo.launch.models.models import Forward
 
         passed = self.inner.forward(weights, state, images, rows, *others, **named)
         if rows.first // rows.batch != self.tower:
@@ -93,8 +93,7 @@ def tiny(keep: float) -> Any:
 
 
 def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
-    from gputopo.launch.models.layers import Rows
-    from gputopo.launch.models.randomness import Stream
+    from gputopo.launch.models.layers import Rows, Stream
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.training import stepper_of
 
@@ -124,7 +123,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     for place_number, variables in enumerate(placement.states):
         for number, variable in enumerate(variables):
             found[f"state{place_number}_{number}"] = variable.numpy()
-    report = taken.scale_report()
+    report = taken.scale.report()
     if report is not None:
         found |= {"scales": np.array(report.loss_scales), "skipped": np.array(report.skipped_steps)}
     return found

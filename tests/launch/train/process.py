@@ -58,7 +58,7 @@ def _around(fields: dict[str, Any]) -> AbstractContextManager[Any]:
     lost = fields.pop("lost", None)
     if lost is None:
         return nullcontext()
-    from gputopo.launch.train.reductions import methods
+    from gputopo.launch.train.placement import methods
 
     def losing(devices: Sequence[str]) -> Any:
         whole = copy(devices)
@@ -82,8 +82,7 @@ def _spec(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any
 
 def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.models import models
-    from gputopo.launch.models.layers import Rows
-    from gputopo.launch.models.randomness import Stream
+    from gputopo.launch.models.layers import Rows, Stream
     from gputopo.launch.train import training
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.lifecycle import evaluating

@@ -70,7 +70,7 @@ def exchange_of(fields: dict[str, Any], count: int) -> Exchange:
 
 def main(count: int, out: Path, *, timed: bool) -> None:
     from gputopo.launch.train.placement import devices
-    from gputopo.launch.train.reductions.methods import ALGORITHMS, reducer_of
+    from gputopo.launch.train.placement.methods import ALGORITHMS, reducer_of
 
     run = run_spec(count)
     devices.set_up(run)
@@ -102,7 +102,7 @@ def main(count: int, out: Path, *, timed: bool) -> None:
 
 
 def _self_tested(reducer: Any, label: str, names: Sequence[str], exchange: Exchange) -> str:
-    from gputopo.launch.train.reductions.reducer import self_test
+    from gputopo.launch.train.placement.reducer import self_test
 
     try:
         self_test(reducer, label, names, exchange.transfer)
@@ -161,7 +161,7 @@ def _broken(names: Sequence[str]) -> dict[str, Any]:
     """Return algorithms with one fault each; the right sums come from `copy`."""
     import tensorflow as tf
 
-    from gputopo.launch.train.reductions.copies import copy
+    from gputopo.launch.train.placement.algorithms import copy
 
     right = copy(names)
 

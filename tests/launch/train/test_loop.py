@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train import loop as loop_module
 from gputopo.launch.train.loop import (
     Loop,
     LossWatch,
@@ -117,6 +118,20 @@ def test_an_evaluation_takes_the_batches_of_the_data_and_times_all_but_the_first
     assert numbers(events) == [(0, 1), (1, 2), (2, 3)]
 
 
+def test_no_step_is_begun_that_would_go_beyond_the_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: now_s[0], time=lambda: 0.0))
+
+    class Slow(Steps):
+        def __call__(self, number: int) -> StepOutcome:
+            now_s[0] += 1.0
+            return super().__call__(number)
+
+    spec = cpu_spec(num_warmup_batches=1, num_batches=None, time_budget_s=2.5)
+    events, _, ended = taken(spec, Slow([outcome()] * 20))
+    assert (numbers(events), ended) == ([(0, 1), (1, 2), (2, 3)], False)
+
+
 def test_data_that_end_in_the_warm_up_are_an_error_and_later_the_end_of_the_run() -> None:
     spec = cpu_spec(num_warmup_batches=2, num_batches=3)
     with pytest.raises(InputError, match="not one whole step"):
@@ -163,6 +178,9 @@ def test_a_detected_warmup_ends_early_where_times_are_steady_and_never_where_the
     assert not any(is_warm(spec, falling[:done]) for done in range(1, len(falling) + 1))
 
 
+OUTCOME = StepOutcome(np.zeros(1), np.zeros((1, 3)))
+
+
 def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[str]:
     """What is reported of steps `first`, `first` + 1, ... after which the scale stands so."""
     reported: list[Event] = []
@@ -170,7 +188,7 @@ def watched(reports: Sequence[ScaleReport | None], *, first: int = 1) -> list[st
     watch = ScaleWatch(lambda: reports[at], reported.append)
     for at, number in enumerate(range(first, first + len(reports))):  # noqa: B007 - `watch` looks at it
         watch.before(number)
-        watch.after(Step(time_s=0.0, step=number, seconds=0.1, images=4, loss=None, marks=()), None)
+        watch.after(Step(time_s=0.0, step=number, seconds=0.1, images=4, loss=None, marks=()), OUTCOME)
     watch.close()
     return [event.says for event in reported if isinstance(event, Noticed)]
 

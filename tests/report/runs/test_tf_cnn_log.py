@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.report.runs.tf_cnn_log import TfCnnLog, lines
-from gputopo.values.run.events import Evaluated, Event, RunFinished, RunStarted, Step
+from gputopo.values.run.events import Evaluated, Event, RunFinished, RunStarted
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
 
 RUN = InventedRun(2, noise=Noise(own=0.1))
@@ -128,19 +128,6 @@ def header_of(**spec: Any) -> list[str]:
 )
 def test_the_header_shows_what_is_not_plain(spec: dict[str, Any], line: str) -> None:
     assert line in header_of(**spec)
-
-
-def test_accuracies_have_columns_where_they_were_asked_for() -> None:
-    started, *rest = EVENTS
-    assert isinstance(started, RunStarted)
-    asked = msgspec.structs.replace(started, spec={**started.spec, "lifecycle": {"training_accuracy": True}})
-    with_shares = [
-        msgspec.structs.replace(event, top1=0.25, top5=0.5) if isinstance(event, Step) else event
-        for event in rest
-    ]
-    reported = list(lines([asked, *with_shares]))
-    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in reported
-    assert sum(line.endswith("\t1.000\t0.250\t0.500") for line in reported) == 3
 
 
 def test_an_evaluation_has_the_line_of_its_accuracy() -> None:

@@ -62,7 +62,7 @@ def _serial(*, norm: bool = False, adds: bool = False) -> Any:
 
 
 def _parallel(serial: Any, method: Any, towers: int, batch: int | None = ROWS) -> Any:
-    from gputopo.launch.compare.keras_methods.step import make_parallel
+    from gputopo.launch.compare.keras_step import make_parallel
 
     return make_parallel(serial, method, [f"/CPU:{tower}" for tower in range(towers)], batch=batch)
 
@@ -121,7 +121,7 @@ def _saved(folder: Path) -> dict[str, Any]:
 def _saved_by(method: str, folder: Path) -> dict[str, float]:
     import keras
 
-    from gputopo.launch.compare.keras_methods.step import towers_of
+    from gputopo.launch.compare.keras_step import towers_of
 
     images, _ = _rows()
     weights, whole = folder / f"{method}.weights.h5", folder / f"{method}.keras"

@@ -226,11 +226,11 @@ import numpy as np
 import tensorflow as tf
 from gputopo.launch.spec import model_names
 from gputopo.launch.models import models
-from gputopo.launch.models.model import parameter_count
-from gputopo.launch.models.keras.building import build_keras, seeds
-from gputopo.launch.models.keras.outputs import Head
+from gputopo.launch.models.models import parameter_count
+from gputopo.launch.models.keras_building import build_keras, seeds
+from gputopo.launch.models.keras_outputs import Head
 from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.randomness import Stream
+from gputopo.launch.models.layers import Stream
 
 answer = {}
 built = models.build("keras:MobileNetV3Small")

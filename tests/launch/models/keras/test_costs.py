@@ -15,8 +15,8 @@ import json, sys
 import keras
 import tensorflow as tf
 from keras import layers
-from gputopo.launch.models.keras.building import KerasModel, build_keras
-from gputopo.launch.models.keras.costs import costs_of
+from gputopo.launch.models.keras_building import KerasModel, build_keras
+from gputopo.launch.models.keras_costs import costs_of
 from gputopo.launch.spec import model_names
 from gputopo.values import schema
 import msgspec

@@ -15,7 +15,7 @@ REMOVE = "os.rmdir(sys.argv[1])"
 ASK = """
 from gputopo.values.errors import UsageError
 from gputopo.launch.spec import model_names
-from gputopo.launch.models.keras.sources import own_model
+from gputopo.launch.models.keras_sources import own_model
 for name in sys.argv[2:]:
     try:
         own_model(model_names.read(name), 1)
@@ -89,7 +89,7 @@ def test_in_a_folder_that_was_removed_the_modules_of_pythonpath_are_found(tmp_pa
 
 LISTED = """
 from gputopo.launch.models import source_check
-from gputopo.launch.models.keras.sources import applications
+from gputopo.launch.models.keras_sources import applications
 print(sorted(source_check._applications()) == sorted(one.__name__ for one in applications().values()))
 """
 

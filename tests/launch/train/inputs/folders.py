@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from gputopo.launch.data import cifar_files
-from gputopo.launch.data.make import Request, make
+from gputopo.launch.data.make import Pixels, Request, make, serialized, write_imagenet
 from gputopo.launch.data.tfrecords import FOOTER_BYTES, HEADER_BYTES
 from tests.launch.data.records import framed
 
@@ -27,22 +27,31 @@ RECORDS = 3  # of each file
 
 
 def coloured(folder: Path) -> Path:
-    """Write pictures of one colour, as PNG, a folder a colour, and a data set of them."""
-    for name, colour in COLOURS.items():
-        for number in range(EACH * 4):
-            path = folder / "images" / name / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (40 + number, 50), colour).save(path)
-    return make(folder / "data", Request(name="imagenet", images=folder / "images", files=3)).folder
+    """Write a data set of pictures of one colour each, of a class a colour."""
+    colours = list(COLOURS.values())
+    drawn = [
+        (np.full((50, 40 + number, 3), colours[klass], np.uint8), klass)
+        for number in range(EACH * 4)
+        for klass in range(len(colours))
+    ]
+    return _written(folder / "data", drawn, files=3)
 
 
 def numbered(folder: Path) -> Path:
-    """Write 60 drawn pictures to train with, each of a separate class."""
-    for number in range(66):
-        path = folder / "images" / f"{number:03}" / "a.png"
-        path.parent.mkdir(parents=True)
-        Image.new("RGB", (48, 36), (number, 2 * number, 255 - number)).save(path)
-    return make(folder / "data", Request(name="imagenet", images=folder / "images", files=4)).folder
+    """Write 60 pictures of one colour each to train with, each of a separate class."""
+    drawn = [
+        (np.full((36, 48, 3), (number, 2 * number, 255 - number), np.uint8), number) for number in range(66)
+    ]
+    return _written(folder / "data", drawn, files=4)
+
+
+def _written(folder: Path, drawn: Sequence[tuple[Pixels, int]], *, files: int) -> Path:
+    folder.mkdir(parents=True)
+    order = np.random.Generator(np.random.Philox(key=1)).permutation(len(drawn)).tolist()
+    validation = order[9::10]
+    train = [number for number in order if number not in validation]
+    write_imagenet(folder, train, validation, lambda number: drawn[number], files=files)
+    return folder
 
 
 def photographs(folder: Path) -> Path:
@@ -52,9 +61,7 @@ def photographs(folder: Path) -> Path:
 
 def record(label: int | None, *, encoded: bytes | None = None) -> bytes:
     """An example whose picture's grey is ten times its label."""
-    from gputopo.launch.data.examples import LabelledImage, serialized
-
-    made = serialized(LabelledImage(encoded or jpeg(label or 1), label or 0, 40, 40, b"", "", b""))
+    made = serialized(encoded or jpeg(label or 1), label or 0)
     if label is None:  # a field of another name
         made = made.replace(b"image/class/label", b"image/class/lab-l")
     return made
@@ -86,8 +93,6 @@ def schemas() -> dict[str, bytes]:
     """Records of other schemas, each wrong in one respect, and one that is not."""
     import tensorflow as tf
 
-    from gputopo.launch.data.examples import Box, LabelledImage, serialized
-
     def changed(**fields: list[bytes] | list[int]) -> bytes:
         example = tf.train.Example.FromString(sound)
         for short, values in fields.items():
@@ -99,7 +104,7 @@ def schemas() -> dict[str, bytes]:
         return example.SerializeToString()  # type: ignore[no-any-return]
 
     sound = record(3)
-    boxed = serialized(LabelledImage(jpeg(3), 3, 40, 40, b"", "", b"", (Box(0.1, 0.2, 0.8, 1.5),)))
+    boxed = serialized(jpeg(3), 3, boxes=[(0.1, 0.2, 0.8, 1.5)])
     return {
         "sound": sound,
         "no message": b"\x07 this is no example",

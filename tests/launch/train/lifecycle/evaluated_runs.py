@@ -26,7 +26,6 @@ def _trained(folder: Path) -> list[Fields]:
         "trace": str(folder / "trace"),
         "trace_steps": [2, 3, 5, 90],
         "tensorboard": str(folder / "board"),
-        "training_accuracy": True,
     }
     return [
         _run("train", STEPS, lifecycle=all_kept, optimization={"optimizer": "momentum"}),

@@ -40,8 +40,7 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _save_examples(out: Path, rows: int) -> None:
-    from gputopo.launch.models.layers import Rows
-    from gputopo.launch.models.randomness import Stream
+    from gputopo.launch.models.layers import Rows, Stream
     from gputopo.launch.train.inputs.synthetic import examples
 
     seed = 1234

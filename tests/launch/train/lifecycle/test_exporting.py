@@ -90,7 +90,7 @@ import tensorflow as tf
 from gputopo.workload.architectures import ARCHITECTURES
 from gputopo.launch.models.layers import Rows
 from gputopo.launch.models.models import Network
-from gputopo.launch.models.randomness import Stream
+from gputopo.launch.models.layers import Stream
 found = {}
 for name in json.loads(sys.argv[1]):
     model = Network.of(ARCHITECTURES[name])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.lifecycle.trace_reading import MAX_OPS, device_times, union_ps
+from gputopo.launch.train.lifecycle.tracing import MAX_OPS, device_times, union_ps
 from gputopo.values.run.events import Device
 from tests.invented_runs import gpu_devices, on_hosts
 

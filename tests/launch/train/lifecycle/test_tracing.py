@@ -14,7 +14,7 @@ import json, sys
 from pathlib import Path
 import msgspec, tensorflow as tf
 from gputopo.launch.spec.run_spec import Lifecycle
-from gputopo.launch.train.lifecycle.profile import HostProfile
+from gputopo.launch.train.lifecycle.tracing import HostProfile
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.values.run.events import Step, Traced
 from tests.launch.jobs.test_restarting import hosts_spec

@@ -145,7 +145,7 @@ def test_every_op_on_a_towers_device_can_run_on_a_gpu(all_ran: dict[int, Ran]) -
 
 
 def test_every_method_names_an_algorithm_that_there_is() -> None:
-    ask = "from gputopo.launch.train.reductions.methods import ALGORITHMS; print(*ALGORITHMS)"
+    ask = "from gputopo.launch.train.placement.methods import ALGORITHMS; print(*ALGORITHMS)"
     done = run_program("-c", ask)
     assert set(done.stdout.split()) == {method.algorithm for method in METHODS.values()}
 

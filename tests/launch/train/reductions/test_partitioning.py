@@ -4,7 +4,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.reductions.partitioning import (
+from gputopo.launch.train.placement.reducer import (
     chunk_sizes,
     owners_of,
     small_runs,

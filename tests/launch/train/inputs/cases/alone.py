@@ -14,7 +14,7 @@ from tests.launch.train.inputs.cases.sources import Picture, source, spec_of
 
 
 def input_only(root: Path) -> Any:
-    from gputopo.launch.train.inputs.input_only import measure_input
+    from gputopo.launch.train.lifecycle.evaluating import measure_input
 
     data = folders.damaged(root / "only", "checksum")
     events: list[Any] = []
@@ -85,7 +85,7 @@ def gpu_kernels(root: Path) -> Any:
     """Ops that reading puts on a tower's device (CPU 1 stands for a GPU) and that have no kernel there."""
     import msgspec
 
-    from gputopo.launch.train.inputs.input_only import Arrival
+    from gputopo.launch.train.lifecycle.evaluating import Arrival
 
     data = folders.coloured(root / "kernels")
     device = (Device(tower=0, device="/CPU:1"),)

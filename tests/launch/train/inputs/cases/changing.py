@@ -38,15 +38,13 @@ def not_opened(root: Path) -> Any:
     import tensorflow as tf
 
     from gputopo.launch.train.inputs import factory
-    from gputopo.launch.train.inputs.reading.bad_records import BadRecords
-    from gputopo.launch.train.inputs.reading.checks import Checks
-    from gputopo.launch.train.inputs.reading.records import Care, careful
+    from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, careful
 
     data = folders.damaged(root / "not_opened", "none")
     (data / CHANGED).unlink()
     paths = [data / f"train-{shard:05d}-of-00003" for shard in range(3)]
     bad = BadRecords("skip")
-    care = Care(1, Checks())
+    care = Care(1, Readings())
     care.begin(bad)
     records = careful(paths, tf.data.Dataset.range(3), care)
     return {

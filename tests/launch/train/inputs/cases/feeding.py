@@ -72,8 +72,8 @@ def _trained(spec: RunSpec) -> list[Any]:
 
 def failing(root: Path) -> Any:
     """A maker that fails at step 2, behind each method of feeding from a thread."""
-    from gputopo.launch.train.inputs import feeds as fed
-    from gputopo.launch.train.inputs.python_made import Generated
+    from gputopo.launch.train.inputs import source as fed
+    from gputopo.launch.train.inputs.synthetic import Generated
 
     class Failing:
         def make(self, number: int) -> Any:
@@ -155,8 +155,8 @@ def tuned(root: Path) -> Any:
 def marks(root: Path) -> Any:
     """Times of a step, in seconds, whose batch takes `LONG_S` to make."""
     from gputopo.launch.train import step as core
-    from gputopo.launch.train.inputs import feeds as fed
-    from gputopo.launch.train.inputs.python_made import Pool
+    from gputopo.launch.train.inputs import source as fed
+    from gputopo.launch.train.inputs.synthetic import Pool
     from gputopo.launch.train.placement import placements
 
     spec = spec_of(ps_device="/CPU:0")

@@ -22,7 +22,7 @@ from tests.launch.train.inputs.cases.sources import (
 
 
 def order(root: Path) -> Any:
-    from gputopo.launch.train.inputs import imagenet
+    from gputopo.launch.train.inputs import datasets as imagenet
 
     data = folders.numbered(root / "numbered")  # 60 pictures to train with, each of a separate class
     two = spec_of(data, batch=5, towers=2)
@@ -68,7 +68,7 @@ def other_batches(root: Path) -> Any:
     """Labels that runs take, each going on from the last with another joint batch, and the whole order."""
     from gputopo.launch.models import models
     from gputopo.launch.train import training
-    from gputopo.launch.train.inputs import feeds
+    from gputopo.launch.train.inputs import source as feeds
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
     lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)

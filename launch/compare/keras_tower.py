@@ -1,0 +1,349 @@
+"""What sets the three methods apart: how the batch is cut and where, and where outputs come together. Pure.
+
+Sources: `make_parallel` of kuza55/keras-extras, `make_parallel` and `ModelMGPU` of
+avolkov1/keras_experiments, F. Chollet's `multi_gpu_model` of Keras 2.0.9.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.models.keras_building import summed
+from gputopo.launch.models.keras_checks import is_seed, only
+from gputopo.launch.spec.run_spec import Method
+from gputopo.launch.train.marks import Marks, clock
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.errors import UsageError
+
+Cut = Literal["even", "rest"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One method.
+
+    `cut`: even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is
+    left over. `slice_on`: tower: the whole batch goes to every tower, which takes its rows there; host: the
+    CPU cuts, and each tower gets its rows alone. `merge_on`: server: outputs come together where the
+    variables are; host: on the CPU.
+    """
+
+    name: Method
+    cut: Cut
+    slice_on: Literal["tower", "host"]
+    merge_on: Literal["server", "host"]
+
+    @property
+    def says(self) -> str:
+        """What moves, for the user."""
+        moves = (
+            "the whole batch goes from the CPU to every device, which takes its rows"
+            if self.slice_on == "tower"
+            else "the CPU cuts the batch"
+        )
+        merged = "where the variables are" if self.merge_on == "server" else "on the CPU"
+        return f"Method {self.name}: {moves}; outputs come together {merged}, for one loss."
+
+
+RECIPES: dict[Method, Recipe] = {
+    # keras-extras drops the rows that do not divide, so labels and outputs differ in number. Here none is.
+    "kuza55": Recipe("kuza55", "even", "tower", "server"),
+    "avolkov1": Recipe("avolkov1", "rest", "host", "server"),
+    "fchollet": Recipe("fchollet", "rest", "tower", "host"),
+}
+
+
+def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
+    """Return (first row, rows) of each tower. Raises UsageError if a tower would get none."""
+    if batch < towers:
+        raise UsageError(
+            f"a batch of {batch} does not give each of {towers} devices a row",
+            f"use a batch of {towers} or more, or fewer devices",
+        )
+    each, left = divmod(batch, towers)
+    found, first = [], 0
+    for tower in range(towers):
+        more = int(tower < left) if cut == "even" else (left if tower == towers - 1 else 0)
+        found.append((first, each + more))
+        first += each + more
+    return found
+
+
+Tensor = Any
+# Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
+# enough for 256 towers (`keras_models.building.seeds`).
+_SEEDS_PER_TOWER = 1 << 24
+_SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
+
+
+class TowerMarks:
+    """Time marks of one tower in a graph: forward and backward, without the wait between the two."""
+
+    def __init__(self, marks: Marks, begin: Tensor, *, gates: bool) -> None:
+        """`begin`: the step's start. `gates`: whether work waits for its mark (few CPU threads)."""
+        self._marks = marks
+        self._gates = gates
+        self._start = clock([begin])
+        self._ready: Tensor = None
+        self._forward: Tensor = None
+        self._back: Tensor = None
+        self.row: Tensor = None
+
+    @property
+    def start(self) -> list[Tensor]:
+        """What the tower's first copies wait for."""
+        return [self._start]
+
+    def ready(self, tensors: Sequence[Tensor], device: str) -> list[Tensor]:
+        """Mark that weights and rows are there; return the tensors that the work waits for."""
+        self._ready = clock([self._marks.arrived(tensors, device)])
+        return [self._ready] if self._gates else []
+
+    def went_forward(self, outputs: Tensor, device: str) -> None:
+        """Mark the end of the forward pass."""
+        self._forward = clock([self._marks.arrived([outputs], device)])
+
+    def upstream(self, tensor: Tensor, device: str) -> list[Tensor]:
+        """Mark that the gradient of the outputs is there; return the tensors that the work waits for."""
+        self._back = clock([self._marks.arrived([tensor], device)])
+        return [self._back] if self._gates else []
+
+    def done(self, gradients: Sequence[Tensor], device: str) -> None:
+        """Mark the end: `row` is start, weights there, and that plus the time of both passes, in seconds."""
+        done = clock([self._marks.arrived(gradients, device)])
+        with tf.device(HOST), tf.name_scope("marks/"):
+            self.row = tf.stack([self._start, self._ready, self._forward + (done - self._back)])
+
+
+@dataclass
+class Statistics:
+    """New values of the serial model's state: tower 0 puts them here, the merge keeps them.
+
+    So all towers have read the old ones before they change.
+    """
+
+    new: Sequence[Tensor] = ()
+
+
+class Tower(keras.layers.Layer):  # type: ignore[misc]
+    """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
+
+    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. Tower 0 returns
+    the new moving statistics. What the serial model adds to its loss for these rows (activity regularisers,
+    `add_loss`) is a loss of this layer, by the tower's share of the batch.
+    """
+
+    def __init__(
+        self,
+        serial: keras.Model,
+        recipe: Recipe,
+        tower: int,
+        devices: Sequence[str],
+        statistics: Statistics,
+        *,
+        classes: int,
+        xla: bool = False,
+        ending: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(name=f"tower_{tower}")
+        self.serial = serial
+        self.marks: TowerMarks | None = None
+        self._recipe = recipe
+        self._tower = tower
+        self._devices = tuple(devices)
+        self._statistics = statistics
+        self._classes = classes
+        self._ending = ending
+        self._takes_training = "training" in inspect.signature(serial.call).parameters
+        # A tower by itself: XLA compiles for one device at a time.
+        self._follow = tf.function(self._forward, jit_compile=True, autograph=False) if xla else self._forward
+
+    def build(self, shape: Any) -> None:
+        """Nothing: the serial model is built."""
+
+    def call(self, batch: Tensor, training: bool | None = None) -> Tensor:
+        """Go forward on the tower's device."""
+        device, marks = self._devices[self._tower], self.marks
+        with tf.name_scope(f"tower_{self._tower}/"):
+            with tf.control_dependencies([] if marks is None else marks.start):
+                cut = self._cut(batch)
+                rows = self._rows(batch, cut, device)
+                weights = [_on(device, one) for one in self.serial.trainable_variables]
+                state = [self._state(one, device) for one in self.serial.non_trainable_variables]
+            gate = [] if marks is None else marks.ready([*weights, rows], device)
+            with tf.control_dependencies(gate):
+                outputs, added, new = self._pass(rows, cut, weights, state, training)
+            if added is not None:
+                self.add_loss(added)
+            if marks is not None:
+                marks.went_forward(outputs, device)
+        if self._tower == 0 and training:
+            self._statistics.new = new
+        return outputs
+
+    def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        """Rows of this tower, and the serial model's classes."""
+        return None if shape[0] is None else self._known_cut(shape[0])[1], self._classes
+
+    def _pass(
+        self,
+        rows: Tensor,
+        cut: "_Cut",
+        weights: list[Tensor],
+        state: list[Tensor],
+        training: bool | None,
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Follow the serial model, with a gradient that works on the same device.
+
+        Returns the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
+        """
+        marks, scope, device = self.marks, f"tower_{self._tower}/", self._devices[self._tower]
+        new_state: list[Tensor] = []
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def run(*own: Tensor) -> Any:
+            tape = tf.GradientTape(watch_accessed_variables=False)
+            with tf.device(device), tape:
+                # A tape outside does not follow what is within: loops would lose their device to it.
+                own = tuple(tf.stop_gradient(one) for one in own)
+                tape.watch(own)
+                outputs, added, new = self._follow(list(own), state, rows, training)
+                if rows.shape[0] is None:
+                    outputs = outputs[: cut.count]
+                made = [outputs] if added is None else [outputs, added * cut.share]
+            new_state.extend(new)
+
+            def backward(*upstream: Tensor) -> list[Tensor]:
+                with tf.name_scope(scope), tf.device(device):
+                    given = [tf.identity(one) for one in upstream]
+                    gate = [] if marks is None else marks.upstream(given[0], device)
+                    with tf.control_dependencies(gate):
+                        gradients = tape.gradient(
+                            made, own, given, unconnected_gradients=tf.UnconnectedGradients.ZERO
+                        )
+                    if marks is not None:
+                        marks.done(gradients, device)
+                    return list(gradients)
+
+            return made, backward
+
+        with tf.device(device):
+            outputs, *added = run(*weights)
+        return outputs, added[0] if added else None, new_state
+
+    def _forward(
+        self, weights: list[Tensor], state: list[Tensor], rows: Tensor, training: bool | None
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        mode = {} if training is None or not self._takes_training else {"training": training}
+        outputs, new, losses = self.serial.stateless_call(weights, state, rows, return_losses=True, **mode)
+        outputs = only(outputs)
+        if self._ending is not None:
+            outputs = self._ending(outputs)
+        # Keras lists the weights' regularisers last. They belong to the parallel model, which has them once.
+        of_weights = sum(one.regularizer is not None for one in self.serial.trainable_variables)
+        added = summed(losses[: len(losses) - of_weights])
+        return tf.cast(outputs, self.compute_dtype), added, new
+
+    def _rows(self, batch: Tensor, cut: "_Cut", device: str) -> Tensor:
+        """Take the tower's rows, and bring them to its device."""
+        if self._recipe.slice_on == "host":
+            with tf.name_scope(_SLICES), tf.device(HOST):
+                rows = batch[cut.first : cut.last]
+            with tf.device(device):
+                return tf.identity(rows)
+        with tf.device(device):
+            return tf.identity(batch)[cut.first : cut.last]
+
+    def _cut(self, batch: Tensor) -> "_Cut":
+        if batch.shape[0] is not None:
+            first, rows = self._known_cut(batch.shape[0])
+            return _Cut(first, first + rows, rows, rows / batch.shape[0])
+        # A batch of any size: the same rule in the graph, its numbers on the host.
+        with tf.name_scope(_SLICES), tf.device(HOST):
+            towers, tower = len(self._devices), self._tower
+            size = tf.shape(batch)[0]
+            each, left = size // towers, size % towers
+            if self._recipe.cut == "even":
+                first = tower * each + tf.minimum(tower, left)
+                last = (tower + 1) * each + tf.minimum(tower + 1, left)
+            else:
+                first = tower * each
+                last = size if tower == towers - 1 else (tower + 1) * each
+            # Fewer rows than towers: one without a row computes another's, which does not count.
+            count = last - first
+            first = tf.minimum(first, size - 1)
+            share = tf.cast(count / size, tf.float32)
+            return _Cut(first, first + tf.maximum(count, 1), count, share)
+
+    def _known_cut(self, batch: int) -> tuple[int, int]:
+        return rows_of_towers(batch, len(self._devices), self._recipe.cut)[self._tower]
+
+    def _state(self, variable: Any, device: str) -> Tensor:
+        """Return a moving statistic; a random layer's seed differs by tower."""
+        if not is_seed(variable):
+            return _on(device, variable)
+        with tf.name_scope(_SLICES), tf.device(HOST):
+            moved = tf.constant([0, self._tower * _SEEDS_PER_TOWER], tf.int64)
+            return tf.cast(variable.value, tf.int64) + moved
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A tower's rows: from `first` to `last`, of which `count` are its own; `share` of the batch."""
+
+    first: Any
+    last: Any
+    count: Any
+    share: Any
+
+
+class Merge(keras.layers.Layer):  # type: ignore[misc]
+    """Puts the towers' outputs below one another on a device, and keeps the serial model's new state."""
+
+    def __init__(self, device: str, serial: keras.Model, statistics: Statistics) -> None:
+        super().__init__(name="merge")
+        self._device = device
+        self._serial = serial
+        self._statistics = statistics
+
+    def build(self, shape: Any) -> None:
+        """Nothing to build."""
+
+    def call(self, parts: Sequence[Tensor]) -> Tensor:
+        """Concatenate by row; the gradient's cuts are there too."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def run(*parts: Tensor) -> Any:
+            with tf.device(self._device):
+                joined = tf.concat(parts, 0)
+                sizes = [tf.shape(part)[0] for part in parts]
+
+            def backward(upstream: Tensor) -> list[Tensor]:
+                with tf.device(self._device):
+                    return list(tf.split(upstream, sizes))
+
+            return joined, backward
+
+        if self._statistics.new:
+            for variable, value in zip(
+                self._serial.non_trainable_variables, self._statistics.new, strict=True
+            ):
+                variable.assign(value)
+            self._statistics.new = ()
+        return run(*parts)
+
+    def compute_output_shape(self, shapes: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
+        """All rows together."""
+        rows = [shape[0] for shape in shapes]
+        whole = None if None in rows else sum(row for row in rows if row is not None)
+        return whole, *shapes[0][1:]
+
+
+def _on(device: str, variable: Any) -> Tensor:
+    """Bring a variable's value to a device."""
+    with tf.device(device):
+        return tf.identity(variable.value)

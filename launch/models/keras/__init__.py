@@ -1,1 +1,0 @@
-"""Keras models, by name or the user's own: sources, meaning of outputs, training."""

@@ -1,0 +1,270 @@
+"""Keras models as models of the training core: `keras:NAME` and the user's own `module:function`.
+
+Keras lists the variables and follows the network by `stateless_call`; where variables live, gradients and
+updates stay with the core. First values are those that Keras gave.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.models.keras_checks import (
+    POLICIES,
+    Traced,
+    computes_in,
+    is_seed,
+    layers_of,
+    metrics_of,
+    named,
+    only,
+    other_types,
+    require_any_batch,
+    require_listed,
+    require_trainable,
+    shapes_of,
+    traced_of,
+)
+from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
+from gputopo.launch.models.keras_sources import Foreign, application, own_model
+from gputopo.launch.models.layers import DataFormat, Rows
+from gputopo.launch.models.models import Forward, VariableSpec
+from gputopo.launch.spec.model_names import ModelName
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.errors import UsageError
+from gputopo.workload.architectures import Loss
+
+Tensor = Any
+_LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}
+# A random layer takes one number of its row of seeds in each call; rows of towers lie this far apart.
+_SEEDS_PER_ROW = 1 << 8
+_SEEDS_PER_STEP = 1 << 32
+_LARGEST = 1 << 62
+_LAYERS = 1_000_003  # more random layers than a model has: no two seeds share a layer's numbers
+
+
+class KerasModel:
+    """A Keras model with one input and one output [batch, classes].
+
+    `keras`: the model itself, whose variables hold the first values. `says`: remarks on it.
+    `layout`: of the images it computes with; None: any, or no images.
+    """
+
+    def __init__(self, model: keras.Model, *, name: str, ending: Ending | None = None) -> None:
+        """Look at a built model. Raises UsageError for one that cannot be trained on classes."""
+        shape, self.classes = shapes_of(model, name)
+        self.keras = model
+        self._shape = shape
+        self.fails = (
+            f"the model '{name}' fails in its forward pass",
+            "try it alone on a batch: model(numpy.zeros((2, ...)))",
+        )
+        traced = None
+        if ending is None:
+            with Foreign(*self.fails):
+                traced = traced_of(model, shape)
+            require_listed(traced, model, name)
+            ending = ending_of(traced.output)
+        self.head = head_of(model, self.classes, ending)
+        self.loss: Loss = "sigmoid" if self.classes == 1 else "softmax"
+        self.layout = _layout(model) if len(shape) == 3 else None
+        self.variables = [_spec(one) for one in model.trainable_variables]
+        self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
+        self.state = [_spec(one) for one in self._frozen]
+        self._takes_training = "training" in inspect.signature(model.call).parameters
+        self.says: tuple[str, ...] = tuple(self._says(traced))
+
+    @property
+    def short_types(self) -> tuple[str, ...]:
+        """The types other than float32 that its layers compute in, however it is used."""
+        return tuple(other_types(computes_in(self.keras), "fp32"))
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels of one image; other inputs are rows of numbers, cut to their shape."""
+        if len(self._shape) == 3:
+            if self.layout == "NCHW":
+                return self._shape[1], self._shape[2], self._shape[0]
+            return self._shape[0], self._shape[1], self._shape[2]
+        return (1, self._shape[0] if len(self._shape) == 2 else 1, self._shape[-1])
+
+    def forward(
+        self,
+        weights: Sequence[Tensor],
+        state: Sequence[Tensor],
+        images: Tensor,
+        rows: Rows,
+        data_format: DataFormat,
+        *,
+        training: bool = True,
+    ) -> Forward:
+        """Follow the model. Its random layers draw for each step and for each tower's rows."""
+        trained = [
+            tf.cast(one, variable.dtype)
+            for one, variable in zip(weights, self.keras.trainable_variables, strict=True)
+        ]
+        given = iter(state)
+        seed = seeds(rows)
+        rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
+        mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
+        with Foreign(*self.fails):
+            outputs, new, added = self.keras.stateless_call(
+                trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
+            )
+        new_state = [
+            value
+            for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
+            if not is_seed(one)
+        ]
+        return Forward(self.head.logits(only(outputs)), new_state, summed(added))
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each example [batch]."""
+        return self.head.losses(logits, labels)
+
+    def require_any_batch(self, name: str) -> None:
+        """Raise UsageError for a model that cannot be exported: better before training."""
+        require_any_batch(self.keras, self._shape, name)
+
+    def put(self, weights: Sequence[Any], state: Sequence[Any]) -> None:
+        """Assign values to the Keras model's own variables, in the order of `variables` and `state`."""
+        for variable, value in zip(self.keras.trainable_variables, weights, strict=True):
+            variable.assign(value)
+        for variable, value in zip(self._frozen, state, strict=True):
+            variable.assign(value)
+
+    def own_layout(self, images: Tensor, data_format: DataFormat) -> Tensor:
+        """Return images [batch, h, w, c] or [batch, c, h, w] in the model's layout."""
+        if len(self._shape) != 3:
+            return tf.reshape(images, (-1, *self._shape))
+        if self.layout is None or self.layout == data_format:
+            return images
+        return tf.transpose(images, (0, 2, 3, 1) if self.layout == "NHWC" else (0, 3, 1, 2))
+
+    def _says(self, traced: Traced | None) -> Iterator[str]:
+        yield self.head.says
+        yield from left_out(self.keras, self.head)
+        if any(is_seed(one) for one in self.keras.non_trainable_variables):
+            yield "Random layers draw by step and by each tower's first row, so towers drop different things."
+        added = len(self.keras.losses) if traced is None else traced.losses
+        if added:
+            yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
+        metrics = metrics_of(self.keras)
+        if metrics:
+            yield f"The model's layers have metrics ({named(metrics)}), which a run does not update or show."
+
+
+def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
+    """Build a Keras model in the data format and precision of a spec (None: NHWC, float32).
+
+    Its variables stay on the host, or where `--method` has them. Raises UsageError for whatever keeps it
+    from being built.
+    """
+    _require_tensorflow()
+    device = spec.ps_device if spec is not None and spec.method is not None else None
+    compute = "fp32" if spec is None else spec.precision.compute
+    # The user's own function states its layout itself: (224, 224, 3) read as channels first is another model.
+    channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
+    seed = 0 if spec is None else spec.seed
+    keras.utils.set_random_seed(seed)  # first values come from Keras's global generator
+    with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
+        if asked.kind == "keras":
+            model = _application(asked.attribute)
+            built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")
+        else:
+            built = KerasModel(own_model(asked, seed), name=f"{asked.module}:{asked.attribute}")
+    name = asked.attribute if asked.kind == "keras" else f"{asked.module}:{asked.attribute}"
+    require_trainable(built.keras, name, spec)
+    if asked.kind == "own" and spec is not None and spec.lifecycle.export is not None:
+        built.require_any_batch(name)
+    if (
+        spec is not None
+        and spec.precision.xla
+        and any(is_seed(one) for one in built.keras.non_trainable_variables)
+    ):
+        built.says += ("Keras's random layers draw other numbers under --xla than without it.",)
+    if spec is not None and built.layout not in (None, spec.data_format):
+        built.says += (
+            f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
+        )
+    others = other_types(computes_in(built.keras), compute)
+    if others:
+        built.says += (
+            f"Layers of the model compute in {' and '.join(others)}, as they were made, whatever --precision "
+            f"({compute} here).",
+        )
+    return built
+
+
+def _application(name: str) -> keras.Model:
+    """Build a model of keras.applications in the set layout, or channels last if it has no other."""
+    try:
+        return application(name)
+    except UsageError as error:
+        if "channels_first" not in error.what:
+            raise
+        keras.config.set_image_data_format("channels_last")  # `_settings` puts it back
+        return application(name)
+
+
+def summed(losses: Sequence[Tensor]) -> Tensor | None:
+    """Add up what a model adds to its loss, in float32; None where there is nothing."""
+    return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
+
+
+def seeds(rows: Rows) -> Iterator[Tensor]:
+    """Yield seeds [2] (int64) for random layers, of this step and these rows.
+
+    They are made on the host, where TensorFlow's random ops read them.
+    """
+    number = 0
+    while True:
+        with tf.name_scope("random_counters/"), tf.device(HOST):
+            step = tf.cast(rows.stream.step, tf.int64) * _SEEDS_PER_STEP
+            layer = tf.constant((rows.stream.seed * _LAYERS + number) % _LARGEST, tf.int64)
+            made = tf.stack([layer, step + rows.first * _SEEDS_PER_ROW])
+        yield made
+        number += 1
+
+
+def _layout(model: keras.Model) -> DataFormat | None:
+    """Return the layout of a model's images by its layers; None where none of them minds."""
+    formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
+    found = [layout for name, layout in _LAYOUTS.items() if name in formats]
+    return found[0] if found else None
+
+
+@contextmanager
+def _settings(compute: str, *, channels_first: bool) -> Iterator[None]:
+    """Set Keras's image data format and precision while a model is built."""
+    before = keras.config.image_data_format(), keras.config.dtype_policy()
+    if channels_first:
+        keras.config.set_image_data_format("channels_first")
+    keras.config.set_dtype_policy(POLICIES[compute])
+    try:
+        yield
+    finally:
+        keras.config.set_image_data_format(before[0])
+        keras.config.set_dtype_policy(before[1])
+
+
+def _require_tensorflow() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"Keras computes with {keras.backend.backend()} here, not with TensorFlow",
+            "set KERAS_BACKEND=tensorflow",
+        )
+
+
+def _spec(variable: Any) -> VariableSpec:
+    values = partial(_value, variable)
+    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=values)
+
+
+def _value(variable: Any) -> Any:
+    return variable.value.numpy()

@@ -1,0 +1,238 @@
+"""Input and output shapes of a Keras model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gputopo.launch.models.keras_sources import Foreign
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.errors import UsageError
+from gputopo.values.run.batches import batch_words
+
+Shape = tuple[int | None, ...]
+_ONE_EACH = "give one with one input and one output"
+
+
+def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
+    """Return the shape of one example and the number of classes.
+
+    Raises UsageError for a model that has not one input of floats and one output [batch, classes].
+    """
+    given, made = _inputs(model, name), _outputs(model, name)
+    dtype = model.inputs[0].dtype if getattr(model, "inputs", None) else "float32"
+    if len(given) < 2 or None in given[1:]:
+        raise UsageError(
+            f"the model '{name}' has no fixed input shape: {_shown(given)}",
+            "give its Input all sizes but the batch's, such as keras.Input((224, 224, 3))",
+        )
+    if not str(dtype).startswith(("float", "bfloat")) or len(given) > 4:
+        raise UsageError(
+            f"the model '{name}' takes {dtype} of shape {_shown(given)}",
+            "give one that takes images or rows of numbers in float32",
+        )
+    if len(made) != 2 or made[1] is None:
+        raise UsageError(
+            f"the model '{name}' outputs {_shown(made)}, not one row of classes for each example",
+            "end it in a layer such as Flatten or GlobalAveragePooling2D, and Dense(classes)",
+        )
+    return tuple(size for size in given[1:] if size is not None), made[1]
+
+
+def only(outputs: Any) -> Any:
+    """Return the one output of a model, which may be a list of one."""
+    return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+
+
+def _inputs(model: keras.Model, name: str) -> Shape:
+    if getattr(model, "inputs", None):
+        return _one([tuple(one.shape) for one in model.inputs], name, "inputs")
+    if not model.built:
+        return None, None
+    given = model.get_build_config()
+    shape = None if given is None else given.get("input_shape", given)
+    if shape and isinstance(shape, (list, tuple)) and isinstance(shape[0], (int, type(None))):
+        return tuple(shape)
+    if isinstance(shape, (list, tuple, Mapping)) and len(shape) > 1:
+        raise UsageError(f"the model '{name}' has {len(shape)} inputs", _ONE_EACH)
+    raise UsageError(f"the model '{name}' has no input shape", "build() it with the shape of a batch")
+
+
+def _outputs(model: keras.Model, name: str) -> Shape:
+    if not getattr(model, "inputs", None) and not model.built:
+        return None, 1
+    with Foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
+        known = getattr(model, "inputs", None)
+        made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
+    if isinstance(made, Mapping):
+        listed = ", ".join(map(str, made))
+        raise UsageError(f"the model '{name}' returns a dict of outputs: {listed}", _ONE_EACH)
+    of_outputs = made if isinstance(made, (list, tuple)) else [made]
+    return _one([tuple(one.shape) for one in of_outputs], name, "outputs")
+
+
+def _one(found: Sequence[Shape], name: str, what: str) -> Shape:
+    if len(found) != 1:
+        raise UsageError(f"the model '{name}' has {len(found)} {what}", _ONE_EACH)
+    return found[0]
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return "(" + ", ".join("?" if size is None else str(size) for size in shape) + ")"
+
+
+Tensor = Any
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+_MAX_NAMES = 3  # that a line lists
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model that was followed once in a graph, as it predicts.
+
+    `output`: the tensor [batch, classes] of that graph. `losses`: how many the model adds to its own.
+    `read`: the variables of TensorFlow that it read.
+    """
+
+    output: Tensor
+    losses: int
+    read: Sequence[Any]
+
+
+def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> Traced:
+    """Follow a model for `batch` examples of `shape` (None: any number). Raises whatever its code raises."""
+    counted = []
+
+    def once(rows: Tensor) -> Tensor:
+        outputs, _, losses = model.stateless_call(
+            [one.value for one in model.trainable_variables],
+            [one.value for one in model.non_trainable_variables],
+            rows,
+            return_losses=True,
+        )
+        counted.append(len(losses))
+        return only(outputs)
+
+    graph = tf.function(once, autograph=False).get_concrete_function(
+        tf.TensorSpec((batch, *shape), tf.float32)
+    )
+    return Traced(graph.outputs[0], counted[0], graph.variables)
+
+
+def require_listed(traced: Traced, model: keras.Model, name: str) -> None:
+    """Raise UsageError for a model that keeps variables where Keras does not see them."""
+    known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
+    unknown = [one.name for one in traced.read if id(one) not in known]
+    if unknown:
+        raise UsageError(
+            f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",
+            "make them by the layer's add_weight: a tf.Variable would neither be trained nor saved",
+        )
+
+
+def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> None:
+    """Raise UsageError for a model that a run cannot train, or not as the model asks."""
+    if not model.trainable_variables:
+        raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
+    other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
+    if other:
+        kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
+        raise UsageError(
+            f"the model '{name}' keeps weights in {kind} ({named(other)}), and runs keep them in float32",
+            "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
+        )
+    if spec is not None:
+        _require_batch(model, name, spec)
+        _require_type(model, name, spec)
+        _require_trainer(model, name, spec)
+
+
+def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
+    """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
+    with Foreign(
+        f"the model '{name}' does not take a batch of any size, as --export needs it to",
+        "let it ask for keras.ops.shape(x)[0] in place of x.shape[0], or leave --export out",
+    ):
+        traced_of(model, shape, batch=None)
+
+
+def layers_of(layer: Any) -> Iterator[Any]:
+    """Yield a layer and all that Keras lists within it."""
+    yield layer
+    yield from layer._flatten_layers(include_self=False, recursive=True)
+
+
+def computes_in(model: keras.Model) -> set[str]:
+    """Name the types that the layers with weights compute in."""
+    return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
+
+
+def other_types(found: set[str], compute: str) -> list[str]:
+    """Name the types among those of a model's layers that a run in `compute` (fp32, bf16, fp16) is not in.
+
+    Single layers in float32 beside such in a shorter type are usual: Keras advises it for the last one.
+    """
+    wanted = POLICIES[compute].removeprefix("mixed_")
+    usual = {wanted, "float32"} if wanted in found else {wanted}
+    return sorted(found - usual)
+
+
+def metrics_of(model: keras.Model) -> list[str]:
+    """Name the metrics that a model's layers keep; what it was compiled with is not theirs."""
+    return [one.name for layer in layers_of(model) for one in layer._metrics]
+
+
+def is_seed(variable: Any) -> bool:
+    """Return whether a Keras variable is the seed of a random layer."""
+    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
+
+
+def _require_batch(model: keras.Model, name: str, spec: RunSpec) -> None:
+    inputs = getattr(model, "inputs", None)
+    batch = inputs[0].shape[0] if inputs else None
+    if batch not in (None, spec.batch_size):
+        raise UsageError(
+            f"the model '{name}' takes batches of {batch} alone, this run has {batch_words(spec.batch_size)}",
+            f"use --batch-size {batch}, or an Input without a batch size",
+        )
+
+
+def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
+    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
+    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
+        raise UsageError(
+            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
+            "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
+        )
+    whole = [one.path for one in model.non_trainable_variables if one.dtype == "int32" and not is_seed(one)]
+    if whole and spec.backend == "gpu":
+        raise UsageError(
+            f"the model '{name}' keeps int32 numbers ({named(whole)}), which TensorFlow does not on a GPU",
+            "make them int64 or float32",
+        )
+
+
+def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
+    """What the trainer of a run does not do of what Keras's own does."""
+    constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
+    if constrained and spec.method is None and spec.task == "train":
+        raise UsageError(
+            f"the model '{name}' has constraints on weights ({named(constrained)}), which our own optimizers "
+            "ignore",
+            "use --method kuza55, whose Keras optimizer applies them, or leave the constraints out",
+        )
+    joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
+    if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
+        raise UsageError(
+            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
+            "and towers have each its own",
+            "use --strategy mirrored, or leave synchronized=True out",
+        )
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first names on a line, and how many more there are."""
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

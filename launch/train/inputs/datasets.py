@@ -1,0 +1,299 @@
+"""CIFAR-10 as batches, all 180 MB of it in memory."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.data import cifar_files
+from gputopo.launch.data.examples import LABELS, parsed
+from gputopo.launch.data.tfrecords import walk
+from gputopo.launch.train.inputs import records as read_records
+from gputopo.launch.train.inputs.pipeline import Share, with_threads
+from gputopo.launch.train.inputs.preprocessing import (
+    ORDER,
+    Recipe,
+    cifar_pictures,
+    decode,
+    decoded_picture,
+    picture,
+)
+from gputopo.launch.train.inputs.records import BadRecords, Care
+from gputopo.values.errors import InputError
+
+Dataset = Any
+Tensor = Any
+Bytes = cifar_files.Bytes
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """Training: endless, in an order derived from the seed. Evaluation: once.
+
+    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone. Rank 0
+    reads them; each host gets all of them at the start.
+    """
+
+    images: Bytes
+    labels: Bytes
+    recipe: Recipe
+    bad: BadRecords
+    notices: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
+        images = tf.constant(self.images)
+        labels = tf.constant(self.labels.astype(np.int64))
+
+        def batch(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return cifar_pictures(self.recipe, tf.gather(images, rows), places[0]), tf.gather(labels, rows)
+
+        order = share.of(self._order(first_image).enumerate(first_image), first_image)
+        joined = order.batch(share.batch, drop_remainder=self.endless)
+        return with_threads(joined.map(batch, num_parallel_calls=share.threads), share.threads)
+
+    def _order(self, first_image: int) -> Dataset:
+        """Make a dataset of the places of the images, starting with one; no epoch before it is generated."""
+        count = len(self.labels)
+        if not self.recipe.training:
+            return tf.data.Dataset.range(first_image, count)
+
+        def epoch(number: Tensor) -> Dataset:
+            places = tf.range(count, dtype=tf.int64)
+            shuffled = tf.random.experimental.stateless_shuffle(places, self.recipe.key(ORDER, number))
+            return tf.data.Dataset.from_tensor_slices(shuffled)
+
+        epochs = tf.data.Dataset.range(first_image // count, tf.int64.max)
+        return epochs.flat_map(epoch).skip(first_image % count)
+
+    @property
+    def endless(self) -> bool:
+        """Whether it begins again at the end, as training does."""
+        return self.recipe.training
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """None: only rank 0 reads files."""
+        return ()
+
+    def reaches(self, first_image: int) -> bool:
+        """Always: only numbers of pictures are skipped."""
+        return True
+
+    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
+        """Always: bad records were left out when the files were read."""
+        return True
+
+
+def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
+    """Read files of either version: images [n, 32, 32, 3] and labels [n] of the good records.
+
+    Raises InputError for a file that is not of CIFAR-10, for a bad record where one stops the run, or if
+    no good record is left.
+    """
+    parts = []
+    for path in paths:
+        try:
+            file = cifar_files.read(path)
+        except InputError as error:
+            if not bad.skips:
+                raise
+            bad.note(path, 0, error.what.removeprefix(f"{path} "))
+            continue
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be read: {error.strerror}", "check its owner and permissions"
+            ) from error
+        if file.damage is not None:
+            bad.note(path, len(file.labels), file.damage)
+        wrong = cifar_files.bad_records(file.labels)
+        for number in wrong:
+            bad.note(path, number, cifar_files.bad_label(file.labels[number]))
+        good = np.delete(np.arange(len(file.labels)), wrong)
+        parts.append(cifar_files.CifarFile(file.images[good], file.labels[good]))
+    if not any(len(part.labels) for part in parts):
+        raise InputError(
+            f"{paths[0].parent} holds no records", "gputopo make-data writes a small valid folder"
+        )
+    images, labels = cifar_files.joined(parts)
+    return cifar_files.to_pixels(images), labels
+
+
+Labels = np.ndarray[Any, Any]
+# tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
+SHUFFLED_RECORDS = 10_000
+SHUFFLED_BYTES = 512 << 20
+# To start at an image, the records before it are skipped by reading them: 4 GiB take some seconds. Beyond
+# that the order starts again, from another seed.
+MAX_SKIPPED_BYTES = 4 << 30
+_SAMPLED_RECORDS = 64  # for the mean size
+_BATCHING = 4  # batches that are put together in parallel
+
+
+@dataclass(frozen=True)
+class ImageNet:
+    """Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
+
+    `classes`: of the model; with 1000 there is no background and labels start at 0. `cache`: store records
+    in memory after the first pass, raw or decoded; None: read them again.
+    """
+
+    paths: tuple[Path, ...]
+    recipe: Recipe
+    classes: int
+    cache: Literal["raw", "decoded"] | None
+    bad: BadRecords
+    notices: tuple[str, ...] = ()
+
+    def batches(self, first_image: int, share: Share, care: Care | None) -> Dataset:
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image.
+
+        Each host reads all records, in one order, and decodes those of its share.
+        """
+        files = tf.data.Dataset.range(len(self.paths))
+        if self.recipe.training:
+            files = files.shuffle(len(self.paths), seed=self._seed(first_image))
+        if care is None:
+            examples = self._fast(files, first_image, share)
+        else:
+            examples = self._with_care(files, first_image, share, care)
+        parallel = min(_BATCHING, share.threads)
+        joined = examples.batch(share.batch, drop_remainder=self.endless, num_parallel_calls=parallel)
+        return with_threads(joined, share.threads)
+
+    def reaches(self, first_image: int) -> bool:
+        """Whether the records before an image are few enough to skip them by reading."""
+        return first_image * self._mean_bytes <= MAX_SKIPPED_BYTES
+
+    @property
+    def endless(self) -> bool:
+        """Whether it begins again at the end, as training does."""
+        return self.recipe.training
+
+    def label_is_good(self, labels: Labels) -> bool:
+        """Whether all labels are of the model's classes."""
+        low, high = self._range
+        return bool((labels >= low).all() and (labels <= high).all())
+
+    def _fast(self, files: Dataset, first: int, share: Share) -> Dataset:
+        records = read_records.fast(self.paths, files)
+        if self.cache == "decoded":
+            cached = records.map(_decoded, num_parallel_calls=share.threads).cache()
+            return self._placed(cached, first, share).map(
+                lambda place, decoded: self._of_decoded(place, *decoded), num_parallel_calls=share.threads
+            )
+        records = records.cache() if self.cache == "raw" else records
+        return self._placed(records, first, share).map(self._of_record, num_parallel_calls=share.threads)
+
+    def _with_care(self, files: Dataset, first: int, share: Share, care: Care) -> Dataset:
+        """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
+
+        Records that are bad without decoding are left out before the records get their places in the order,
+        so that starting at an image is exact, and all hosts have one order. A picture that cannot be decoded
+        has a place: the next of the share is taken for it.
+        """
+        records = read_records.careful(self.paths, files, care).flat_map(
+            functools.partial(self._labelled, care)
+        )
+        records = records if self.cache is None else records.cache()
+        return self._placed(records, first, share).interleave(
+            lambda place, numbered: self._tried(care, place, *numbered),
+            cycle_length=share.threads,
+            num_parallel_calls=share.threads,
+            deterministic=True,
+        )
+
+    def _placed(self, records: Dataset, first: int, share: Share) -> Dataset:
+        """Order the records of a share from image `first` on, each with its place in the order."""
+        if self.recipe.training:
+            buffered = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
+            records = records.shuffle(buffered, seed=self._seed(first)).repeat()
+        placed = records.enumerate().skip(first) if self.reaches(first) else records.enumerate(first)
+        return share.of(placed, first)
+
+    def _seed(self, first: int) -> int:
+        return self.recipe.seed if self.reaches(first) else self.recipe.seed + first
+
+    @functools.cached_property
+    def _mean_bytes(self) -> int:
+        """Mean size of the first records of the first file that has any, in bytes.
+
+        Read once: the order depends on it, and must stay the same when files change during a run.
+        """
+        for path in self.paths:
+            with contextlib.suppress(OSError):  # the reader reports it
+                sample = walk(path, max_records=_SAMPLED_RECORDS)
+                if sample.records:
+                    return sample.bytes // sample.records
+        return 1
+
+    def _of_record(self, place: Tensor, record: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, label, boxes = parsed(record)
+        return picture(self.recipe, encoded, boxes, place), label - self._shift
+
+    def _of_decoded(
+        self, place: Tensor, pixels: Tensor, label: Tensor, boxes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
+
+    def _labelled(self, care: Care, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Make a dataset of the record, or of none if it is no example with a label of the model's.
+
+        A dataset can continue after an error, a function cannot.
+        """
+        labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
+        label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
+        low, high = (np.int64(end + self._shift) for end in self._range)  # as stored
+
+        def good(stored: Tensor) -> Tensor:
+            return tf.cond(
+                tf.logical_and(stored >= low, stored <= high),
+                lambda: True,
+                lambda: care.ask("wrong_label", self._name(file), number, record, low, high),
+            )
+
+        return label.filter(good).map(lambda _: (file, number, record))
+
+    def _tried(self, care: Care, place: Tensor, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
+        """Make a dataset of one example, or of none if its picture cannot be made."""
+        one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
+        nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
+
+        def good(_: Tensor, label: Tensor) -> Tensor:
+            return tf.cond(
+                label > _UNREAD,
+                lambda: True,
+                lambda: care.ask("wrong_picture", self._name(file), number, record),
+            )
+
+        return one.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).filter(good)
+
+    def _name(self, file: Tensor) -> Tensor:
+        return tf.constant([str(path) for path in self.paths])[file]
+
+    @property
+    def _shift(self) -> int:
+        return 1 if self.classes == LABELS[1] else 0
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        """The lowest and the highest label of the model."""
+        return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
+
+
+_UNREAD = np.iinfo(np.int64).min  # in place of a label where there is no example
+
+
+def _label_of(record: Tensor) -> Tensor:
+    """The label as stored, _UNREAD for an example without a picture."""
+    encoded, label, _ = parsed(record)
+    return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
+
+
+def _decoded(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoded, label, boxes = parsed(record)
+    return decode(encoded), label, boxes

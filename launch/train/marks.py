@@ -1,0 +1,284 @@
+"""Time marks inside a step's graph: readings of a host's clock that depend on what was done on a device.
+
+A mark depends on a scalar copied back from a tower's device. So synchronous training still shows which device
+is slow, and nothing more than the step's own result is waited for. A tower's marks are read on its own host:
+the network is in none of them, and they are of that host's clock, which `HostMarks` brings to rank 0's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.spec.names import device_name, host_of, rank_of
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.placements import Placement
+from gputopo.values.run.events import Device, HostExchange
+
+Tensor = Any
+Operation = Any
+Array = np.ndarray[Any, Any]
+_SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
+"""By source and destination rank: the tensors that travel, each with the device that reads it."""
+
+
+class Marks:
+    """Makes the marks of one graph.
+
+    `probes` have to be part of the graph's outcome, so that no optimizer drops their copies to the host.
+    """
+
+    def __init__(self) -> None:
+        self.probes: list[Tensor] = []
+
+    def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
+        """Return a number [1] on the device's host that left the device after all the tensors were done.
+
+        A slice of the last tensor, taken on the device after the others were queued, and copied back.
+        """
+        with tf.control_dependencies(list(tensors)):
+            with tf.device(device):
+                first = tf.strided_slice(tf.reshape(tensors[-1], (-1,)), [0], [1])  # [1]
+            with tf.device(host_of(device)), tf.name_scope(_SCOPE):
+                probe = tf.cast(tf.negative(first), tf.float32)
+        self.probes.append(probe)
+        return probe
+
+
+class TowerClock:
+    """The marks of one tower in a step: it starts, its weights are there, its work is done.
+
+    It starts after `start`. `gates`: its work waits for the mark that its weights are there: CPU devices have
+    few threads, and without this a mark could come after the work that it precedes.
+    """
+
+    def __init__(self, marks: Marks, device: str, start: Sequence[Tensor], *, gates: bool) -> None:
+        self._marks = marks
+        self._gates = gates
+        self.device = device
+        self.host = host_of(device)
+        self.started = clock(start, self.host)
+        self.ready: Tensor = None
+        self.ended: Tensor = None
+
+    def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Mark that the weights are there; return what the tower's work waits for."""
+        self.ready = clock([self._marks.arrived(weights, self.device)], self.host)
+        return [self.ready] if self._gates else []
+
+    def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Mark that the tower's work is done; return what it made."""
+        self.ended = clock([self._marks.arrived(made, self.device)], self.host)
+        return made
+
+    @property
+    def row(self) -> Tensor:
+        """The marks [3] side by side on the tower's host, in seconds of its clock."""
+        with tf.device(self.host), tf.name_scope(_SCOPE):
+            return tf.stack([self.started, self.ready, self.ended])
+
+
+class HostMarks:
+    """The marks of several hosts, each of its own clock, and of their exchange of gradients.
+
+    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
+    later counts as the difference of the clocks, so that what the network takes at least is not seen.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = devices
+        self._ranks = np.array([device.rank for device in devices])
+        self._hosts = list(dict.fromkeys(self._ranks.tolist()))
+        self._least = dict.fromkeys({*self._hosts} - {0}, math.inf)
+
+    def exchange(
+        self,
+        marks: Marks,
+        placement: Placement,
+        gradients: Sequence[Sequence[Tensor]],
+        totals: Sequence[Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """Return the marks of an exchange, as `exchange_marks`; none where hosts exchange nothing at once."""
+        if len(self._hosts) < 2 or placement.waits != "all" or placement.buffers:
+            return []
+        return [exchange_marks(marks, self._devices, gradients, totals)]
+
+    def since(self, begin: Array, marks: Array) -> Array:
+        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
+        since: Array = marks - begin
+        for rank, least in self._least.items():
+            own = self._ranks == rank
+            self._least[rank] = min(least, float(since[own].min()))
+            since[own] -= self._least[rank]
+        return since
+
+    def exchanges(self, begin: Array, since: Array, rows: Array) -> tuple[HostExchange, ...]:
+        """Return what each host sent and received. `since`: of the same step; `rows`: of `exchange_marks`."""
+        apart = np.array([self._least.get(rank, 0.0) for rank in self._hosts])
+        return host_exchanges(self._ranks.tolist(), since[:, 2], rows - begin - apart[:, None])
+
+
+def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
+    """Read a host's clock (seconds since the epoch, float64) after the given tensors are there."""
+    with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
+        return tf.timestamp()
+
+
+def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
+    """Call a Python function on the host in each step, with these tensors as numpy values.
+
+    It returns a number: the shape, which TensorFlow cannot know, is ().
+    """
+    with tf.device(HOST), tf.name_scope(_SCOPE):
+        return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
+
+
+class Exchange(NamedTuple):
+    """What travels between hosts: gradients, sums; and by rank the sums that are made there."""
+
+    gradients: Transfers
+    sums: Transfers
+    made: Mapping[int, list[Tensor]]
+
+
+def exchange_marks(
+    marks: Marks,
+    devices: Sequence[Device],
+    gradients: Sequence[Sequence[Tensor]],
+    totals: Sequence[Sequence[Tensor]],
+) -> Tensor:
+    """Return when each host had what the others sent: [hosts, 2 hosts + 2], in seconds of its own clock.
+
+    `gradients` [tower][variable], `totals` [place][variable]: of a reduction. In the row of a host: when all
+    gradients of each host had come; when all sums made by each host had come; when the host had made its own
+    sums; when the sums of all its towers were there. NaN where there is no such transfer.
+    """
+    ranks = list(dict.fromkeys(device.rank for device in devices))
+    found = exchange_of(devices, gradients, totals)
+    are_everywhere = len(totals) == len(devices)
+    rows = []
+    for rank in ranks:
+        host = device_name("CPU", 0, rank)
+        made = [(total, total.device) for total in found.made.get(rank, ())]
+        sums = [
+            marks.arrived(own, device.device)
+            for own, device in zip(totals, devices, strict=False)
+            if are_everywhere and device.rank == rank
+        ]
+        row = [
+            *(_come(marks, found.gradients.get((source, rank), ()), host) for source in ranks),
+            *(_come(marks, found.sums.get((source, rank), ()), host) for source in ranks),
+            _come(marks, made, host),
+            clock(sums, host) if sums else _never(host),
+        ]
+        with tf.device(host):
+            rows.append(tf.stack(row))
+    with tf.device(HOST):
+        return tf.stack(rows)
+
+
+def exchange_of(
+    devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], totals: Sequence[Sequence[Tensor]]
+) -> Exchange:
+    """Return the transfers of a reduction, each tensor once a device."""
+    waits_for = {
+        gradient.op: frozenset({device.rank})
+        for device, own in zip(devices, gradients, strict=True)
+        for gradient in own
+    }
+    everyone = frozenset(device.rank for device in devices)
+    gathered: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}
+    spread: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}
+    made: dict[int, list[Tensor]] = {}
+    born: dict[Operation, int | None] = {}  # the host that made a sum first, by the ops that have it
+    for op in _in_order([total.op for own in totals for total in own], frozenset(waits_for)):
+        waits_for[op] = frozenset().union(*(waits_for.get(one.op, frozenset()) for one in op.inputs))
+        reader = rank_of(op.device)
+        if waits_for[op] == everyone:
+            earlier = [born[one.op] for one in op.inputs if one.op in born]
+            born[op] = earlier[0] if earlier else reader
+            if not earlier and reader is not None:
+                made.setdefault(reader, []).append(op.outputs[0])
+        for tensor in op.inputs:
+            source = rank_of(tensor.op.device)
+            if source is None or reader is None or source == reader:
+                continue
+            if born.get(tensor.op) == source:
+                spread.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
+            elif waits_for.get(tensor.op) == frozenset({source}):
+                gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
+    return Exchange(
+        {pair: list(found.values()) for pair, found in gathered.items()},
+        {pair: list(found.values()) for pair, found in spread.items()},
+        made,
+    )
+
+
+def _in_order(ends: Sequence[Operation], begins: frozenset[Operation]) -> Sequence[Operation]:
+    """Return the ops after `begins` that the ends need, each after those it reads."""
+    known = set(begins)
+    order: list[Operation] = []
+    waiting = [(op, False) for op in ends if op not in known]
+    while waiting:
+        op, is_ready = waiting.pop()
+        if is_ready:
+            order.append(op)
+        elif op not in known:
+            known.add(op)
+            waiting.append((op, True))
+            waiting += [(one.op, False) for one in op.inputs if one.op not in known]
+    return order
+
+
+def _come(marks: Marks, tensors: Sequence[tuple[Tensor, str]], host: str) -> Tensor:
+    """Read the host's clock once all of these tensors are on the devices that read them."""
+    if not tensors:
+        return _never(host)
+    probes = []
+    for device in dict.fromkeys(device for _, device in tensors):
+        firsts = []
+        with tf.device(device), tf.name_scope("marks/"):
+            for tensor, reader in tensors:
+                if reader == device:  # TensorFlow sends a tensor to a device once, whoever reads it there
+                    firsts.append(tf.strided_slice(tf.reshape(tensor, (-1,)), [0], [1]))
+        probes.append(marks.arrived(firsts, device))
+    return clock(probes, host)
+
+
+def _never(host: str) -> Tensor:
+    with tf.device(host):
+        return tf.constant(np.nan, tf.float64)
+
+
+def host_exchanges(ranks: Sequence[int], done: Array, exchange: Array) -> tuple[HostExchange, ...]:
+    """Return what each host sent and received, by rank.
+
+    `ranks` [towers]; `done` [towers], when each tower's gradients were done; `exchange`
+    [hosts, 2 hosts + 2] as of `exchange_marks`; all in seconds of one clock.
+    """
+    hosts = list(dict.fromkeys(ranks))
+    size = len(hosts)
+    sent = np.array([max(at for at, rank in zip(done, ranks, strict=True) if rank == host) for host in hosts])
+    gradients, sums = exchange[:, :size], exchange[:, size : 2 * size]
+    made, there = exchange[:, 2 * size], exchange[:, 2 * size + 1]
+    # [destination, source]: both ways of a pair's transfers that nothing else hides.
+    late = np.nansum([np.maximum(gradients - sent, 0.0), np.maximum(sums - made, 0.0)], axis=0)
+    late[np.isnan(gradients) & np.isnan(sums)] = np.nan
+    until = np.maximum(there - done.max(), 0.0)
+    return tuple(
+        HostExchange(
+            rank=rank,
+            sends_s=_least(late[:, place]),
+            receives_s=_least(late[place]),
+            sums_s=_least(until[place : place + 1]),
+        )
+        for place, rank in enumerate(hosts)
+    )
+
+
+def _least(values: Array) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.min()) if known.size else None

@@ -1,0 +1,317 @@
+"""Reductions by plain copies and additions: spread by size, the CPU, shards, groups with leaders, rings."""
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.launch.train.placement.reducer import (
+    UNIT,
+    Reducer,
+    add,
+    by_host,
+    chunk_sizes,
+    on,
+    owners_of,
+    starts_of,
+)
+from gputopo.topology.hops import Groups, halves, leaders_of
+from gputopo.workload.spreading import MIN_CHUNK
+
+Tensor = Any
+
+
+def copy(devices: Sequence[str]) -> Reducer:
+    """Add each variable on one of the devices, spread over them by size, and copy the sum back.
+
+    GPUs add a part each of a variable that is larger than a fair share (`owners_of`).
+    Moves for each variable or part: n - 1 copies to its device and n - 1 from it.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        owners = owners_of([values[0].shape.num_elements() for values in gradients], devices)
+        return [_shuffle(values, devices, gather) for values, gather in zip(gradients, owners, strict=True)]
+
+    return reduce
+
+
+def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
+    """Add all variables on the host's CPU and send the sums back; each tensor in `parts` chunks.
+
+    Moves for each variable: n copies to the host and n from it. A chunk is added as soon as it has come.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [_shuffle(values, devices, [HOST] * parts) for values in gradients]
+
+    return reduce
+
+
+def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
+    """Cut each tensor into `parts`, add each on another tower's device, and copy the sums back.
+
+    The devices alternate, by the number of the part counted over all variables. Moves for each part: n - 1
+    copies to its device and n - 1 from it.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        sums = []
+        for number, values in enumerate(gradients):
+            gather = [devices[(number * parts + part) % len(devices)] for part in range(parts)]
+            sums.append(_shuffle(values, devices, gather))
+        return sums
+
+    return reduce
+
+
+def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
+    """Add within each group on its leader, then the leaders' sums on one of them, and copy back.
+
+    `groups`: of towers, each tower in one; the two halves of the towers if empty. Leaders rotate with the
+    variable's number: the group whose leader makes the total changes with every variable, the leader's rank
+    within its group after each round of all groups. Moves for each variable between groups: one
+    copy for every group but one, each way.
+    """
+    groups = groups or halves(len(devices))
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [_by_groups(values, devices, groups, number) for number, values in enumerate(gradients)]
+
+    return reduce
+
+
+def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups, number: int) -> list[Tensor]:
+    leaders, main = leaders_of(groups, number)
+    of_groups = to_leaders(values, devices, groups, leaders)
+    with tf.device(devices[leaders[main]]):
+        total = add(of_groups)
+    return from_leaders([total] * len(groups), devices, groups, leaders)
+
+
+def to_leaders(
+    values: Sequence[Tensor], devices: Sequence[str], groups: Groups, leaders: Sequence[int]
+) -> list[Tensor]:
+    """Add the values of each group on its leader."""
+    of_groups = []
+    for group, leader in zip(groups, leaders, strict=True):
+        with tf.device(devices[leader]):
+            of_groups.append(add([values[tower] for tower in group]))
+    return of_groups
+
+
+def from_leaders(
+    totals: Sequence[Tensor], devices: Sequence[str], groups: Groups, leaders: Sequence[int]
+) -> list[Tensor]:
+    """Copy the total of each group from its leader to all of its devices."""
+    sums: dict[int, Tensor] = {}
+    for total, group, leader in zip(totals, groups, leaders, strict=True):
+        there = on(devices[leader], total)
+        sums |= {tower: there if tower == leader else on(devices[tower], there) for tower in group}
+    return [sums[tower] for tower in range(len(devices))]
+
+
+def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
+    """Add chunk p of all values on `gather[p]`, and put the chunks together on every device."""
+    size = values[0].shape.num_elements()
+    sizes = chunk_sizes(size, len(gather), MIN_CHUNK, UNIT)
+    if len(sizes) == 1:
+        with tf.device(gather[0]):
+            total = add(values)
+        return [on(device, total) for device in devices]
+    cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
+    totals = []
+    for part, device in zip(range(len(sizes)), gather, strict=False):
+        with tf.device(device):
+            totals.append(add([of_tower[part] for of_tower in cut]))
+    return [join_on(device, totals, values[0].shape) for device in devices]
+
+
+def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Cut a tensor into flat chunks of these sizes, on a device.
+
+    By slices, which take a chunk that begins and ends at a multiple of `UNIT` out without a copy; a split
+    of a flat tensor copies every chunk.
+    """
+    with tf.device(device):
+        flat = tf.reshape(value, (-1,))
+        if len(sizes) == 1:
+            return [flat]
+        starts = accumulate(sizes, initial=0)
+        return [tf.slice(flat, [start], [size]) for start, size in zip(starts, sizes, strict=False)]
+
+
+def join_on(device: str, parts: Sequence[Tensor], shape: Any) -> Tensor:
+    """Put flat chunks together to a tensor of a shape, on a device."""
+    with tf.device(device):
+        flat = tf.concat(list(parts), 0) if len(parts) > 1 else tf.identity(parts[0])
+        return tf.reshape(flat, shape)
+
+
+def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
+    """Send chunks round the devices in their order: once to add up, once to spread the sums.
+
+    Each tensor is cut into n x `parts` chunks, a small one into fewer. A chunk starts at its own device;
+    every next one adds its own numbers to it, and the last one has the sum, which goes on round the ring. So
+    each device sends and adds one chunk at a time, `parts` with several rings, whose starts are n / parts
+    devices apart (as in the xring of tf_cnn_benchmarks). The first chunk of every tensor starts one device
+    further. Moves for each tensor: 2 (n - 1) / n of its bytes over each link of the ring.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [_around(values, devices, parts, number) for number, values in enumerate(gradients)]
+
+    return reduce
+
+
+def _around(values: Sequence[Tensor], devices: Sequence[str], rings: int, number: int) -> list[Tensor]:
+    towers = len(devices)
+    if towers == 1:
+        return [tf.identity(values[0])]
+    sizes = chunk_sizes(values[0].shape.num_elements(), towers * rings, MIN_CHUNK, UNIT)
+    cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
+    sums: list[list[Tensor]] = [[] for _ in devices]
+    for chunk, start in enumerate(starts_of(len(sizes), towers, rings, number)):
+        total = cut[start][chunk]
+        for step in range(1, towers):
+            tower = (start + step) % towers
+            with tf.device(devices[tower]):
+                total = tf.add(total, cut[tower][chunk])
+        for step in range(towers - 1, 2 * towers - 1):
+            tower = (start + step) % towers
+            total = on(devices[tower], total)
+            sums[tower].append(total)
+    return [
+        join_on(device, of_tower, values[0].shape) for device, of_tower in zip(devices, sums, strict=True)
+    ]
+
+
+# TensorFlow reports a missing member after this time; its default is to wait for ever.
+COLLECTIVE_TIMEOUT_S = 60.0
+_groups: dict[tuple[str, ...], int] = {}  # in a process, another set of devices must have another key
+_FIRST_GROUP = secrets.randbelow(1 << 30)  # servers of other hosts know the groups of processes before
+_instances = itertools.count(1)  # and so must two collectives that differ
+
+
+def collective(devices: Sequence[str], *, hint: str) -> Reducer:
+    """Reduce by TensorFlow's collective op; of several hosts by one device of each for each variable.
+
+    Gradients are added within each host first, on a device that changes with the variable's number. Of hosts
+    with unequal numbers of devices as many take part as each has, so that a device is always in one group.
+    """
+    hosts = by_host(devices)
+    if len(hosts) == 1:
+        return _of_all(devices, hint=hint)
+    leaders = list(zip(*hosts, strict=False))
+    between = [_of_all([devices[tower] for tower in own], hint=hint) for own in leaders]
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        sums: list[list[Tensor]] = [[] for _ in gradients]
+        for lane, (own, reducer) in enumerate(zip(leaders, between, strict=True)):
+            numbers = range(lane, len(gradients), len(leaders))
+            totals = reducer([to_leaders(gradients[number], devices, hosts, own) for number in numbers])
+            for number, of_leaders in zip(numbers, totals, strict=True):
+                sums[number] = from_leaders(of_leaders, devices, hosts, own)
+        return sums
+
+    return reduce
+
+
+def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
+    """Reduce over all devices, one variable after the other on each device, the last one first.
+
+    A device's collectives run in sequence because NCCL needs the same order everywhere; tf.distribute does
+    so too, and in this order: gradients of the last layers are there first, so that they travel while the
+    others are computed. Each device has its token, a variable: with a common one, or none, a tf.function of
+    TensorFlow 2.21 puts the devices in sequence as well, and they wait for one another for ever.
+    """
+    group = _groups.setdefault(tuple(devices), _FIRST_GROUP + len(_groups))
+    tokens = []
+    for device in devices:
+        with tf.device(device):
+            tokens.append(tf.Variable(0.0, trainable=False, name="token"))
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        before: list[list[Tensor]] = [[] for _ in devices]
+        sums = []
+        for values in reversed(gradients):
+            instance = next(_instances)
+            row = []
+            for tower, device in enumerate(devices):
+                key = (len(devices), group, instance)
+                with tf.device(device), tf.control_dependencies(before[tower]):
+                    row.append(_collective_reduce(values[tower], key, tokens[tower], hint))
+                before[tower] = [row[-1]]
+            sums.append(row)
+        return sums[::-1]
+
+    return reduce
+
+
+def nccl_op(devices: Sequence[str]) -> Reducer:
+    """Reduce by NcclAllReduce, one variable after the other on each device, the last one first."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        before: list[list[Tensor]] = [[] for _ in devices]
+        sums = []
+        for values in reversed(gradients):
+            name = f"gputopo_{next(_instances)}"
+            row = []
+            for tower, device in enumerate(devices):
+                with tf.device(device), tf.control_dependencies(before[tower]):
+                    row.append(
+                        tf.raw_ops.NcclAllReduce(
+                            input=values[tower], reduction="sum", num_devices=len(devices), shared_name=name
+                        )
+                    )
+                before[tower] = [row[-1]]
+            sums.append(row)
+        return sums[::-1]
+
+    return reduce
+
+
+def tf_hierarchical(devices: Sequence[str], *, packs: int = 1) -> Reducer:
+    """Reduce as tf.distribute does within two halves of the devices, and between these.
+
+    `packs`: into how many tensors the gradients are joined before; 0: not at all. Wrong for an odd number
+    of devices.
+    """
+    return _distributed(devices, tf.distribute.HierarchicalCopyAllReduce(num_packs=packs))
+
+
+def one_device(devices: Sequence[str]) -> Reducer:
+    """Reduce as tf.distribute does on the first device."""
+    return _distributed(devices, tf.distribute.ReductionToOneDevice())
+
+
+def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
+    from tensorflow.python.distribute.values import PerReplica  # has no public name that can be called
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        values = [PerReplica(tuple(of_towers)) for of_towers in gradients]
+        sums = operations.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values])
+        return [
+            [on(device, total) for device, total in zip(devices, of_variable.values, strict=True)]
+            for of_variable in sums
+        ]
+
+    return reduce
+
+
+def _collective_reduce(value: Tensor, key: tuple[int, int, int], token: Any, hint: str) -> Tensor:
+    size, group, instance = key
+    return tf.raw_ops.CollectiveReduceV2(
+        input=value,
+        group_size=tf.constant(size),
+        group_key=tf.constant(group),
+        instance_key=tf.constant(instance),
+        ordering_token=[token.handle],
+        merge_op="Add",
+        final_op="Id",
+        communication_hint=hint,
+        timeout_seconds=COLLECTIVE_TIMEOUT_S,
+    )

@@ -1,0 +1,157 @@
+"""Wrappers of any reduction: repacking, joining of small gradients, transfer in float16."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.jobs.reduction_worker import options_of
+from gputopo.launch.spec.run_spec import Exchange
+from gputopo.launch.train.placement.algorithms import (
+    collective,
+    copy,
+    cut_on,
+    hierarchical,
+    join_on,
+    nccl_op,
+    one_device,
+    pscpu,
+    psgpu,
+    ring,
+    tf_hierarchical,
+)
+from gputopo.launch.train.placement.reducer import UNIT, Reducer, chunk_sizes, small_runs
+from gputopo.values.run.all_reduce import parse
+
+Tensor = Any
+
+
+def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
+    """Reduce all gradients as `count` equal chunks of one long tensor.
+
+    All must be of one type. Costs each device one more copy of all its gradients.
+    """
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        shapes = [values[0].shape for values in gradients]
+        sizes = [shape.num_elements() for shape in shapes]
+        packed = []
+        for device, own in zip(devices, zip(*gradients, strict=True), strict=True):
+            packed.append(cut_on(device, _flat(device, own), chunk_sizes(sum(sizes), count, unit=UNIT)))
+        sums = reducer([list(of_towers) for of_towers in zip(*packed, strict=True)])
+        unpacked = [
+            _unpacked(device, [of_chunk[tower] for of_chunk in sums], shapes)
+            for tower, device in enumerate(devices)
+        ]
+        return [list(of_towers) for of_towers in zip(*unpacked, strict=True)]
+
+    return reduce
+
+
+def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max_tensors: int) -> Reducer:
+    """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `max_tensors` at a time."""
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        runs = small_runs([_bytes(values[0]) for values in gradients], small_bytes, max_tensors)
+        joined = []
+        for run in runs:
+            of_run = [gradients[number] for number in run]
+            joined.append(of_run[0] if len(run) == 1 else _joined(devices, of_run))
+        sums: list[list[Tensor]] = []
+        for run, of_towers in zip(runs, reducer(joined), strict=True):
+            if len(run) == 1:
+                sums.append(of_towers)
+                continue
+            shapes = [gradients[number][0].shape for number in run]
+            apart = [
+                _unpacked(device, [total], shapes) for device, total in zip(devices, of_towers, strict=True)
+            ]
+            sums += [list(of_variable) for of_variable in zip(*apart, strict=True)]
+        return sums
+
+    return reduce
+
+
+def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
+    """Transfer and add gradients in float16.
+
+    A sum beyond 65504 becomes infinite, and one below 6e-8 zero, without an error: a loss scale is for that.
+    """
+
+    def cast(rows: Sequence[Sequence[Tensor]], types: Sequence[Any]) -> list[list[Tensor]]:
+        changed = []
+        for values, dtype in zip(rows, types, strict=True):
+            row = []
+            for device, value in zip(devices, values, strict=True):
+                with tf.device(device):
+                    row.append(tf.cast(value, dtype))
+            changed.append(row)
+        return changed
+
+    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        narrow = cast(gradients, [tf.float16] * len(gradients))
+        return cast(reducer(narrow), [values[0].dtype for values in gradients])
+
+    return reduce
+
+
+def moved_together(values: Sequence[Tensor], source: str, device: str) -> list[Tensor]:
+    """Copy tensors of one device to another, those of a type at once: between hosts each copy is a call."""
+    moved = list(values)
+    for kind in dict.fromkeys(value.dtype for value in values):
+        of_kind = [number for number, value in enumerate(values) if value.dtype == kind]
+        packed = _flat(source, [values[number] for number in of_kind])
+        apart = _unpacked(device, [packed], [values[number].shape for number in of_kind])
+        for number, value in zip(of_kind, apart, strict=True):
+            moved[number] = value
+    return moved
+
+
+def _joined(devices: Sequence[str], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    by_tower = zip(*gradients, strict=True)
+    return [_flat(device, own) for device, own in zip(devices, by_tower, strict=True)]
+
+
+def _flat(device: str, tensors: Sequence[Tensor]) -> Tensor:
+    with tf.device(device):
+        return tf.concat([tf.reshape(one, (-1,)) for one in tensors], 0)
+
+
+def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> list[Tensor]:
+    whole = join_on(device, parts, (-1,))
+    cut = cut_on(device, whole, [shape.num_elements() for shape in shapes])
+    return [join_on(device, [one], shape) for one, shape in zip(cut, shapes, strict=True)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return int(tensor.shape.num_elements() * tensor.dtype.size)
+
+
+ALGORITHMS: dict[str, Callable[..., Reducer]] = {
+    "copy": copy,
+    "ring": ring,
+    "hierarchical": hierarchical,
+    "pscpu": pscpu,
+    "psgpu": psgpu,
+    "collective": collective,
+    "nccl_op": nccl_op,
+    "tf_hierarchical": tf_hierarchical,
+    "one_device": one_device,
+}
+
+
+def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
+    """Return the reduction of a run, with the wrappers of its exchange.
+
+    From outside: float16, repacking, small gradients joined, the reduction itself. With one device nothing
+    is to be reduced and nothing travels.
+    """
+    if len(devices) == 1:
+        return lambda gradients: [list(values) for values in gradients]
+    algorithm, options = options_of(parse(name), exchange.groups)
+    reducer = ALGORITHMS[algorithm](devices, **options)
+    if exchange.small_bytes:
+        reducer = small_joined(reducer, devices, exchange.small_bytes, exchange.small_group)
+    if exchange.repacking:
+        reducer = repacked(reducer, devices, exchange.repacking)
+    return narrowed(reducer, devices) if exchange.transfer == "fp16" else reducer

@@ -1,0 +1,236 @@
+"""Times reductions on stand-ins for the gradients of a model, and checks every sum."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.models.models import shapes_of
+from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.op_errors import first_line
+from gputopo.launch.train.placement.devices import HOST, home, joined, settle
+from gputopo.launch.train.placement.methods import reducer_of
+from gputopo.launch.train.placement.reducer import Reducer, self_test
+from gputopo.values.errors import HardwareError
+from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
+
+Tensor = Any
+
+# The values to be added are whole numbers and small, so that every sum is exact in float32 in any order,
+# and a lost, doubled or exchanged tensor changes it: (index + 7 x variable) mod 61, and 64 more per tower.
+_PERIOD, _SHIFT, _STEP = 61, 7, 64
+
+
+class WrongSumError(HardwareError):
+    """A reduction whose result is not the sum."""
+
+
+class Bench:
+    """Stand-ins for the gradients, [variable][tower], on their devices: the reduction's input."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]], devices: Sequence[str]) -> None:
+        self._devices = devices
+        self._sources: list[list[Any]] = []
+        self.bytes = 0
+        for number, shape in enumerate(shapes):
+            row = []
+            for tower, device in enumerate(devices):
+                pattern = (np.arange(_PERIOD) + _SHIFT * number) % _PERIOD + _STEP * tower
+                with tf.device(device):
+                    row.append(tf.Variable(np.resize(pattern.astype(np.float32), shape)))
+            self.bytes += row[0].shape.num_elements() * row[0].dtype.size
+            self._sources.append(row)
+        settle()
+
+    def check(self, reducer: Reducer, name: str) -> None:
+        """Reduce once and compare every number of every sum on every device. Raises WrongSumError."""
+        count = len(self._devices)
+
+        def build() -> list[Tensor]:
+            right: list[Tensor] = []
+            for number, row in enumerate(reducer(self._read())):
+                for tower, (device, total) in enumerate(zip(self._devices, row, strict=True)):
+                    # One after the other: what is expected takes as much memory as the sum itself.
+                    with tf.device(device), tf.control_dependencies(right[-1:]):
+                        own = self._sources[number][tower].read_value()
+                        expected = count * own + _STEP * (count * (count - 1) / 2 - count * tower)
+                        right.append(tf.reduce_all(tf.equal(total, expected)))
+            return right
+
+        for number, right in enumerate(tf.compat.v1.wrap_function(build, [])()):
+            if not bool(right.numpy()):
+                raise _wrong(name, self._devices[number % count], f"variable {number // count}")
+
+    def call_of(self, reducer: Reducer, *, checked: str | None = None) -> Callable[[], float]:
+        """Return a function that reduces once and returns the seconds it took.
+
+        From the call until the host knows that all devices have all sums. `checked`: the name under which a
+        wrong sum raises WrongSumError, None: sums are not checked.
+        """
+
+        def build() -> list[Tensor]:
+            with home():
+                return self._probes(reducer(self._read()))
+
+        graph = tf.compat.v1.wrap_function(build, [])
+
+        def call() -> float:
+            began = time.perf_counter()
+            probes = [probe.numpy() for probe in graph()]
+            seconds = time.perf_counter() - began
+            if checked is not None:
+                self._check_probes(probes, checked)
+            return seconds
+
+        return call
+
+    def _read(self) -> list[list[Tensor]]:
+        read = []
+        for row in self._sources:
+            values = []
+            for device, source in zip(self._devices, row, strict=True):
+                with tf.device(device):
+                    values.append(source.read_value())
+            read.append(values)
+        return read
+
+    def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Return a number of each device on the host: the first elements of all its sums, added up there.
+
+        It cannot be known before every sum is on that device, nor can any sum be left out.
+        """
+        probes = []
+        for tower, device in enumerate(self._devices):
+            with tf.device(device):
+                firsts = [tf.strided_slice(tf.reshape(row[tower], (-1,)), [0], [1]) for row in sums]
+                total = tf.reduce_sum(tf.cast(tf.concat(firsts, 0), tf.float64))  # exact for any number
+            with tf.device(HOST):
+                probes.append(tf.negative(total))
+        return probes
+
+    def _check_probes(self, probes: Sequence[Any], name: str) -> None:
+        count = len(self._devices)
+        firsts = sum(_SHIFT * number % _PERIOD for number in range(len(self._sources)))
+        expected = count * firsts + len(self._sources) * _STEP * count * (count - 1) // 2
+        for device, probe in zip(self._devices, probes, strict=True):
+            if float(probe) != -expected:
+                raise _wrong(name, device, "a timed call")
+
+
+def _wrong(name: str, device: str, where: str) -> WrongSumError:
+    return WrongSumError(f"the reduction '{name}' is wrong on {device}, in {where}", "use another reduction")
+
+
+Emit = Callable[[Event], None]
+
+COPIES = "copies"
+ROUNDS = 5
+LIMIT_S = 5.0  # no further round after it, so that a slow network costs two exchanges of each
+TIE = 0.05  # of the time of copies: the other must be faster by more
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The run with its reduction, and what was measured."""
+
+    spec: RunSpec
+    says: tuple[str, ...] = ()
+
+
+@contextmanager
+def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[Chosen]:
+    """Join the servers of the other hosts as `devices.joined`, with the faster exchange where it is open.
+
+    Collectives need the process to be a client, copies are faster without: where copies win it joins again,
+    as rank 0 with another address. Raises as `joined`, and what the reduction by copies raises.
+    """
+    other = by_collectives(spec)
+    if other is None:
+        with joined(spec):
+            yield Chosen(spec)
+        return
+    assert other.all_reduce is not None
+    emit(PhaseBegun(time_s=time.time(), phase=EXCHANGE))
+    with joined(other):
+        ways = {COPIES: spec, other.all_reduce: other}
+        seconds, failed = _timed(ways)
+        way = fastest(seconds)
+        says = (said(seconds, failed, way),)
+        if way != COPIES:
+            yield Chosen(other, says)
+            return
+    gc.collect()  # what is left on the servers cannot be deleted later
+    with joined(_moved(spec)):
+        yield Chosen(spec, says)
+
+
+def by_collectives(spec: RunSpec) -> RunSpec | None:
+    """Return the same run with collectives between its hosts, None where nothing is open."""
+    own_towers = spec.rank is None and spec.variable_update == "replicated"
+    reduces = spec.task == "train" and own_towers and len(spec.ranks) > 1
+    if not reduces or "all_reduce" in spec.asked or spec.all_reduce not in (None, "copy", "hierarchical"):
+        return None
+    name = "nccl" if spec.backend == "gpu" else "collective"
+    return msgspec.structs.replace(spec, all_reduce=name)
+
+
+def fastest(seconds: Mapping[str, float]) -> str:
+    """Return the fastest way; copies unless another is faster by more than `TIE`."""
+    best = min(seconds, key=lambda way: seconds[way])
+    return best if seconds[best] < (1 - TIE) * seconds[COPIES] else COPIES
+
+
+def said(seconds: Mapping[str, float], failed: Mapping[str, str], way: str) -> str:
+    """Return the times of an exchange of all gradients, and which way is used."""
+    found = [f"{name} {1e3 * one:.{0 if one >= 0.01 else 1}f} ms" for name, one in seconds.items()]
+    found += [f"{name} failed ({why})" for name, why in failed.items()]
+    return f"exchange between hosts: {', '.join(found)}: {way}"
+
+
+def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the median seconds of each way to exchange all gradients, and why one has none."""
+    spec = ways[COPIES]
+    devices = [device.device for device in spec.devices]
+    bench = Bench(shapes_of(spec.model, spec), devices)
+    calls: dict[str, Callable[[], float]] = {}
+    failed: dict[str, str] = {}
+    began = time.perf_counter()
+    for way, one in ways.items():
+        try:
+            calls[way] = _warm_call(bench, one, devices)
+        except (HardwareError, tf.errors.OpError) as error:
+            if way == COPIES:
+                raise
+            failed[way] = error.what if isinstance(error, HardwareError) else first_line(str(error))
+    if failed:  # copies are all there is, and what was aborted may disturb them
+        return {COPIES: calls[COPIES]()}, failed
+    found: dict[str, list[float]] = {way: [] for way in calls}
+    while len(found[COPIES]) < ROUNDS and (not found[COPIES] or time.perf_counter() - began < LIMIT_S):
+        for way, call in calls.items():
+            found[way].append(call())
+    return {way: statistics.median(one) for way, one in found.items()}, failed
+
+
+def _warm_call(bench: Bench, spec: RunSpec, devices: Sequence[str]) -> Callable[[], float]:
+    """Test the sums of a reduction, and call it once."""
+    name = spec.all_reduce or "copy"
+    reducer = reducer_of(name, devices, spec.exchange)
+    self_test(reducer, name, devices, spec.exchange.transfer)
+    call = bench.call_of(reducer)
+    call()
+    return call
+
+
+def _moved(spec: RunSpec) -> RunSpec:
+    """Return the run with another address of rank 0: TensorFlow cannot end a server, and the first has it."""
+    own, *others = spec.servers
+    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
+    return msgspec.structs.replace(spec, servers=(msgspec.structs.replace(own, address=address), *others))
