@@ -86,12 +86,6 @@ def test_a_shell_gives_an_agent_the_words_as_they_were_typed(words: list[str]) -
     assert [one for one in words if one != "--"] == shlex.split(start.command[-1])[11:-4]
 
 
-def test_the_names_of_hosts_cannot_be_options_or_commands() -> None:
-    for name in ("-oProxyCommand=x", "a;b", "$(x)", "a b"):
-        with pytest.raises(UsageError):
-            read_hosts("--hosts", name)
-
-
 @pytest.mark.parametrize(
     ("code", "line", "what", "hint"),
     [
@@ -177,14 +171,6 @@ def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
     assert endings.exit_code == 130
 
 
-def test_sigterm_ends_all_within_the_time_that_batch_systems_give() -> None:
-    endings = Endings(1)
-    endings.signalled(signal.SIGTERM, 1.0)
-    assert endings.end_at == 1.0 + TERM_S
-    endings.ended(0, 143, 2.0, has_begun=True)
-    assert endings.exit_code == 143
-
-
 def test_a_host_that_may_be_lost_ends_the_others_before_the_training_only() -> None:
     endings = Endings(3, may_lose=True)
     endings.ended(2, 3, 5.0, has_begun=True)
@@ -255,14 +241,6 @@ def test_the_first_host_that_fails_ends_all_and_its_exit_code_counts(
 def test_a_host_that_ssh_cannot_start_is_named_and_nobody_waits_for_it(host: str, what: str) -> None:
     with pytest.raises(HardwareError, match=what):
         drives(f"localhost,{host}", "train,train")
-
-
-@pytest.mark.usefixtures("home")
-def test_a_starter_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "bin" / "ssh").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(HardwareError, match="cannot start ssh: No such file"):
-        drives("n1,n2", "fine,fine")
 
 
 def test_a_folder_that_a_host_has_not_is_replaced_by_its_home_with_a_word(capfd: Shown, home: Path) -> None:

@@ -195,15 +195,6 @@ def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:
     outlasting.result()
 
 
-def test_what_was_put_before_the_end_is_sent() -> None:
-    with meeting("n1") as one:
-        (its,) = started(one, 1)
-        with Reporting(its) as telling:
-            telling.put(Noticed(time_s=0.0, says="last"))
-        assert [event.says for event in one.events.take() if isinstance(event, Noticed)] == ["last"]
-        one.end(End(exit_code=0))
-
-
 def test_many_events_go_in_requests_of_a_limited_size() -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)

@@ -18,7 +18,6 @@ from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
 from gputopo.probes.programs import ProgramError, Programs
 from gputopo.probes.tcp import Listener
-from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, joining
 from tests.probes.stand_ins import UNREACHABLE, MpiFault, NcclTests, StandIns
@@ -138,15 +137,6 @@ def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
     assert nccl.calls == []
 
 
-def test_an_mpirun_that_cannot_be_started_is_a_reason(
-    nccl: NcclTests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (nccl.folder / "mpirun").unlink()
-    found = measure_by_nccl(nccl_order(nccl, 2), os.environ)
-    assert isinstance(found, str)
-    assert "cannot run" in found
-
-
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
 PATIENCE: Patience = msgspec.convert(
     {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, Patience
@@ -190,15 +180,6 @@ def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None
     ends_of = [(f"host:n{a}", f"host:n{b}") for a, b in transfers]
     assert sorted((one.source, one.destination) for one in found.samples) == sorted(ends_of)
     assert all(one.median_us or one.median_gb_per_s is not None for one in found.samples)
-
-
-def test_hosts_of_one_name_are_told_apart_by_their_ranks() -> None:
-    with rank_0(1) as (meeting, listener):
-        end = Later(partial(served, meeting.port, 1, "n0"))
-        found = measured(meeting, listener)
-        meeting.end(OVER)
-        end.result()
-    assert {one.source for one in found.samples} == {"host:n0#0", "host:n0#1"}
 
 
 def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
@@ -315,15 +296,3 @@ def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyP
     first, *others = result.measured
     assert first.error is None
     assert {one.error for one in others} == {"left out: a transfer before it took too long"}
-
-
-def test_rank_0_that_ends_early_ends_the_measurement_of_the_others() -> None:
-    with rank_0(1) as (meeting, listener):
-        end = Later(partial(served, meeting.port, 1, "n1"))
-        meeting.wait(5)
-        own = Host(name="n0", address=LOOPBACK, port=listener.port)
-        order = Order(hosts=(own, own), token="t", timing=Timing(lead_s=60.0))
-        meeting.answer({1: Start(spec=msgspec.Raw(schema.encode(order)))})
-        gone = End(exit_code=130, cause="rank 0 has ended", hint="see its output")
-        meeting.end(gone)
-        assert end.result() == gone

@@ -70,10 +70,6 @@ def test_the_peak_memory_is_that_of_the_worker_alone() -> None:
     assert 300 * MIB < peak_bytes(launcher=200 * MIB, worker=300 * MIB) < 400 * MIB
 
 
-def test_of_a_worker_smaller_than_its_launcher_the_memory_is_not_known() -> None:
-    assert peak_bytes(launcher=200 * MIB, worker=1) == 0
-
-
 EVENTS: list[Event] = [
     WarmupDone(time_s=1.0, steps=3, seconds=0.5),
     RankFailed(time_s=2.0, kind="error", cause="line\nbreak", remedy="ä", exit_code=3),
@@ -103,13 +99,6 @@ def test_what_is_no_event_is_refused_with_its_beginning(line: bytes) -> None:
         list(EventLines().take(line))
 
 
-def test_events_before_the_bad_line_are_given() -> None:
-    stream = EventLines().take(STREAM + b"Hello\n")
-    assert [next(stream) for _ in EVENTS] == EVENTS
-    with pytest.raises(NotAnEventError, match="Hello"):
-        next(stream)
-
-
 def test_an_event_that_only_the_launcher_writes_is_refused() -> None:
     line = encode_line(RunFinished(time_s=1.0, status="complete", exit_code=0, wall_s=1.0))
     with pytest.raises(NotAnEventError, match="run_finished"):
@@ -135,14 +124,6 @@ def test_all_goes_to_the_log_and_the_last_lines_are_stored(tmp_path: Path) -> No
     lines = [b"%d\n" % number for number in range(100)]
     assert taken(tmp_path / "log", *lines) == tuple(str(number) for number in range(100 - LINES, 100))
     assert (tmp_path / "log").read_bytes() == b"".join(lines)
-
-
-def test_a_line_that_is_not_ended_is_a_last_line(tmp_path: Path) -> None:
-    assert taken(tmp_path / "log", b"one\ntw", b"o") == ("one", "two")
-
-
-def test_of_a_line_that_is_rewritten_its_last_form_is_stored(tmp_path: Path) -> None:
-    assert taken(tmp_path / "log", b"10 %\r20 %\r30 %\nwindows\r\n") == ("30 %", "windows")
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -175,10 +156,6 @@ def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_l
     start = b"I0000 port.cc:153] oneDNN custom operations are on. You may see slightly ...\n"
     assert taken(tmp_path / "log", start, b"it broke\n") == ("it broke",)
     assert (tmp_path / "log").read_bytes() == start + b"it broke\n"
-
-
-def test_bytes_that_are_no_text_are_stored_as_well_as_can_be(tmp_path: Path) -> None:
-    assert taken(tmp_path / "log", b"\xff\xfe bad\n") == ("\ufffd\ufffd bad",)
 
 
 def test_a_log_that_cannot_be_written_costs_the_log_only() -> None:

@@ -198,14 +198,6 @@ def test_a_program_that_ends_well_is_waited_for_by_the_others_and_to_the_last(ru
     assert not run.stops[0].asked
 
 
-def test_the_failure_of_another_host_ends_this_one_and_is_named_with_its_host(run: Run) -> None:
-    run.following.ended(Ending(7))
-    found = run.leading.wait()
-    assert found is not None
-    assert (found.cause, found.exit_code) == ("host n2 (rank 1): train ended with exit code 7", 7)
-    assert (run.stops[0].asked, run.stops[0].exit_code) == (True, 7)
-
-
 def test_the_failure_of_rank_0_ends_the_others_and_is_named_with_its_host(run: Run) -> None:
     run.leading.ended(Ending(-9))
     found, theirs = run.leading.wait(), run.following.wait()
@@ -232,14 +224,6 @@ def test_a_program_that_was_asked_to_end_and_did_ends_the_run_without_a_failure(
     assert run.following.wait() is None
     _until(lambda: run.stops[1].asked)
     assert run.stops[1].exit_code == 0
-
-
-def test_a_program_that_hangs_is_a_failure_of_its_host(run: Run) -> None:
-    run.following.event(failed(0, time.time(), "hung"))
-    run.following.ended(Ending(-15, stopped=3))
-    found = run.leading.wait()
-    assert found is not None
-    assert (found.kind, found.cause) == ("hung", "host n2 (rank 1): hung of 0")
 
 
 def test_samples_of_other_hosts_are_recorded_and_ends_are_not(run: Run) -> None:

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.launch.spec.program_spec import ProgramSpec
@@ -33,7 +31,7 @@ from gputopo.probes import child
 from gputopo.probes.run_watch import RunWatch
 from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
-from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step, read_events
+from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
@@ -71,24 +69,6 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
         "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100 % busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
-
-
-def test_a_program_that_ends_meanwhile_does_not_hang(pid: int) -> None:
-    stop = Stop()
-    looks = watch(of_seconds(60), stop)
-    looks.reported(done(pid, 1), 10.0)
-    assert not stop.over()
-    assert looks.look(70.0) is None
-
-
-def test_a_process_that_is_stopped_is_named(pid: int) -> None:
-    looks = watch(of_seconds(60))
-    looks.reported(done(pid, 1), 10.0)
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    found = looks.look(70.0)
-    assert isinstance(found, RankFailed)
-    assert f"process {pid} is stopped (SIGSTOP)" in found.cause
 
 
 def test_a_program_is_judged_only_while_one_of_its_processes_takes_steps(pid: int) -> None:
@@ -151,10 +131,6 @@ def test_a_process_writes_its_stacks_and_one_that_would_end_by_the_signal_is_lef
     assert written.startswith(f"process {process.pid}\n")
     assert re.search(r'File "<string>", line \d in <module>', written)
     assert not write_stacks([pid], file)
-
-
-def test_the_exit_code_of_a_hang_is_that_of_the_hang_whatever_the_program_ended_with() -> None:
-    assert {Ending(status, stopped=3).exit_code for status in (0, 5, -15)} == {3}
 
 
 FOUR = SCENARIOS["four"]
@@ -332,18 +308,6 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
     record.finish("train", Ending(0))
     assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
     assert record.summary.result().status == "complete"
-
-
-def test_the_file_holds_what_the_result_is_derived_from(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    record = ProgramRecord(EventLog(path), lambda event: None, lambda line: None)
-    record.begin(spec(0, 1))
-    record.finish("train", Ending(-9, out_of_memory=True, left="train left a process behind: 7 (sleep)"))
-    with path.open("rb") as lines:
-        result = summarise(read_events(lines, origin="events"))
-    assert result == record.summary.result()
-    assert "train left a process behind: 7 (sleep)" in result.says
-    assert result.spec == msgspec.json.decode(msgspec.json.encode(spec(0, 1)))
 
 
 @pytest.mark.parametrize(
