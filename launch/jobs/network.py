@@ -240,8 +240,7 @@ def _admit(listener: Listener, order: Order, rank: int) -> None:
 
 
 def _programs(order: Order, rank: int) -> Programs:
-    wrap = partial(tethered, signum=signal.SIGKILL)
-    return Programs(order.timing, order.streams, order.hosts[rank].rdma, wrap)
+    return Programs(order.timing, order.streams, order.hosts[rank].rdma, tethered)
 
 
 def _host(joining: Joining) -> Host:
