@@ -123,7 +123,7 @@ def where_words(target: Target) -> str:
 
 
 def made_with_workers(
-    target: Target, claim: starters.Claim, says: str | None, *, asked: int | None = None
+    target: Target, claim: starters.RankClaim, says: str | None, *, asked: int | None = None
 ) -> "tf.distribute.Strategy":
     """Make MultiWorkerMirroredStrategy on the plan's devices of this host; wait for the other workers.
 
@@ -157,7 +157,7 @@ def made_with_workers(
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def lines_of_workers(target: Target, claim: starters.Claim, says: str | None = None) -> tuple[str, str]:
+def lines_of_workers(target: Target, claim: starters.RankClaim, says: str | None = None) -> tuple[str, str]:
     """Return what was chosen for this worker, and why."""
     on_gpus = target.backend == "gpu"
     by = "NCCL" if on_gpus else "a ring over gRPC"

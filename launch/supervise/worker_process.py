@@ -184,7 +184,7 @@ Command = Callable[[int], Sequence[str]]
 """Makes the command line of a worker that writes its events to this file descriptor."""
 
 
-class Child:
+class WorkerProcess:
     """One worker and the launcher's ends of its three pipes.
 
     `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:

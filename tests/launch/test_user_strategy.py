@@ -73,7 +73,7 @@ def test_nccl_is_for_gpus_only_unless_the_plan_has_it(name: str) -> None:
 NOTHING = Machine(source="live", driver=Driver(status="no_device"))
 
 
-def workers() -> starters.Claim:
+def workers() -> starters.RankClaim:
     found = starters.tf_config(ray_train())
     assert found is not None
     return found

@@ -6,10 +6,10 @@ import pytest
 from gputopo.launch.hosts.members import CLOCK_REPORTS, Members
 from gputopo.launch.hosts.messages import (
     HostEvent,
-    Patience,
+    HostStart,
+    HostTimeouts,
     Refused,
     Silence,
-    Start,
     Unused,
 )
 from gputopo.launch.throughput import StepDone, StepsEnded
@@ -32,8 +32,8 @@ def test_a_time_in_which_this_host_was_stopped_is_no_silence_of_the_other() -> N
     assert silence.look(3700.0) == 1.5
 
 
-PATIENCE = Patience(silent_s=10.0, look_s=0.25)
-START = Start(spec=msgspec.Raw(b"{}"))
+PATIENCE = HostTimeouts(silent_s=10.0, look_s=0.25)
+START = HostStart(spec=msgspec.Raw(b"{}"))
 
 
 def members(*others: str | None, job: str | None = None, **asked: Any) -> Members:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.messages import End, Unable, Unused
+from gputopo.launch.hosts.messages import RunEnd, Unable, Unused
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values.errors import HardwareError, UsageError
@@ -189,7 +189,7 @@ def test_a_host_that_ends_by_an_error_lets_rank_0_end_first() -> None:
     with meeting("n1") as one:
         (its,) = started(one, 1)
         outlasting = Later(its.outlast)
-        one.end(End(exit_code=3))
+        one.end(RunEnd(exit_code=3))
         with pytest.raises(AssertionError):
             outlasting.result(0.1)
     outlasting.result()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gputopo
-from gputopo.launch.hosts.messages import End, HostEvent, Refused, Reply, Start, Unable, Unused
+from gputopo.launch.hosts.messages import HostEvent, HostStart, Refused, Reply, RunEnd, Unable, Unused
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.supervise.sampling import EventQueue
@@ -20,7 +20,7 @@ from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import Noticed, RankFailed
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
 
-OVER = End(exit_code=0)
+OVER = RunEnd(exit_code=0)
 
 
 def join(of: RendezvousServer, rank: int) -> Later[Reply]:
@@ -47,7 +47,7 @@ def test_hosts_join_are_answered_and_learn_the_end() -> None:
         assert brought == {1: joining(1), 2: joining(2)}
         one.answer({1: START, 2: Unused(why="1 host is enough")})
         start = later[1].result()
-        assert isinstance(start, Start)
+        assert isinstance(start, HostStart)
         assert bytes(start.spec) == bytes(START.spec)
         assert start.environment == {"A": "b"}
         assert later[2].result() == Unused(why="1 host is enough")
@@ -64,10 +64,10 @@ def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> Non
             found = taken(one.events, 22)
             assert [event.says for event in found if event.rank == 1] == [str(number) for number in range(20)]
             assert [event.says for event in found if event.rank == 2] == ["a", "b"]
-            one.end(End(exit_code=3, cause="out of memory", hint="less"))
+            one.end(RunEnd(exit_code=3, cause="out of memory", hint="less"))
             for telling in (first, second):
                 assert select.select([telling.ready], [], [], 5)[0]
-                assert telling.end == End(exit_code=3, cause="out of memory", hint="less")
+                assert telling.end == RunEnd(exit_code=3, cause="out of memory", hint="less")
 
 
 def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
@@ -107,7 +107,7 @@ def test_the_missing_hosts_are_named_after_the_time_to_join() -> None:
             one.wait(0.3)
         assert failed.value.what == "2 of 4 hosts did not join within 0.3 s: n1 (rank 1) and rank 3"
         assert f"port {one.port}" in failed.value.hint
-        one.end(End(exit_code=3, cause=failed.value.what, hint="start them"))
+        one.end(RunEnd(exit_code=3, cause=failed.value.what, hint="start them"))
     assert later.result() == Refused(what=failed.value.what, hint="start them", exit_code=3)
 
 

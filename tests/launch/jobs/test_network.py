@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
-from gputopo.launch.hosts.messages import End, Joining, Patience, Start
+from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
@@ -138,17 +138,17 @@ def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
 
 
 SHORT = Timing(warm_s=0.01, window_s=0.01, windows=3, latency_s=0.01, gap_s=0.02, lead_s=0.05)
-PATIENCE: Patience = msgspec.convert(
-    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, Patience
+PATIENCE: HostTimeouts = msgspec.convert(
+    {name: getattr(PROMPT, name) for name in PROMPT.__dataclass_fields__} | {"silent_s": 1.0}, HostTimeouts
 )
-OVER = End(exit_code=0)
+OVER = RunEnd(exit_code=0)
 
 
 def come(port: int, rank: int, name: str, listener: Listener) -> Joining:
     return joining(rank, name, address=LOOPBACK, port=listener.port, resources={"mtu_bytes": 1500})
 
 
-def served(port: int, rank: int, name: str) -> End:
+def served(port: int, rank: int, name: str) -> RunEnd:
     with Listener(socket.AF_INET, LOOPBACK) as listener:
         guest = RendezvousClient(rank, LOOPBACK, port, patience=PATIENCE)
         return take_part(guest, come(port, rank, name, listener), listener, 5)
@@ -173,7 +173,7 @@ def test_all_pairs_of_three_hosts_are_measured_and_each_learns_the_end() -> None
     with rank_0(2) as (meeting, listener):
         ends = [Later(partial(served, meeting.port, rank, f"n{rank}")) for rank in (1, 2)]
         found = measured(meeting, listener)
-        meeting.end(End(exit_code=1))
+        meeting.end(RunEnd(exit_code=1))
         assert [one.result().exit_code for one in ends] == [1, 1]
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     transfers = [transfer for slot in schedule(3, SHORT) for transfer in slot.transfers]
@@ -186,7 +186,7 @@ def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
     def dies(port: int) -> None:
         guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
         with Listener(socket.AF_INET, LOOPBACK) as listener:
-            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), Start)
+            assert isinstance(guest.join(come(port, 1, "n1", listener), 5), HostStart)
 
     with rank_0(2) as (meeting, listener):
         dead, end = Later(partial(dies, meeting.port)), Later(partial(served, meeting.port, 2, "n2"))
@@ -259,7 +259,7 @@ def test_hosts_that_all_have_iperf3_are_measured_by_it(
     stand_ins.print_iperf3((0.5, 1.0, 2.0, 3.0))
     tools = Tools(lacks={"ib_write_bw": "no RDMA port"})
 
-    def host(port: int) -> End:
+    def host(port: int) -> RunEnd:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
             return take_part(RendezvousClient(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.reduction_bench import Timed, measure, sample_of
+from gputopo.launch.jobs.reduction_bench import ReductionTime, measure, sample_of
 from gputopo.launch.jobs.reduction_worker import METHODS, ReductionJob, require, require_memory
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.bandwidth import gpu_of
@@ -245,7 +245,7 @@ def test_bus_bandwidth_is_what_each_device_of_a_ring_sends(
 ) -> None:
     towers = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(devices))
     run = RunSpec(model="alexnet", devices=towers, backend="cpu", batch_size=1)
-    timed = Timed(bytes=size, repeats_us=tuple(repeats), fixed_cost_us=0.0)
+    timed = ReductionTime(bytes=size, repeats_us=tuple(repeats), fixed_cost_us=0.0)
     sample = sample_of(run, require("ring"), timed)
     assert sample.median_us is not None
     assert sample.median_gb_per_s is not None

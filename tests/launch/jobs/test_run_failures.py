@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.report.runs.state import news
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
@@ -86,7 +86,7 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
 
 
 def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run) -> None:
-    impatient = Limits(after_term=60, patience=Patience(factor=1, min_s=0.2))
+    impatient = WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2))
     outcome = run("hangs", limits=impatient)
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
@@ -96,7 +96,7 @@ def test_a_worker_that_takes_no_step_any_more_is_ended_with_the_reason(run: Run)
 
 def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> None:
     failed = failure(
-        run("hangs_with_stacks", limits=Limits(after_term=60, patience=Patience(factor=1, min_s=0.2)))
+        run("hangs_with_stacks", limits=WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2)))
     )
     assert failed.kind == "hung"
     assert "the worker waits, without CPU time" in failed.cause
@@ -110,7 +110,7 @@ def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> N
 def test_a_worker_that_is_stopped_or_ignores_sigterm_is_ended_nevertheless(
     run: Run, behaviour: str, words: str
 ) -> None:
-    impatient = Limits(after_term=0.2, patience=Patience(factor=1, min_s=0.2))
+    impatient = WorkerLimits(after_term=0.2, patience=HangLimits(factor=1, min_s=0.2))
     assert words in failure(run(behaviour, limits=impatient)).cause
 
 
@@ -120,7 +120,7 @@ def test_a_worker_may_print_without_end_or_nothing_at_all(run: Run) -> None:
 
 
 def test_a_worker_that_never_comes_to_its_first_step_is_ended_with_the_reason(run: Run) -> None:
-    outcome = run("hangs_before_all", limits=Limits(after_term=60, patience=Patience(start_s=0.5)))
+    outcome = run("hangs_before_all", limits=WorkerLimits(after_term=60, patience=HangLimits(start_s=0.5)))
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("hung", 3)
     assert "in starting TensorFlow and building the model; the worker waits" in failed.cause

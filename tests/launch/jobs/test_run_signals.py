@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.launch.spec.run_spec import Lifecycle
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     CheckpointSaved,
@@ -90,7 +90,7 @@ def test_a_worker_with_nothing_to_keep_or_no_step_yet_is_ended_at_once(run: Run,
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:
     run.on_step = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    outcome = run("ignores_sigterm", limits=Limits(after_term=0.05))
+    outcome = run("ignores_sigterm", limits=WorkerLimits(after_term=0.05))
     assert (failure(outcome).kind, outcome.exit_code) == ("terminated", 143)
 
 

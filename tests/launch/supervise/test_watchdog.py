@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.launch.supervise.watchdog import (
     LATE_S,
     LOOK_S,
-    Patience,
+    HangLimits,
     Watchdog,
     is_stuck,
     of_seconds,
@@ -23,7 +23,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 
-PATIENCE = Patience(factor=10, min_s=5, phase_s=100, start_s=1000)
+PATIENCE = HangLimits(factor=10, min_s=5, phase_s=100, start_s=1000)
 
 
 def step(seconds: float = 1.0, number: int = 1) -> Step:
@@ -148,7 +148,7 @@ def test_what_a_silent_process_does_is_seen_from_its_state_and_cpu_time(
 
 
 def test_what_can_run_is_not_silent_where_silence_is_no_news() -> None:
-    watchdog = Watchdog(Patience(start_s=math.inf), 0.0)
+    watchdog = Watchdog(HangLimits(start_s=math.inf), 0.0)
     watchdog.record_life(1000.0)
     assert watchdog.sign(1005.0) is None
     assert watchdog.sign(1011.0) == (11.0, "starting TensorFlow and building the model")

@@ -17,10 +17,10 @@ from gputopo.launch.supervise.worker_process import (
     LINE_BYTES,
     LINES,
     MAX_LINE_BYTES,
-    Child,
     EventLines,
     NotAnEventError,
     WorkerOutput,
+    WorkerProcess,
 )
 from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
 
@@ -33,7 +33,7 @@ def python(program: str) -> Callable[[int], Sequence[str]]:
 
 @pytest.mark.parametrize(("program", "status"), [("raise SystemExit(7)", 7), ("import os; os.abort()", -6)])
 def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> None:
-    with closing(Child(python(program), dict(os.environ))) as child:
+    with closing(WorkerProcess(python(program), dict(os.environ))) as child:
         os.set_blocking(child.ended, True)
         assert os.read(child.ended, 1) == b""
         assert child.end(within_s=60) == status
@@ -42,11 +42,11 @@ def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> Non
 ALLOCATES = """
 import os, sys
 from contextlib import closing
-from gputopo.launch.supervise.worker_process import Child
+from gputopo.launch.supervise.worker_process import WorkerProcess
 
 memory = b"x" * int(sys.argv[1])
 program = f"print(len(b'x' * {sys.argv[2]}))"
-with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
+with closing(WorkerProcess(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
     os.set_blocking(child.ended, True)
     assert os.read(child.ended, 1) == b""
     assert child.end(within_s=60) == 0

@@ -234,9 +234,9 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
 
 STOPS = """
 import os, sys, threading
-from gputopo.launch.user_program.program import Stop, end_descendants, run_program
+from gputopo.launch.user_program.program import ProgramStop, end_descendants, run_program
 end_descendants.__kwdefaults__.update(term_s=0.2)
-stop, ready = Stop(), sys.argv[1]
+stop, ready = ProgramStop(), sys.argv[1]
 def ask():
     open(ready).read()  # the program and its child ignore SIGTERM from here on
     assert stop.ask()

@@ -14,11 +14,11 @@ import pytest
 
 from gputopo.launch.spec.program_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, Patience, of_seconds
+from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
 from gputopo.launch.supervise.worker_process import Ours
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
-from gputopo.launch.user_program.program import Ending, Stop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.launch.user_program.recording import (
     ProgramRecord,
     StallWatch,
@@ -48,8 +48,8 @@ def pid() -> Iterator[int]:
         process.kill()
 
 
-def watch(patience: Patience, stop: Stop | None = None, stacks: Path | None = None) -> StallWatch:
-    return StallWatch(patience, "train", stop or Stop(), Ours(), stacks=stacks, now_s=0.0)
+def watch(patience: HangLimits, stop: ProgramStop | None = None, stacks: Path | None = None) -> StallWatch:
+    return StallWatch(patience, "train", stop or ProgramStop(), Ours(), stacks=stacks, now_s=0.0)
 
 
 def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
@@ -57,7 +57,7 @@ def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
 
 
 def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> None:
-    stop = Stop()
+    stop = ProgramStop()
     looks = watch(of_seconds(60), stop)
     looks.reported(done(pid, 1), 10.0)
     looks.sampled(Sample(time_s=1.0, gpus=(GpuSample(gpu=1, graphics_mhz=300, gpu_utilization_percent=100),)))
@@ -154,7 +154,7 @@ def watched(fake: FakeNvml, *gpus: int, others: Sequence[int] = ()) -> tuple[Res
         for _ in range(SAMPLES):
             for event in watch.look():
                 record.add(event)
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     assert summarise(seen) == record.summary.result()
     return record.summary.result(), [event.says for event in seen if isinstance(event, Noticed)]
 
@@ -211,7 +211,7 @@ def test_devices_are_compared_by_what_their_processes_report_and_the_run_with_it
             )
             for event in joined.add(step, number / 5):
                 record.add(event)
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     result = record.summary.result()
     (slow,) = result.anomalies
     assert (slow.gpu, result.run_verdict is not None and result.run_verdict.word) == (1, "slow")
@@ -252,7 +252,7 @@ def steps_recorded(
                 for _ in range(steps):
                     loop.done()
         assert not state.stuck
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     return record.summary.result()
 
 
@@ -305,7 +305,7 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
     record = ProgramRecord(EventLog(full), lambda event: None, problems.append)
     record.begin(spec(0))
     record.add(Noticed(time_s=1.0, says="noticed"))
-    record.finish("train", Ending(0))
+    record.finish("train", ProgramEnd(0))
     assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
     assert record.summary.result().status == "complete"
 
@@ -313,16 +313,16 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
 @pytest.mark.parametrize(
     ("ending", "kind", "code"),
     [
-        (Ending(0, passed=frozenset({15})), None, None),  # it ended as it was asked to
-        (Ending(3), "error", 3),
-        (Ending(1, passed=frozenset({2})), "interrupted", 1),
-        (Ending(-15, passed=frozenset({15})), "terminated", 143),
-        (Ending(-11), "killed", 139),
-        (Ending(-11, passed=frozenset({10})), "killed", 139),
-        (Ending(-9, out_of_memory=True), "out_of_memory", 137),
+        (ProgramEnd(0, passed=frozenset({15})), None, None),  # it ended as it was asked to
+        (ProgramEnd(3), "error", 3),
+        (ProgramEnd(1, passed=frozenset({2})), "interrupted", 1),
+        (ProgramEnd(-15, passed=frozenset({15})), "terminated", 143),
+        (ProgramEnd(-11), "killed", 139),
+        (ProgramEnd(-11, passed=frozenset({10})), "killed", 139),
+        (ProgramEnd(-9, out_of_memory=True), "out_of_memory", 137),
     ],
 )
-def test_why_a_program_ended_is_named(ending: Ending, kind: str | None, code: int | None) -> None:
+def test_why_a_program_ended_is_named(ending: ProgramEnd, kind: str | None, code: int | None) -> None:
     failure = failure_of("/opt/bin/train", ending, time_s=0.0)
     assert (None if failure is None else failure.kind) == kind
     assert (None if failure is None else failure.exit_code) == code
