@@ -172,7 +172,7 @@ def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
     It is not where no CPU is given, none of them may be used (a container's cpuset), or the system has no
     such call. CPUs that may not be used are left out.
     """
-    before = _allowed()
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     wanted = set(cpus or ()) & before
     if not wanted:
         yield False
@@ -187,10 +187,6 @@ def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
-
-
-def _allowed() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def _bits() -> ctypes.c_ulong:
