@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.ledger import Claims, Format, read_lines, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -23,7 +23,6 @@ from gputopo.captures.smi.machine import (
     machine,
     mark_lost,
     unanswered_of,
-    unread,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -126,7 +125,7 @@ def claims(text: str) -> Claims:
     """Return the lines that name columns, and those below them that fit; those of other queries are known."""
     scan = _scan(text, "")
     own = {line.number for line in scan.outside if unanswered_of(line.text) is not None}
-    return Claims(own.union(*(table.own() for table in scan.tables)), frozenset(scan.known))
+    return Claims(frozenset(own.union(*(table.own() for table in scan.tables))), frozenset(scan.known))
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -459,7 +458,6 @@ FORMAT = Format(
 DMON = "nvidia-smi dmon"
 
 _DMON_HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
-_DMON_LONGEST = 400
 _DMON_HEAD = re.compile(r"#\s*(?:(?:Date[\s,]+)?Time[\s,]+)?gpu[\s,]+[a-z]")
 _DMON_UNITS = re.compile(r"#\s*(?:(?:YYYYMMDD[\s,]+)?HH:MM:SS[\s,]+)?Idx\b.*", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
@@ -494,7 +492,7 @@ def _dmon_columns(line: str) -> list[str]:
     """Return the names of the columns; none where the line does not name them."""
     if "gpu" not in line or _DMON_HEAD.match(line.strip()) is None:
         return []
-    names = line[:_DMON_LONGEST].strip().lstrip("#").replace(",", " ").split()
+    names = line.strip().lstrip("#").replace(",", " ").split()
     return [] if "pid" in names or names.count("gpu") != 1 else names
 
 
@@ -502,16 +500,17 @@ def parse_dmon(text: str, *, origin: str) -> Machine:
     """Read the samples. Raises InputError if there is none."""
     columns: list[str] = []
     tables: dict[tuple[str, ...], list[str]] = {}
-    strays: list[Unread] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw[:_DMON_LONGEST].strip()
-        if found := _dmon_columns(line):
-            columns = found
+
+    def take(number: int, line: str) -> bool:
+        if named := _dmon_columns(line):
+            columns[:] = named
         elif row := _dmon_row(columns, line):
-            head = tuple(row)
-            tables.setdefault(head, []).append(", ".join(row.values()))
-        elif not _DMON_UNITS.fullmatch(line) and not is_noise(line):
-            strays.append(unread(DMON, number, line))
+            tables.setdefault(tuple(row), []).append(", ".join(row.values()))
+        else:
+            return _DMON_UNITS.fullmatch(line) is not None
+        return True
+
+    lines = read_lines(text, take)
     if not tables:
         raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _DMON_HINT)
     csv = "".join("\n".join([", ".join(head), *rows]) + "\n" for head, rows in tables.items())
@@ -521,7 +520,7 @@ def parse_dmon(text: str, *, origin: str) -> Machine:
         source=DMON,
         samples=tuple(msgspec.structs.replace(one, source=DMON) for one in machine.samples),
         missing={fact: why.replace(SOURCE, DMON) for fact, why in machine.missing.items()},
-        unread=tuple(strays),
+        unread=lines.unread(DMON),
     )
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.ledger import Claims, Format, is_noise, unread
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import (
@@ -25,7 +25,6 @@ from gputopo.captures.smi.machine import (
     mark_lost,
     refuse_others,
     unanswered_of,
-    unread,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -263,7 +262,7 @@ class _Output:
 
 
 def _sections_of(places: Sequence[_Place]) -> list[tuple[str, int]]:
-    """Return the sections of a GPU in order, each with the place of its first line; not those of MIG devices."""
+    """Return the sections of a GPU in order, each with the place of its first line; not of MIG devices."""
     found: list[tuple[str, int]] = []
     for at, place in enumerate(places):
         name, _, below = place.entry.path.partition("/")
