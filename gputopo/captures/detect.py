@@ -115,7 +115,7 @@ _KNOWN = (
     ),
     Output(
         r"^(?:[^,\n]{1,80}, ){1,60}-?\d[\d.]{0,12} (?:MiB|MHz|W|%)(?:,|\s*$)",
-        "rows of nvidia-smi --query-gpu without the line that names the columns",
+        "of nvidia-smi --query-gpu, without the line that names the columns",
         "capture again with --format=csv (not noheader), and copy all lines",
     ),
     Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
