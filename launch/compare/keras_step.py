@@ -17,7 +17,7 @@ from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Rows, Stream
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import Exchange, Method, Optimization, Precision, RunSpec
+from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, Stepper
 from gputopo.launch.train.marks import Marks, clock
@@ -26,7 +26,6 @@ from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.towers import LossScale, run_if
 from gputopo.launch.train.updating import learning_rate
-from gputopo.values.errors import UsageError
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream
@@ -206,11 +205,12 @@ class MethodStep(Stepper):
 
     A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
     do not wait for one another, and Keras's optimizer works as it does in a program of Keras.
-    Raises UsageError for what cannot be combined with a method, HardwareError if a device is not there.
+    Raises HardwareError if a device is not there.
     """
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
-        method = require_method(spec)
+        method = spec.method
+        assert method is not None
         self._model = model
         self.spec = spec
         self._server = spec.ps_device or HOST
@@ -311,29 +311,6 @@ class MethodStep(Stepper):
             if isinstance(self._model, KerasModel):
                 images = self._model.own_layout(images, self.spec.data_format)
             return images, labels
-
-
-def require_method(spec: RunSpec) -> Method:
-    """Return the method of a spec. Raises UsageError for what cannot be combined with it."""
-    method = spec.method
-    if method is None:
-        raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
-    refused = (
-        (spec.strategy is not None, f"--strategy {spec.strategy}", "leave one of the two out"),
-        (
-            spec.variable_update != "parameter_server",
-            f"--variable-update {spec.variable_update}",
-            "leave it out: the variables of these methods are in one place",
-        ),
-        (spec.exchange != Exchange(), "a method of exchange", "leave it out, or use parameter_server"),
-        (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
-        (spec.task != "train", f"the task {spec.task}", "use it without --method"),
-        (bool(spec.drills), "--drill", "use it without --method"),
-    )
-    for wrong, what, hint in refused:
-        if wrong:
-            raise UsageError(f"{what} cannot be combined with --method {method}", hint)
-    return method
 
 
 def joint_spec(spec: RunSpec) -> RunSpec:

@@ -17,7 +17,7 @@ from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, digest
-from gputopo.launch.train.inputs.source import Batch, rows_of
+from gputopo.launch.train.inputs.source import Batch, Maker, rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -156,7 +156,7 @@ class Pipeline(Protocol):
         """Whether a batch's labels are all in range."""
 
 
-class PipelineMaker:
+class PipelineMaker(Maker):
     """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image.
 
     Each host makes those of its own towers.
