@@ -16,7 +16,7 @@ import numpy as np
 
 from gputopo.launch.data import cifar_files
 from gputopo.launch.data.folder import DataName
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError, move_all
+from gputopo.launch.train.lifecycle.folders import DiskError, move_all
 from gputopo.values.errors import HardwareError, InputError
 
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375

@@ -17,9 +17,9 @@ from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Source, noticing
-from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
 from gputopo.launch.train.lifecycle.exporting import Export
+from gputopo.launch.train.lifecycle.folders import require_writable
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.launch.train.loop import (

@@ -21,7 +21,7 @@ from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema

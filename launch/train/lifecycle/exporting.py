@@ -22,10 +22,10 @@ import tensorflow as tf
 from gputopo.launch.models.layers import Rows, Stream
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import (
+from gputopo.launch.train.lifecycle.checkpoint_files import names_of
+from gputopo.launch.train.lifecycle.folders import (
     DiskError,
     move_all,
-    names_of,
     require_empty,
     require_writable,
     temporary_in,

@@ -11,7 +11,7 @@ from typing import Any
 from gputopo.launch.data import folder
 from gputopo.launch.data.make import Request, make, serialized
 from gputopo.launch.data.tfrecords import walk, wrong_record
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from tests.launch.data.disks import small_disk
 from tests.launch.train.inputs import folders
 

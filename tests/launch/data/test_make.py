@@ -14,7 +14,7 @@ from gputopo.launch.data import cifar_files
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data import make as making
 from gputopo.launch.data.make import Pixels, Request, drawn, make, stretched
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
 from tests.launch.data.disks import small_disk
