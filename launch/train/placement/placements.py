@@ -18,7 +18,8 @@ from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
-from gputopo.launch.train.placement.reducer import Reducer, add, owners_of, self_test
+from gputopo.launch.train.placement.partitioning import owners_of
+from gputopo.launch.train.placement.reducer import Reducer, add, self_test
 from gputopo.launch.train.placement.variables import (
     assign,
     create_copies,
