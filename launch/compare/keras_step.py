@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import Merge, Statistics, Tower, TowerMarks
+from gputopo.launch.compare.keras_tower import Merge, PassMarks, Statistics, Tower
 from gputopo.launch.compare.recipes import RECIPES, rows_of_towers
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
-from gputopo.launch.models.layers import TYPES, DataFormat, Rows, Stream
+from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
@@ -74,7 +74,7 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         """Follow the network; while training its moving statistics change."""
         draw = self._draws.next()[1]  # int64: another one for each step, and for each tower
         stream = Stream(self._seed, _LAYER_DROPOUT, draw, compiled=self._precision.xla)
-        rows = Rows(0, -1 if images.shape[0] is None else images.shape[0], stream)
+        rows = TowerRows(0, -1 if images.shape[0] is None else images.shape[0], stream)
         passed = self.model.forward(
             [one.value for one in self._trained],
             [one.value for one in self._moving],
@@ -262,7 +262,7 @@ class MethodStep(Stepper):
         marks = Marks()
         towers = towers_of(self._parallel)
         for tower in towers:
-            tower.marks = TowerMarks(marks, begin, gates=self.spec.backend == "cpu")
+            tower.marks = PassMarks(marks, begin, gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
@@ -296,7 +296,7 @@ class MethodStep(Stepper):
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
-        drawn = seeds(Rows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
+        drawn = seeds(TowerRows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
         return [
             next(drawn) if is_seed(one) else tf.identity(one.value)
             for one in self._parallel.non_trainable_variables

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.compare.recipes import Recipe, rows_of_towers
+from gputopo.launch.compare.recipes import MethodRecipe, rows_of_towers
 from gputopo.launch.models.keras_building import summed
 from gputopo.launch.models.keras_checks import is_seed, only
 from gputopo.launch.train.marks import Marks, clock
@@ -25,7 +25,7 @@ _SEEDS_PER_TOWER = 1 << 24
 _SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
 
 
-class TowerMarks:
+class PassMarks:
     """Time marks of one tower in a graph: forward and backward, without the wait between the two."""
 
     def __init__(self, marks: Marks, begin: Tensor, *, gates: bool) -> None:
@@ -85,7 +85,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
     def __init__(
         self,
         serial: keras.Model,
-        recipe: Recipe,
+        recipe: MethodRecipe,
         tower: int,
         devices: Sequence[str],
         statistics: Statistics,
@@ -96,7 +96,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__(name=f"tower_{tower}")
         self.serial = serial
-        self.marks: TowerMarks | None = None
+        self.marks: PassMarks | None = None
         self._recipe = recipe
         self._tower = tower
         self._devices = tuple(devices)

@@ -14,7 +14,7 @@ Cut = Literal["even", "rest"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MethodRecipe:
     """One method.
 
     `cut`: even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is
@@ -40,11 +40,11 @@ class Recipe:
         return f"Method {self.name}: {moves}; outputs come together {merged}, for one loss."
 
 
-RECIPES: dict[Method, Recipe] = {
+RECIPES: dict[Method, MethodRecipe] = {
     # keras-extras drops the rows that do not divide, so labels and outputs differ in number. Here none is.
-    "kuza55": Recipe("kuza55", "even", "tower", "server"),
-    "avolkov1": Recipe("avolkov1", "rest", "host", "server"),
-    "fchollet": Recipe("fchollet", "rest", "tower", "host"),
+    "kuza55": MethodRecipe("kuza55", "even", "tower", "server"),
+    "avolkov1": MethodRecipe("avolkov1", "rest", "host", "server"),
+    "fchollet": MethodRecipe("fchollet", "rest", "tower", "host"),
 }
 
 

@@ -30,7 +30,7 @@ Draw = Callable[[int], tuple[Pixels, int]]
 
 
 @dataclass(frozen=True)
-class Request:
+class DataRequest:
     """The data folder to write, of `count` drawn pictures.
 
     `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side in pixels; those of
@@ -55,7 +55,7 @@ class Written:
     bytes: int
 
 
-def make(folder: Path, request: Request) -> Written:
+def make(folder: Path, request: DataRequest) -> Written:
     """Write a data folder, which must be new or empty.
 
     Raises InputError if it is not empty, DiskError if it cannot be written, HardwareError without TensorFlow;

@@ -111,7 +111,7 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
 
-class Exchange(NamedTuple):
+class Transferred(NamedTuple):
     """What travels between hosts: gradients, sums; and by rank the sums that are made there."""
 
     gradients: Transfers
@@ -157,7 +157,7 @@ def exchange_marks(
 
 def exchange_of(
     devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], totals: Sequence[Sequence[Tensor]]
-) -> Exchange:
+) -> Transferred:
     """Return the transfers of a reduction, each tensor once a device."""
     waits_for = {
         gradient.op: frozenset({device.rank})
@@ -185,7 +185,7 @@ def exchange_of(
                 spread.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
             elif waits_for.get(tensor.op) == frozenset({source}):
                 gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
-    return Exchange(
+    return Transferred(
         {pair: list(found.values()) for pair, found in gathered.items()},
         {pair: list(found.values()) for pair, found in spread.items()},
         made,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
-from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
@@ -83,7 +83,7 @@ class Share:
     words, None: rank 0.
     """
 
-    towers: tuple[Rows, ...]
+    towers: tuple[TowerRows, ...]
     joint: int
     batch: int
     device: str

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows, Stream
+from gputopo.launch.models.layers import Stream, TowerRows
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import InputError
@@ -33,7 +33,7 @@ class Shape(Protocol):
         """Number of classes; 1: a single yes or no."""
 
 
-class Source:
+class InputSource:
     """Examples for all towers."""
 
     signature: Sequence[Any] = ()  # the TensorSpecs of what `feed` returns; empty: the graph reads for itself
@@ -79,7 +79,7 @@ class Source:
 
 
 @contextmanager
-def noticing(source: Source, emit: Callable[[Event], None]) -> Iterator[Source]:
+def noticing(source: InputSource, emit: Callable[[Event], None]) -> Iterator[InputSource]:
     """Close the source at the end, and emit the notices that it has added since the beginning."""
     with closing(source):
         before = source.notices
@@ -89,16 +89,16 @@ def noticing(source: Source, emit: Callable[[Event], None]) -> Iterator[Source]:
                 emit(Noticed(time_s=time.time(), says=notice))
 
 
-def rows_of(spec: RunSpec) -> list[Rows]:
+def rows_of(spec: RunSpec) -> list[TowerRows]:
     """Each tower's rows of the joint batch."""
     firsts = accumulate(spec.batches, initial=0)
     return [
-        Rows(first, batch, Stream(spec.seed, _DROPOUT))
+        TowerRows(first, batch, Stream(spec.seed, _DROPOUT))
         for first, batch in zip(firsts, spec.batches, strict=False)
     ]
 
 
-def own_rows(spec: RunSpec) -> list[Rows]:
+def own_rows(spec: RunSpec) -> list[TowerRows]:
     """Return the rows of each tower of this process."""
     rows = rows_of(spec)
     return [rows[device.tower] for device in spec.own_devices]
@@ -116,7 +116,7 @@ class Maker:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """As of `Source`."""
+        """As of `InputSource`."""
         return ()
 
     def make(self, number: int) -> Batch:
@@ -233,7 +233,7 @@ def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
     return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
-class FedSource(Source):
+class FedSource(InputSource):
     """A source whose batches are fed to the graph."""
 
     def __init__(

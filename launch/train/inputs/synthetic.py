@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows, Stream, integers, normal
+from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
 from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.pipeline import untuned
@@ -17,11 +17,11 @@ from gputopo.launch.train.inputs.source import (
     Batches,
     Fact,
     FedSource,
+    InputSource,
     Maker,
     OnDemand,
     Prefetched,
     Shape,
-    Source,
     own_rows,
     readiness,
     signature_of,
@@ -33,7 +33,7 @@ Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
 
 
-class SyntheticSource(Source):
+class SyntheticSource(InputSource):
     """Images of mean 0 and deviation 1, and labels drawn evenly, stored on the towers' devices."""
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
@@ -87,7 +87,7 @@ class HostMaker(Maker):
 
 
 def examples(
-    model: Shape, rows: Rows, *, seed: int, data_format: str, step: Tensor = 0
+    model: Shape, rows: TowerRows, *, seed: int, data_format: str, step: Tensor = 0
 ) -> tuple[Tensor, Tensor]:
     """Make images and labels on the host in scope; other ones for another `step`.
 

@@ -59,7 +59,7 @@ PICOSECOND = 1e-12
 
 
 @dataclass(frozen=True)
-class Span:
+class TraceSpan:
     """One event: what was done from `start_ps` to `end_ps`, in picoseconds of the profile's clock."""
 
     name: str
@@ -146,7 +146,7 @@ def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
             )
 
 
-def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
+def _tower_ops(lines: Sequence[Sequence[TraceSpan]]) -> Iterator[tuple[int, str, TraceSpan]]:
     """Return the ops of the graph that compute for a tower: its number, their kind, and when."""
     for line in lines:
         for span in line:
@@ -158,7 +158,7 @@ def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span
                 yield int(found.group(1)), found.group(2), span
 
 
-def _compiled_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
+def _compiled_ops(lines: Sequence[Sequence[TraceSpan]]) -> Iterator[tuple[int, str, TraceSpan]]:
     """Return the ops of XLA's programs by tower: whose call they are within, on any thread.
 
     A helper thread has no call: there the program names the tower, if it belongs to one only.
@@ -187,11 +187,11 @@ def _compiled_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, S
             yield next(iter(towers[program])), _hlo_kind(span), span
 
 
-def _hlo_kind(span: Span) -> str:
+def _hlo_kind(span: TraceSpan) -> str:
     return _COPY_OF_HLO.sub("", span.facts.get("hlo_op", span.name))[:_LONGEST_NAME]
 
 
-def _kind(span: Span, own: str) -> Kind:
+def _kind(span: TraceSpan, own: str) -> Kind:
     if span.name in _COPIES:
         return _COPIES[span.name]
     if span.name in _BOOKKEEPING:
@@ -202,17 +202,17 @@ def _kind(span: Span, own: str) -> Kind:
     return "compute"
 
 
-def _work(span: Span) -> str:
+def _work(span: TraceSpan) -> str:
     """Name what a kernel is for: the kind of the op that started it, or else the kernel itself."""
     op = _OP.search(span.facts.get("tf_op", ""))
     return op.group(1) if op else span.name[:_LONGEST_NAME]
 
 
-def _spans(plane: Any, line: Any) -> Iterator[Span]:
+def _spans(plane: Any, line: Any) -> Iterator[TraceSpan]:
     begin = line.timestamp_ns * 1000
     for event in line.events:
         start = begin + event.offset_ps
-        yield Span(
+        yield TraceSpan(
             plane.event_metadata[event.metadata_id].name,
             start,
             start + event.duration_ps,
