@@ -3,7 +3,7 @@
 `fast` is TensorFlow's reader, which stops at the first damage with an error that names no file. `careful`
 reads the same records in the same order, each with its file and number; where the reading of a file ends
 early, the host that reads walks the file's framing (`FileReading`), notes what is wrong where
-(`BadRecords`), and continues if possible. The first bad record stops the run, or all are left out and counted.
+(`BadRecords`), and continues if possible. A bad record stops the run, or all are left out and counted.
 """
 
 import hashlib
