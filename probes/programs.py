@@ -24,8 +24,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from gputopo.captures.bandwidth import nccl_tests
-from gputopo.captures.network import iperf3_json, perftest
+from gputopo.captures.bandwidth import nccl_tests, network
 from gputopo.copies.nccl_hosts import GRACE_S, Rate
 from gputopo.copies.network import Program, Rdma, Timing, whole_seconds
 from gputopo.probes.processes import has_ended, in_session
@@ -216,7 +215,7 @@ def _values(program: Program, text: str, code: int, timing: Timing) -> tuple[flo
         raise ProgramError(_reason(program, text, code))
     if program == "iperf3":
         warm = math.ceil(timing.warm_s / timing.window_s - 1e-6)
-        return iperf3_json.arrived(text, origin=program)[warm:] or (value,)
+        return network.arrived(text, origin=program)[warm:] or (value,)
     return (value,)
 
 
@@ -224,8 +223,8 @@ def _read(program: Program, text: str) -> Bandwidth | None:
     """Return what is in the output of a program, None where that is nothing of it."""
     try:
         if program == "iperf3":
-            return iperf3_json.parse(text, origin=program).bandwidth
-        return perftest.read(text, origin=program).machine.bandwidth
+            return network.parse(text, origin=program).bandwidth
+        return network.read_perftest(text, origin=program).machine.bandwidth
     except InputError:
         return None
 

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":
-    """Read one machine from captures, as `gputopo.captures.detect.load` describes.
+    """Read one machine from captures, as `gputopo.captures.reading.load` describes.
 
     The formats are loaded with the first capture: a live reading uses small parts of this package only.
     """
-    from gputopo.captures import detect
+    from gputopo.captures import reading
 
-    return detect.load(sources, read_tree=read_tree)
+    return reading.load(sources, read_tree=read_tree)
 
 
 __all__ = ["load"]

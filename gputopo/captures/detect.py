@@ -1,369 +1,183 @@
-"""From the files after `--from` to a Machine. The content decides the format, not the name."""
+"""Which format a text is of, and what it is if it is of none that gputopo reads."""
 
 import functools
-import os
-import stat
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+import json
+import re
+from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from gputopo.captures import budget, intake, ledger, merge, packed, recording
-from gputopo.captures.bandwidth import runs, single_device
-from gputopo.captures.pci import sysfs
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures import intake, recording
+from gputopo.captures.ledger import Format
 from gputopo.values.errors import InputError
-from gputopo.values.machine import LineCounts, Machine, Unread
 
-_STDIN = "standard input"
-_MAX_SHOWN = 200  # letters of a line that was not understood
-_BUG_REPORT_HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
-
-ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
-
-
-class Format(Protocol):
-    """What a module of this package provides for one format."""
-
-    READS: str  # what it reads, in words, for the list in an error
-    FACTS: str  # the facts in it, for the page of the formats
-
-    def recognise(self, text: str) -> bool:
-        """Return, by a cheap test, whether the text is, or tries to be, of this format."""
-
-    def parse(self, text: str, *, origin: str) -> Machine:
-        """Read the text. Raises InputError that names `origin`."""
+_CAPTURE = "use nvidia-smi -q > FILE; nvidia-smi topo -m >> FILE (one file may hold both)"
+USE = "use nvidia-smi -q > FILE, or another format: gputopo explain formats lists them"
+_OTHER_MAKER = "gputopo supports machines with NVIDIA GPUs only"
+_NO_TOPOLOGY = "which has no links, slots and limits"
+_NOT_READ = "which gputopo does not read"
+_PORTS = "use ibstat > FILE, or ibv_devinfo, ibstatus or rdma link"
+_BETWEEN_HOSTS = "use ib_write_bw or iperf3 -J > FILE, or measure: gputopo bandwidth --network"
+_DRIVER_ERROR = re.compile(
+    r"^.*(?:ERROR: Option |NVIDIA-SMI has failed|Failed to initialize NVML|No devices were found"
+    r"|Unable to determine the device handle|nvidia-smi.{0,3}(?:command )?not found"
+    r"|nvidia-smi' is not recognized).*$",
+    re.MULTILINE,
+)
+_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `[    0.000000] Linux`
 
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import markdown_table, nvlink_status, tensorflow_log
-    from gputopo.captures.bandwidth import nccl_tests_json, nvbandwidth_json, programs
-    from gputopo.captures.linux import host, kernel_log, proc_nvidia
-    from gputopo.captures.network import iperf3_json, perftest_json, rdma_ports
-    from gputopo.captures.pci import hwloc_xml, lspci, lspci_verbose, nccl_xml
-    from gputopo.captures.smi import csv_table as smi_csv
-    from gputopo.captures.smi import dmon as smi_dmon
-    from gputopo.captures.smi import overview as smi_table
+    from gputopo.captures import host, kernel_log, tensorflow_log
+    from gputopo.captures.bandwidth import nccl_tests_json, network, nvbandwidth, texts
+    from gputopo.captures.pci import hwloc_xml, lspci, nccl_xml, rdma_ports
+    from gputopo.captures.smi import csv_table, links, overview, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
-    from gputopo.captures.smi import xml as smi_xml
-    from gputopo.captures.topo import p2p as topo_p2p
 
     return (
-        recording,
-        nvbandwidth_json,
-        nccl_tests_json,
-        iperf3_json,
-        perftest_json,
-        smi_xml,
-        nccl_xml,
-        hwloc_xml,
-        programs,
-        topo_matrix,
-        smi_text,
-        smi_table,
-        smi_dmon,
-        topo_p2p,
-        nvlink_status,
-        rdma_ports,
-        lspci,
-        lspci_verbose,
-        tensorflow_log,
-        markdown_table,
-        smi_csv,
-        host,
-        proc_nvidia,
-        kernel_log,
+        recording.FORMAT,
+        nvbandwidth.FORMAT,
+        nccl_tests_json.FORMAT,
+        network.FORMAT,
+        xml.FORMAT,
+        nccl_xml.FORMAT,
+        hwloc_xml.FORMAT,
+        texts.FORMAT,
+        topo_matrix.FORMAT,
+        smi_text.FORMAT,
+        overview.FORMAT,
+        csv_table.DMON_FORMAT,
+        links.P2P_FORMAT,
+        links.NVLINK_FORMAT,
+        rdma_ports.FORMAT,
+        lspci.TREE_FORMAT,
+        lspci.LIST_FORMAT,
+        tensorflow_log.FORMAT,
+        csv_table.FORMAT,
+        host.FORMAT,
+        host.MODULE_FORMAT,
+        kernel_log.FORMAT,
     )
 
 
-def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
-    """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
-
-    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys,
-    and so a tar of one; without it they are refused. Raises InputError.
-    """
-    if not sources:
-        raise InputError(
-            "there is nothing to read", "name a file, - for standard input, or a bundled machine"
-        )
-    if sources.count("-") > 1:
-        raise InputError("standard input can be read only once", "give - once")
-    machines = []
-    for source in sources:
-        with budget.limited_time(_STDIN if source == "-" else source):
-            machines.append(_load_one(source, read_tree))
-    machine = _checked(merge.merge(runs.by_files(sources, single_device.renumbered(sources, machines))))
-    if machine.gpus or not machine.kernel_events:
-        return machine
-    from gputopo.captures.linux import kernel_log  # only a log without another capture needs it
-
-    return kernel_log.with_gpus(machine)
-
-
-def _checked(machine: Machine) -> Machine:
-    """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
-    if machine.bandwidth is None:
-        return machine
-    from gputopo.copies.physics import checked  # few captures hold a bandwidth
-
-    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
-
-
-def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one file, whatever its format, without its count of lines. Raises InputError.
-
-    A text may hold several captures of one machine, as a bug report does: they are merged.
-    """
-    return replace(_read_text(text, origin), lines=())
-
-
-def _read_text(text: str, origin: str) -> Machine:
-    if not text.strip():
-        raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
-    from gputopo.captures.linux import bug_report
-
-    if bug_report.recognise(text):
-        return merge.merge(_of_bug_report(text, origin))
-    return merge.merge(_captures(text, origin))
-
-
-def _of_bug_report(text: str, origin: str) -> list[Machine]:
-    """Read the parts of a bug report that show the machine. Raises InputError if none does."""
-    from gputopo.captures.linux import bug_report
-
-    machines: list[Machine] = []
-    refused: list[Unread] = []
-    not_understood = 0
-    for part in bug_report.parts(text):
-        if not part.is_read or not part.lines:
-            continue
-        try:
-            found = _captures(part.text, origin)
-        except budget.TooMuchError:
-            raise
-        except InputError as error:
-            words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
-            not_understood += part.lines
-            refused.append(Unread(source=bug_report.SOURCE, line=part.line + 1, text=words[:_MAX_SHOWN]))
-            continue
-        machines += [
-            replace(one, unread=tuple(replace(u, line=u.line + part.line) for u in one.unread))
-            for one in found
-        ]
-    if not machines:
-        raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _BUG_REPORT_HINT)
-    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
-    known = len(ledger.filled(text)) - accounted - not_understood
-    counts = LineCounts(source=bug_report.SOURCE, read=0, known=known, not_understood=not_understood)
-    return [*machines, Machine(source=bug_report.SOURCE, unread=tuple(refused), lines=(counts,))]
-
-
-def _captures(text: str, origin: str) -> list[Machine]:
-    """Read the captures in a text, each as a machine. Raises InputError if there is none."""
-    if text.lstrip().startswith(("{", "[{")):
-        return _machines(text, origin)
-    from gputopo.captures.linux import kernel_log
-    from gputopo.captures.smi import csv_table
-
-    if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
-        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table)]
-    taken = kernel_log.take(text)  # before cleaning, which takes off the dates
-    if taken.stamped.strip() and _is_readable(intake.clean(taken.stamped, origin=origin)):
-        taken = kernel_log.take(text, stamps=False)
-    if kernel_log.is_whole(taken):
-        return [kernel_log.counted(taken)]
-    try:
-        rest = intake.clean(taken.rest, origin=origin)
-    except intake.SeveralHostsError as error:
-        return [_of_hosts(error, origin), *([kernel_log.counted(taken)] if taken.lines else [])]
-    if not taken.lines:
-        return _machines(rest, origin)
-    if kernel_log.is_log(taken) and not _is_readable(rest):
-        return [kernel_log.with_rest(taken)]
-    return [*_machines(rest, origin), kernel_log.counted(taken)]
-
-
-def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
-    """Read what bandwidth programs printed on several hosts. Raises the error where it is anything else."""
-    from gputopo.captures.bandwidth import programs
-
-    if not all(_format_of(text) is programs for text in error.texts.values()):
-        raise error
-    machines = [programs.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
-    machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
-    lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
-    return ledger.completed(machine, "\n".join(map("".join, lines)), programs)
-
-
-def _is_readable(text: str) -> bool:
-    return _format_of(text) is not None or any(_format_of(section) is not None for section in _split(text))
-
-
-def _machines(text: str, origin: str) -> list[Machine]:
-    """Read each capture in a text. The lines of bandwidth programs are taken out first."""
-    from gputopo.captures.bandwidth import programs
-
-    if _format_of(text) is not programs:
-        if machines := _sections(text, origin):
-            return machines
-        from gputopo.captures import unreadable  # only an error needs it
-
-        raise unreadable.error(text, origin=origin)
-    try:
-        machine, rest = programs.take(text, origin=origin)
-    except InputError:
-        if machines := _sections(text, origin, but=programs):  # it only mentions a bandwidth program
-            return machines
-        raise
-    others = _sections(rest, origin, but=programs)
-    if not others:
-        return [ledger.completed(programs.with_unread(machine, rest), text, programs)]
-    understood = len(ledger.filled(text)) - len(ledger.filled(rest))
-    counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
-    return [*others, replace(machine, lines=(counts,))]
-
-
-def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
-    """Read the sections of a text that are of a format."""
-    kinds = [(s, kind) for s in _split(text) if (kind := _format_of(s, but=but)) is not None]
-    machines = [kind.parse(section, origin=origin) for section, kind in kinds]
-    _refuse_other_machines(machines, origin)
-    if text.lstrip().startswith("{"):
-        return machines
-    whole = [ledger.completed(machine, *of) for machine, of in zip(machines, kinds, strict=True)]
-    return ledger.with_strays(whole, text, [section for section, _ in kinds])
-
-
-def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
-    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are of several machines."""
-    outputs = [machine for machine in machines if machine.source.startswith("nvidia-smi -q")]
-    if len(outputs) > 1:
-        from gputopo.captures.smi.machine import identity_of, refuse_others
-
-        refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
-
-
-def _split(text: str) -> list[str]:
-    if text.lstrip().startswith("{"):
-        return [text]
-    return intake.sections(text, [one for one in formats() if isinstance(one, intake.Stackable)])
-
-
-def _format_of(text: str, *, but: Format | None = None) -> Format | None:
+def format_of(text: str, *, but: Format | None = None) -> Format | None:
+    """Return the first format, other than `but`, that recognises a text."""
     if but is None:
         return _first_format(text)
-    return next((kind for kind in formats() if kind is not but and kind.recognise(text)), None)
+    return next((one for one in formats() if one is not but and one.recognise(text)), None)
 
 
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
     if recording.recognise(text):
-        return recording  # without loading the others
-    return next((kind for kind in formats() if kind.recognise(text)), None)
+        return recording.FORMAT  # without loading the others
+    return next((one for one in formats() if one.recognise(text)), None)
 
 
-def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
-    """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
-    return replace(_read_bytes(data, origin, read_tree), lines=())
+def sections(text: str) -> list[str]:
+    """Return the captures in a text, each as a text with all other lines blank."""
+    if text.lstrip().startswith("{"):
+        return [text]
+    return intake.sections(text, [one.begins for one in formats() if one.begins is not None])
 
 
-def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
-    if sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
-        data = packed.unpacked_text(data, origin=origin, max_bytes=budget.MAX_TEXT_BYTES)
-    if read_tree is not None and sysfs.is_archive(data) and len(data) <= budget.MAX_FILE_BYTES:
-        with sysfs.unpacked(data, origin=origin) as root:
-            return read_tree(root)
-    machine = _read_text(_decoded(data, origin), origin)
-    budget.require_gpus(machine.gpus, origin)
-    return machine
+def is_readable(text: str) -> bool:
+    """Return whether a text, or a section of it, is of a format."""
+    return format_of(text) is not None or any(format_of(one) is not None for one in sections(text))
 
 
-def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
-    if source == "-":
-        return _read_bytes(_standard_input(), _STDIN, read_tree)
-    if not source:
-        raise InputError(
-            "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
+class Output(NamedTuple):
+    """The output of a known tool: a pattern of it, what follows "FILE is", and the remedy."""
+
+    pattern: str
+    what: str
+    hint: str = _CAPTURE
+
+
+_KNOWN = (
+    Output(
+        r"^[ \t]*Link \d+, [\w ]+ supported: (?:true|false)",  # or of an older nvlink option
+        "of nvidia-smi nvlink -c, which shows the capabilities of links and not their state",
+        "use nvidia-smi nvlink -s > FILE",
+    ),
+    Output(
+        r"^[ \t#>%]*\|\s*NVIDIA-SMI \d|^GPU \d+: .* \(UUID: GPU-",  # without options, or of -L
+        f"the overview of nvidia-smi, {_NO_TOPOLOGY}",
+    ),
+    Output(
+        r"ROCm System Management Interface|ROCR?-?SMI|\bAMD-SMI\b|^HSA System Attributes",
+        "of AMD's tools: these are no NVIDIA GPUs",
+        _OTHER_MAKER,
+    ),
+    Output(
+        r"\b(?:npu-smi|xpu-smi|hl-smi|mx-smi|mthreads-gmi|ixsmi|cnmon) v?\d",
+        "of another maker's tool: these are no NVIDIA GPUs",
+        _OTHER_MAKER,
+    ),
+    Output(r"CUDA Device Query \(", f"of deviceQuery, {_NO_TOPOLOGY}"),
+    Output(r"^\|? ?GPU ID +\| Device Information|^\d+ GPUs? found\.$", f"of dcgmi, {_NOT_READ}"),
+    Output(r"^\[\d+\] .{3,60}\| +\d+(?:'|°)C, +\d+ %", f"of gpustat, {_NO_TOPOLOGY}"),
+    Output(r"^# ?(?:(?:Date +)?Time +)?gpu +pid", f"of nvidia-smi pmon, {_NO_TOPOLOGY}"),
+    Output(
+        r"^[^\w\n]{0,20}(?:Client connecting to \S{1,255},|Server listening on) (?:TCP|UDP) port \d"
+        r"|^[^\w\n]{0,20}\[ ID\](?:\[Role\])? Interval +Transfer +B|\biperf Done\.|\biperf3: error - ",
+        "the text of iperf, of which gputopo reads the JSON of iperf3",
+        "use iperf3 -J > FILE",
+    ),
+    Output(
+        r"^# OSU \S+ .{0,80}\bTest\b|^# OSU MPI",
+        "of an OSU benchmark, which does not show whether its ranks are on two hosts",
+        _BETWEEN_HOSTS,
+    ),
+    Output(
+        r"^(?:rc|uc|ud|tcp|udp|rds|sdp|ver)_\w{2,40}:$|\|\s*bandwidth \(MB/s\)\s*\|\s*message rate",
+        f"of qperf or ucx_perftest, {_NOT_READ}",
+        _BETWEEN_HOSTS,
+    ),
+    Output(r"^Troubleshooting Info$|^Operational Info$", "of mlxlink, which does not name its card", _PORTS),
+    Output(
+        r"^Settings for \S{1,32}:|^\s{0,4}(?:RX|TX): +bytes +packets|^\S{1,32}: flags=\d+<[A-Z,]*>",
+        "of ethtool, ip or ifconfig, which show an interface without its card",
+        f"{_PORTS}; gputopo inspect on that host reads all interfaces",
+    ),
+    Output(
+        r"^(?:CA|Switch): .{1,120}:$|^# Port (?:extended )?counters: Lid",
+        "of infiniband-diags, and of its programs gputopo reads ibstat and ibstatus only",
+        _PORTS,
+    ),
+    Output(
+        r"^[ \t]*<graphs\b",
+        "NCCL's choice of rings and trees (NCCL_GRAPH_DUMP_FILE), and not the machine",
+        "use the file that NCCL_TOPO_DUMP_FILE names",
+    ),
+    Output(
+        r"\bNCCL INFO ",
+        f"a log of NCCL, {_NOT_READ}",
+        "use the file that NCCL_TOPO_DUMP_FILE names, or nvidia-smi topo -m > FILE",
+    ),
+)
+
+
+def known_output(text: str) -> Output | None:
+    """Return the known tool whose output a text is, if any."""
+    return next((one for one in _KNOWN if re.search(one.pattern, text, re.MULTILINE)), None)
+
+
+def refusal(text: str, *, origin: str) -> InputError:
+    """Return the error for a text that no format recognises."""
+    if driver := _DRIVER_ERROR.search(text):
+        return InputError(
+            f"{origin} is an error text of nvidia-smi: {driver[0].strip()[:120]}",
+            "make nvidia-smi work first, then capture again",
         )
-    if not Path(source).is_file() and source in recording.bundled_names():
-        return recording.read_bundled(source)
-    if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
-        return read_tree(root)
-    return _read_bytes(_content(Path(source)), source, read_tree)
-
-
-def _standard_input() -> bytes:
-    if sys.stdin is None or sys.stdin.closed:
-        raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(budget.MAX_FILE_BYTES + 1)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise InputError(
-                f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
-            )
-        if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
-            return _named_pipe(path)
-        with open(path, "rb") as file:
-            return file.read(budget.MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}", _nearest(str(path))) from error
-    except PermissionError as error:
-        raise InputError(f"{path} may not be read by you", "change its permissions, or copy it") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
-
-
-def _named_pipe(path: Path) -> bytes:
-    """Read a named pipe that somebody writes into. Raises InputError where nobody does."""
-    import select  # only a named pipe needs it
-
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not select.select([file], [], [], budget.MAX_WAIT_S)[0]:
-            raise InputError(
-                f"{path} is a pipe into which nothing was written for {budget.MAX_WAIT_S:g} s",
-                "start the program that writes into it first",
-            )
-        os.set_blocking(file.fileno(), True)
-        return file.read(budget.MAX_FILE_BYTES + 1)
-
-
-def _nearest(source: str) -> str:
-    import difflib  # only an error needs it
-
-    known = recording.bundled_names()
-    if os.sep in source:
-        return "check the path"
-    near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean the bundled {' or '.join(near)}? (all: {', '.join(known)})"
-    return f"check the path, or name a bundled machine: {', '.join(known)}"
-
-
-def _decoded(data: bytes, origin: str) -> str:
-    """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > budget.MAX_FILE_BYTES:
-        size = budget.MAX_FILE_BYTES >> 20
-        raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
-    text = intake.decoded(data)
-    if text is None:
-        from gputopo.captures import unreadable  # only an error needs it
-
-        raise InputError(f"{origin} is a binary file, no text", unreadable.USE)
-    budget.require_text_size(text, origin)
-    return text
-
-
-def readable() -> list[tuple[str, str]]:
-    """Return each format, and what holds several, with the facts that are read."""
-    from gputopo.captures.linux import bug_report
-
-    kinds = [(kind.READS, kind.FACTS) for kind in formats()]
-    return [*kinds, (bug_report.READS, bug_report.FACTS), (sysfs.READS, sysfs.FACTS)]
+    if output := known_output(text):
+        return InputError(f"{origin} is {output.what}", output.hint)
+    if _JSON.match(text):
+        try:
+            json.loads(text)
+        except RecursionError:
+            return InputError(f"{origin} is JSON that is nested too deep", USE)
+        except ValueError as wrong:
+            hint = "copy the file again, or write it again with gputopo"
+            return InputError(f"{origin} is not complete JSON: {wrong}", hint)
+        return InputError(f"{origin} is JSON, but not of gputopo", USE)
+    return InputError(f"{origin} is in no format that gputopo reads", USE)

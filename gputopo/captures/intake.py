@@ -4,13 +4,20 @@ Bytes become `decoded` text, its lines `clean`, and each capture one of the `sec
 numbers of the lines.
 """
 
+import bz2
+import contextlib
 import functools
 import html
 import itertools
+import lzma
 import re
+import signal
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence, Sized
+from types import FrameType
+from typing import Protocol
 
 from gputopo.values.errors import InputError
 
@@ -74,15 +81,7 @@ class SeveralHostsError(InputError):
         self.texts = texts
 
 
-@runtime_checkable
-class Stackable(Protocol):
-    """A format that can stand below another one in one text."""
-
-    def begins(self, lines: Sequence[str]) -> bool:
-        """Whether the first of these lines, none of them blank, begins an output of this format."""
-
-
-_Stackable = TypeVar("_Stackable", bound=Stackable)
+Begins = Callable[[Sequence[str]], bool]  # whether the first of these lines, none blank, begins an output
 
 
 def decoded(data: bytes) -> str | None:
@@ -208,7 +207,7 @@ def _of_host(text: str, host: str) -> str:
     return "\n".join(line[len(one[0]) :] if one and one[0].rstrip() == host else "" for one, line in found)
 
 
-def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
+def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     """Return a text for each XML document and each format in it, all other lines blanked.
 
     Prose between two captures belongs to the one above it. A text with one capture is returned as it is.
@@ -226,17 +225,152 @@ def sections(text: str, formats: Sequence[_Stackable]) -> list[str]:
     return [*documents, *by_format] if documents or len(by_format) > 1 else [text]
 
 
-def _owners(lines: Sequence[str], formats: Sequence[_Stackable]) -> list[_Stackable | None]:
+def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | None]:
     """Return for each line the format whose output it is in, or below."""
 
     @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
-    def begun(ahead: tuple[str, ...]) -> _Stackable | None:
-        return next((one for one in formats if one.begins(ahead)), None)
+    def begun(ahead: tuple[str, ...]) -> Begins | None:
+        return next((one for one in formats if one(ahead)), None)
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
-    owners: list[_Stackable | None] = [None] * len(lines)
-    owner: _Stackable | None = None
+    owners: list[Begins | None] = [None] * len(lines)
+    owner: Begins | None = None
     for place, number in enumerate(filled):
         owner = begun(tuple(lines[one] for one in filled[place : place + 1 + _LINES_AHEAD])) or owner
         owners[number] = owner
     return owners
+
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_TAR = slice(257, 262)
+_FIRST_BYTES = 1024
+
+
+class _Unpacker(Protocol):
+    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
+
+    @property
+    def eof(self) -> bool: ...
+
+
+def is_packed(data: bytes) -> bool:
+    """Return whether a file is packed, by its first bytes."""
+    return data.startswith(tuple(_MAGIC))
+
+
+def unpacked_text(data: bytes, *, origin: str, max_bytes: int) -> bytes:
+    """Return the text in a packed file; other data, and packed archives, as they are.
+
+    Raises InputError if the text is longer than `max_bytes`, or the file is damaged or cut.
+    """
+    if not is_packed(data):
+        return data
+    kind = _packing(data)
+    try:
+        first = _unpacker(kind).decompress(data, _FIRST_BYTES)
+    except (zlib.error, OSError, lzma.LZMAError, EOFError):
+        return data
+    if not first:
+        raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind))
+    if first[_TAR] == b"ustar" or decoded(first[: len(first) // 4 * 4]) is None:
+        return data
+    return unpacked_bytes(data, origin=origin, max_bytes=max_bytes)
+
+
+def unpacked_bytes(data: bytes, *, origin: str, max_bytes: int) -> bytes:
+    """Return the content of a packed file, of all its members: `gzip -c a b` and logrotate write several.
+
+    What is not packed is returned as it is. Raises InputError if it is longer than `max_bytes`, before it is
+    unpacked further, or if the file is damaged or cut.
+    """
+    if not is_packed(data):
+        return data
+    content = b""
+    kind = _packing(data)
+    while is_packed(data):
+        unpacker = _unpacker(kind)
+        try:
+            content += unpacker.decompress(data, max_bytes + 1 - len(content))
+        except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
+            raise InputError(f"{origin} is a damaged {kind} file: {error}", _unpack_hint(kind)) from error
+        if len(content) > max_bytes:
+            raise InputError(
+                f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give the capture alone"
+            )
+        if not unpacker.eof:
+            raise InputError(f"{origin} is a {kind} file that is cut short", _unpack_hint(kind))
+        data = getattr(unpacker, "unused_data", b"")
+    return content
+
+
+def _packing(data: bytes) -> str:
+    return next(kind for magic, kind in _MAGIC.items() if data.startswith(magic))
+
+
+def _unpack_hint(kind: str) -> str:
+    return f"copy the file again, or unpack it ({kind} -d) and give the text"
+
+
+def _unpacker(kind: str) -> _Unpacker:
+    if kind == "gzip":
+        return zlib.decompressobj(wbits=31)
+    return bz2.BZ2Decompressor() if kind == "bzip2" else lzma.LZMADecompressor()
+
+
+MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
+# A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
+MAX_TEXT_BYTES = 32 * 2**20
+MAX_LINES = 1_000_000
+MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
+# A tree gathered from a large server has 30 000 files of a page or less.
+MAX_MEMBERS = 60_000
+MAX_MEMBER_BYTES = 16 * 2**20  # /proc/cpuinfo of 1024 CPUs has 2 MiB
+MAX_PLAIN_BYTES = 128 * 2**20  # of an unpacked archive: a tar has 1 KiB for each of its small files
+MAX_TREE_BYTES = 64 * 2**20  # of all members together
+MAX_READING_S = 3.0  # of CPU time for one file; a capture takes milliseconds, a log of 8 MB about a second
+MAX_WAIT_S = 4.0  # for the first byte of a named pipe: nobody may ever write into it
+MAX_INTEGER = 2**63 - 1  # of what any tool counts: larger ones are no readings
+
+
+class TooMuchError(InputError):
+    """A file that is beyond a limit, whatever it holds."""
+
+
+def require_text_size(text: str, origin: str) -> None:
+    """Raise InputError for a text that is longer than any capture."""
+    if len(text) > MAX_TEXT_BYTES:
+        raise TooMuchError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
+    if text.count("\n") > MAX_LINES:
+        raise TooMuchError(f"{origin} has more than {MAX_LINES:,} lines", _PART)
+
+
+def require_gpus(gpus: Sized, origin: str) -> None:
+    """Raise InputError for more GPUs than any machine has; a reader asks before it works on each of them."""
+    if len(gpus) > MAX_GPUS:
+        raise TooMuchError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
+
+
+@contextlib.contextmanager
+def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
+    """Raise InputError in the block after so many seconds of CPU time of this process.
+
+    The timer is the process's own (ITIMER_PROF), so it works in the main thread only, elsewhere there is no
+    limit. Regular expressions look for signals while they search.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_PROF)[0]:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TooMuchError(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
+
+    former = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, former)
+
+
+_PART = "pass the capture alone, or a part of it"

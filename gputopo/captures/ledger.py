@@ -6,7 +6,8 @@ others are listed here.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,12 +37,17 @@ class Claims(NamedTuple):
     known: frozenset[int]
 
 
-@runtime_checkable
-class Claiming(Protocol):
-    """A format whose reader passes over what it does not know, and that states which lines are its own."""
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format of text, and its reader."""
 
-    def claims(self, text: str) -> Claims:
-        """Return the lines of a text that are this format's."""
+    reads: str  # what it reads, in words
+    facts: str  # the facts in it, for the page of the formats
+    recognise: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
+    parse: Callable[..., Machine]  # (text, *, origin); raises InputError that names `origin`
+    begins: Callable[[Sequence[str]], bool] | None = None  # the first of these lines begins an output of it
+    # The lines of a text that are its own, where the reader passes over what it does not know.
+    claims: Callable[[str], Claims] | None = None
 
 
 def is_noise(line: str) -> bool:
@@ -66,16 +72,16 @@ def filled(text: str) -> dict[int, str]:
     return {number: line for number, line in enumerate(text.splitlines(), 1) if line.strip()}
 
 
-def completed(machine: Machine, text: str, kind: object) -> Machine:
+def completed(machine: Machine, text: str, kind: Format) -> Machine:
     """Return the machine of a section with its lines counted, and all listed that were not understood."""
-    if text.lstrip().startswith("<") and not isinstance(kind, Claiming):  # a whole document
+    if text.lstrip().startswith("<") and kind.claims is None:  # a whole document
         total = sum(1 for line in text.splitlines() if line.strip())
         missed = len({one.line for one in machine.unread})
         counts = LineCounts(source=machine.source, read=total - missed, known=0, not_understood=missed)
         return replace(machine, lines=(counts,))
     lines = filled(text)
     listed = {one.line for one in machine.unread}
-    claims = kind.claims(text) if isinstance(kind, Claiming) else None
+    claims = kind.claims(text) if kind.claims is not None else None
     read = known = 0
     strays: list[int] = []
     for number, line in lines.items():

@@ -1,22 +1,138 @@
 """Which GPU of one capture is which of another, and a capture renumbered to fit the first."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
-from gputopo.captures import places
-from gputopo.captures.bandwidth import single_device
+from gputopo.topology.kernel import gpus_of_other_drivers
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
 from gputopo.values.gpu import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import FactPath, item
 
+HOST = "host"
+ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them
+
+_GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective operation
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as a CUDA program lists it. `address`: domain, bus and device as it has them."""
+
+    name: str | None = None
+    address: str | None = None
+
+
+def gpu_place(index: int) -> str:
+    """Return the place of a GPU."""
+    return f"gpu:{index}"
+
+
+def group_place(indices: Iterable[int]) -> str:
+    """Return the place of GPUs that work together: `gpu:0,1,2`."""
+    return f"gpu:{','.join(map(str, sorted(indices)))}"
+
+
+def gpus_in_pci_order(devices: Mapping[int, Device]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
+    """Return the GPUs of a CUDA program's list, and the index of each by its CUDA number.
+
+    GPUs are numbered by PCI address, as NVML does, where the list has the address of every one; CUDA's own
+    order is the fastest first. Without addresses CUDA's numbers stand.
+    """
+    from gputopo.captures.pci import pci_tree  # a merge needs the places only
+
+    addresses = {number: pci_tree.address(device.address or "") for number, device in devices.items()}
+    known = [address for address in addresses.values() if address is not None]
+    if len(known) == len(devices) == len(set(known)):
+        in_order = sorted(devices, key=lambda number: _sortable(addresses[number] or ""))
+        index_of = dict(zip(in_order, sorted(devices), strict=True))
+    else:
+        index_of = {number: number for number in devices}
+    reordered = any(index != number for number, index in index_of.items())
+    gpus = [
+        Gpu(
+            index=index_of[number],
+            cuda_index=number if reordered else None,  # in PCI order it may have been asked for that order
+            name=device.name,
+            pci_address=addresses[number],
+        )
+        for number, device in devices.items()
+    ]
+    return tuple(sorted(gpus, key=lambda one: one.index)), index_of
+
+
+def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
+    """Return the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
+    return msgspec.structs.replace(
+        bandwidth,
+        samples=tuple(s for old in bandwidth.samples if (s := _renumbered_sample(old, gpus)) is not None),
+        failures=tuple(f for old in bandwidth.failures if (f := _renumbered_failure(old, gpus)) is not None),
+        not_measured=tuple(
+            NotMeasured(what=what, reason=one.reason)
+            for one in bandwidth.not_measured
+            if (what := in_text(one.what, gpus)) is not None
+        ),
+        uplink_groups=tuple(
+            msgspec.structs.replace(group_place, gpus=tuple(sorted(gpus[g] for g in group_place.gpus)))
+            for group_place in bandwidth.uplink_groups
+            if all(g in gpus for g in group_place.gpus)
+        ),
+    )
+
+
+def gpus_named(bandwidth: Bandwidth) -> set[int]:
+    """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
+    measured: tuple[Sample | Failure, ...] = (*bandwidth.samples, *bandwidth.failures)
+    named = {index for one in measured for place in (one.source, one.destination) for index in gpus_of(place)}
+    return named.union(*(group_place.gpus for group_place in bandwidth.uplink_groups))
+
+
+def in_text(text: str, gpus: Mapping[int, int]) -> str | None:
+    """Renumber the places in a text; None where it names a GPU that `gpus` lacks."""
+    if any(int(one) not in gpus for numbers in _GPUS.findall(text) for one in numbers.split(",")):
+        return None
+    return _GPUS.sub(lambda found: group_place(gpus[int(one)] for one in found[1].split(",")), text)
+
+
+def _renumbered_sample(sample: Sample, gpus: Mapping[int, int]) -> Sample | None:
+    moved = _ends(sample, gpus)
+    if moved is None:
+        return None
+    conditions = tuple(
+        msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in sample.conditions if one.gpu in gpus
+    )
+    return msgspec.structs.replace(sample, **moved, conditions=conditions)
+
+
+def _renumbered_failure(failure: Failure, gpus: Mapping[int, int]) -> Failure | None:
+    moved = _ends(failure, gpus)
+    return None if moved is None else msgspec.structs.replace(failure, **moved)
+
+
+def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | None] | None:
+    """Return the ends and the group of a copy under the new indices; None if a GPU of it is gone."""
+    source, destination = in_text(value.source, gpus), in_text(value.destination, gpus)
+    if source is None or destination is None:
+        return None
+    at_once = value.group and (in_text(value.group, gpus) or value.group)
+    return {"source": source, "destination": destination, "group": at_once}
+
+
+def _sortable(address: str) -> tuple[int, ...]:
+    return tuple(int(part, 16) for part in re.split(r"[:.]", address))
+
+
 T = TypeVar("T", Gpu, Nic)
 
+SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
+
 # Programs whose numbers are CUDA's and which may show no address.
-_COUNT_AS_CUDA = (single_device.SOURCE, "nvbandwidth", "p2pBandwidthLatencyTest")
+_COUNT_AS_CUDA = (SINGLE_DEVICE, "nvbandwidth", "p2pBandwidthLatencyTest")
 _COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
 
 
@@ -49,7 +165,7 @@ def aligned(
         other,
         gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
         links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
-        bandwidth=other.bandwidth and places.renumbered(other.bandwidth, gpus),
+        bandwidth=other.bandwidth and renumbered_bandwidth(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
         series=tuple(
             msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus
@@ -151,4 +267,19 @@ def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
 
 def _is_part(machine: Machine) -> bool:
     """Return whether a capture is of some GPUs of a machine only, without their number."""
-    return machine.source == single_device.SOURCE
+    return machine.source == SINGLE_DEVICE
+
+
+def without_gpus_of_other_drivers(machines: Sequence[Machine]) -> list[Machine]:
+    """Return the captures of one machine without the GPUs that any of them shows bound to another driver."""
+    bound = gpus_of_other_drivers(machines)
+    return [_without(machine, bound) for machine in machines]
+
+
+def _without(machine: Machine, bound: Collection[str]) -> Machine:
+    numbered = [gpu for gpu in machine.gpus if gpu.name is not None or gpu.pci_address not in bound]
+    if not numbered or len(numbered) == len(machine.gpus) or machine.driver.status != "not_read":
+        return machine
+    renumbered = (msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(numbered))
+    fewer, _ = aligned(Machine(source=machine.source, gpus=tuple(renumbered)), machine)
+    return fewer

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.matching import aligned, cuda_order, first_with_gpus
-from gputopo.captures.other_driver import without_gpus_of_other_drivers
+from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import field_at
 from gputopo.values.history import GpuHistory
@@ -45,7 +44,6 @@ _TRUST = (
     "nvidia-smi -q",
     "nvidia-smi",
     "",
-    "markdown table",
     "tensorflow log",
     "bandwidthTest",
     "nvbandwidth",

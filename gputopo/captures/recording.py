@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.captures import budget, places
+from gputopo.captures import intake, matching
+from gputopo.captures.ledger import Format
 from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
@@ -19,8 +20,6 @@ from gputopo.values.machine import Gpu, Machine
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-READS = "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)"
-FACTS = "everything"
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
@@ -75,7 +74,7 @@ def _has_huge_integer(value: object) -> bool:
         return any(map(_has_huge_integer, value.values()))
     if isinstance(value, list):
         return any(map(_has_huge_integer, value))
-    return isinstance(value, int) and abs(value) > budget.MAX_INTEGER
+    return isinstance(value, int) and abs(value) > intake.MAX_INTEGER
 
 
 def _measured(text: str, origin: str) -> Machine:
@@ -83,14 +82,14 @@ def _measured(text: str, origin: str) -> Machine:
     bandwidth = schema.decode(text, Bandwidth, origin=origin)
     machine = schema.decode(text, _Measured, origin=origin).machine
     if machine is None:
-        gpus = tuple(Gpu(index=index) for index in sorted(places.gpus_named(bandwidth)))
+        gpus = tuple(Gpu(index=index) for index in sorted(matching.gpus_named(bandwidth)))
         machine = Machine(source=bandwidth.source, gpus=gpus)
     return msgspec.structs.replace(machine, bandwidth=bandwidth)
 
 
 def _check(machine: Machine, origin: str) -> None:
     """Refuse a machine edited by hand into one that cannot be. Raises InputError."""
-    budget.require_gpus(machine.gpus, origin)
+    intake.require_gpus(machine.gpus, origin)
     indices = [gpu.index for gpu in machine.gpus]
     if twice := {index for index in indices if indices.count(index) > 1}:
         raise InputError(f"{origin} has two GPUs with the index {min(twice)}", _HINT)
@@ -114,7 +113,7 @@ def _check(machine: Machine, origin: str) -> None:
 
 def _check_bandwidth(bandwidth: Bandwidth, gpus: set[int], origin: str) -> None:
     """Refuse numbers of GPUs that are not there, and numbers that no copy has. Raises InputError."""
-    if stranger := places.gpus_named(bandwidth) - gpus:
+    if stranger := matching.gpus_named(bandwidth) - gpus:
         raise InputError(f"{origin}: its bandwidth is of GPU {min(stranger)}, which it lacks", _HINT)
     for sample in bandwidth.samples:
         numbers = [sample.median_gb_per_s, sample.median_us, *sample.repeats_gb_per_s, *sample.repeats_us]
@@ -146,3 +145,11 @@ def _folder() -> "Traversable":
     from importlib import resources  # slow to load, and most captures are files
 
     return resources.files("gputopo.reference.data") / "machines"
+
+
+FORMAT = Format(
+    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)",
+    "everything",
+    recognise,
+    parse,
+)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
 
-from gputopo.captures.ledger import Claims, by_line
+from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
@@ -19,8 +19,6 @@ from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Link
 from gputopo.values.subject import at_gpu, at_link
 
 SOURCE = "tensorflow log"
-READS = "a TensorFlow log"
-FACTS = "names, PCI addresses, memory, peer matrix"
 
 _HINT = "give the whole log of a run on GPUs, with TensorFlow's own lines (TF_CPP_MIN_LOG_LEVEL=0)"
 _FOUND = re.compile(r"Found device (\d{1,3}) with properties")
@@ -232,3 +230,13 @@ def _links(
         else:
             missing[fact] = "the log shows both" if cells else "the log has no row for it"
             yield Link(a=a, b=b)
+
+
+FORMAT = Format(
+    "a TensorFlow log",
+    "names, PCI addresses, memory, peer matrix",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

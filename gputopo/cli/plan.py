@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,10 +12,9 @@ import msgspec
 from gputopo.cli.hosts.meeting import hosts_to_start, start_hosts
 from gputopo.cli.placement import AUTOTUNE, PlanOptions, parse_candidates, parse_model, parse_program
 from gputopo.cli.printing import emit, emit_each, show_report
-from gputopo.cli.run.prepare import warn, with_costs
+from gputopo.cli.run.prepare import Job, PlannedOn, planned_on, warn, with_costs
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.prediction.programs import DEFAULT
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf
@@ -169,11 +169,10 @@ def _plan_of_one(
         else:
             _print(found, shape)
 
-    needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
-    machine = planned_machine(sources, pairs=needs_bandwidth)
+    on = planned_on(request, sources)
+    machine = on.machine
     if autotune is not None:
-        request = with_costs(request)
-        found, code = _measured(machine, request, autotune, placement, candidates)
+        found, code = _measured(on, with_costs(request), autotune, placement, candidates)
         print_it(found)
         return code
     require_gpus(machine)
@@ -183,17 +182,13 @@ def _plan_of_one(
         )
     request = with_costs(request)
     others: dict[int, str] = {}
-    before = Before()
     if not sources:
         from gputopo.launch.jobs import claims
 
         others = claims.claimed_by_others(machine, claims.claims_folder(os.environ))
-        before = measured_before(machine, request)
 
     def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
-        if sources:
-            return planner.plan(machine, request, keep=keep)
-        return planner.plan_here(machine, request, os.environ, others, **before._asdict(), keep=keep)
+        return replace(on, machine=machine, keep=keep).target(request, others).plan
 
     every = candidates == planner.ALL
     found = choose(machine, request, None if every else candidates)
@@ -203,7 +198,9 @@ def _plan_of_one(
         found = _with_what_if(found, machine, request, changes, choose)
     if every and shape == "json":
         unavailable = {} if sources else {**others, **planner.hidden_gpus(os.environ, machine)}
-        listed = planner.every_candidate(machine, request, unavailable=unavailable, **before._asdict())
+        listed = planner.every_candidate(
+            machine, request, unavailable=unavailable, **on.before(request)._asdict()
+        )
         _print_every(found, listed)
     else:
         print_it(found)
@@ -290,52 +287,29 @@ def _refuse_with_autotune(
 
 
 def _measured(
-    machine: "Machine", request: "Request", count: int, placement: Given, candidates: int | None
+    on: PlannedOn, request: "Request", count: int, placement: Given, candidates: int | None
 ) -> "tuple[Plan, int]":
     """Return the plan of the fastest of some placements by short runs here, and the exit code.
 
     As `run` plans: for logical CPU devices where there is no GPU.
     """
     from gputopo.cli.run.autotune import plan_fastest
-    from gputopo.cli.run.command import choose_and_claim
-    from gputopo.cli.run.prepare import implied_update, placed
-    from gputopo.launch.spec import target
-    from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.planner.explained import require_prediction
     from gputopo.planner.selection import LISTED
 
-    keep = None if candidates is None or candidates < LISTED else candidates
-    before = measured_before(machine, request)
-
-    def choose(others: "Mapping[int, str]") -> "target.Target":
-        return target.target_of(
-            machine,
-            request,
-            environ=os.environ,
-            claimed=others,
-            **before._asdict(),
-            keep=keep,
-            usable=usable_cpus(),
-        )
-
     batch = {} if request.batch_size is None else {"batch_size": request.batch_size}
-    asked = {**placed(placement), **batch}
-    training = {} if request.batch_size == AUTO else batch
+    job = Job(request.model, placement, Given({} if request.batch_size == AUTO else batch, batch))
+    on.keep = None if candidates is None or candidates < LISTED else candidates
     with contextlib.ExitStack() as claims:
-        chosen = choose_and_claim(machine, choose, claims)
+        chosen = on.claimed(request, claims)
         warn(chosen.plan)
         if request.explain:
             require_prediction(chosen.plan, _EXPLAINS)
-        found, code = plan_fastest(
-            chosen, count, asked=asked, training=training, update=implied_update(asked)
-        )
+        found, code = plan_fastest(job, chosen, count)
     if request.explain and found.choice != chosen.plan.choice:
-        placed_so = _only(request, found.choice)
-        own = target.target_of(machine, placed_so, environ=os.environ, **before._asdict(), keep=1).plan
-        found = msgspec.structs.replace(found, line=own.line)
-    if candidates is not None:
-        found = msgspec.structs.replace(found, candidates=found.candidates[:candidates])
-    return found, code
+        on.keep = 1
+        found = msgspec.structs.replace(found, line=on.target(_only(request, found.choice)).plan.line)
+    return _shortened(found, candidates), code
 
 
 def _only(request: "Request", choice: "Candidate") -> "Request":

@@ -223,7 +223,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 
 def _study(paths: tuple[str, ...], baseline: tuple[str, ...], ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
-    from gputopo.captures.training.files import read
+    from gputopo.captures.training_files import read
     from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import Unread, study_of
     from gputopo.reference.published import SOURCES
@@ -304,11 +304,11 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
         return schema.encode_pretty(value)
     if shape == "csv":
-        from gputopo.captures.training import table
+        from gputopo.captures import training_table
         from gputopo.measurements.study import Study
         from gputopo.report.box import study_csv
 
-        return study_csv(value) if isinstance(value, Study) else table.write(value.runs)
+        return study_csv(value) if isinstance(value, Study) else training_table.write(value.runs)
     if shape == "html":
         from gputopo.report.page import page
 

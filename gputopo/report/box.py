@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from gputopo.captures.training.table import COLUMNS, cell_text
+from gputopo.captures.training_table import COLUMNS, cell_text
 from gputopo.measurements.box import Box, Change, Series
 from gputopo.measurements.study import Study
 from gputopo.report.document import Block, Bullets, Document, Section, Table

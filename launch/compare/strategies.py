@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Absence, Hosts
 from gputopo.launch.models.models import Model
-from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of
-from gputopo.launch.spec.rules import remarks, require_strategy
+from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
+from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import Emit, Observer, StepOutcome, Stepper, unequal_batches
@@ -58,7 +58,8 @@ class StrategyStep(Stepper):
     """
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
-        self._asked = require_strategy(spec)
+        assert spec.strategy is not None
+        self._asked = read(spec.strategy)
         self.spec = spec
         self._devices = [device.device for device in spec.own_devices]
         self._first = spec.own_devices[0].tower

@@ -1,4 +1,4 @@
-"""The HTTP server of rank 0: one short request a connection, limited in size and time.
+"""An HTTP server for one short request a connection, limited in size and time.
 
 A client that is slow, or sends what is no HTTP, costs its own connection and nothing else.
 """
@@ -10,21 +10,18 @@ import socketserver
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gputopo.launch.hosts.addresses import Bindable
-from gputopo.launch.hosts.messages import MAX_BODY_BYTES, Patience
+from gputopo.launch.hosts.messages import BEARER, MAX_BODY_BYTES
 
-# Connections that may be open at once, for each host and besides. A host has one at a time, and has another
-# one early where one is cut off. Ours; a process may have 1024 open files (the usual limit of a shell).
+# Connections that may be open at once, for each host and besides. A host has one at a time, and another one
+# early where one is cut off; a process may have 1024 open files (the usual limit of a shell).
 CONNECTIONS_PER_HOST, MORE_CONNECTIONS = 2, 64
-_BEARER = "Bearer "  # RFC 6750
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer to a request. `sent` is called when it has been written."""
 
     status: HTTPStatus
@@ -32,31 +29,28 @@ class Answer:
     sent: Callable[[], None] | None = None
 
 
-class Desk(Protocol):
+class Responder(Protocol):
     """Answers requests, in threads of their own."""
 
-    def respond(self, target: str, token: str, body: bytes) -> Answer:
-        """Answer a POST to a target (path and query)."""
-
-    def look(self) -> None:
-        """Do what is to be done now and then."""
-
-    def note(self, error: BaseException) -> None:
-        """Take note of a request whose answer failed."""
+    def respond(self, target: str, token: str, body: bytes) -> Answer: ...  # noqa: D102
+    def look(self) -> None: ...  # noqa: D102 (called now and then)
+    def note(self, error: BaseException) -> None: ...  # noqa: D102 (a request whose answer failed)
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serves a desk, for a number of hosts, at an address. Raises OSError if it cannot listen there."""
+class HttpServer(http.server.ThreadingHTTPServer):
+    """Listens at an address, for a number of hosts. Raises OSError where it cannot."""
 
     daemon_threads = True
     allow_reuse_address = True
     allow_reuse_port = False  # two runs must not share a port
     request_queue_size = 256  # all hosts of a large allocation come at once
 
-    def __init__(self, place: Bindable, port: int, desk: Desk, *, hosts: int, patience: Patience) -> None:
+    def __init__(
+        self, place: Bindable, port: int, responder: Responder, *, hosts: int, connection_s: float
+    ) -> None:
         self.address_family, address = place
-        self.desk = desk
-        self._patience = patience
+        self.responder = responder
+        self._connection_s = connection_s
         self._max_open = CONNECTIONS_PER_HOST * hosts + MORE_CONNECTIONS
         self._open: dict[Any, float] = {}
         super().__init__((address, port), _Handler)
@@ -82,22 +76,22 @@ class Server(http.server.ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """End the connections that have been open for too long: their threads read an end of file."""
-        limit = time.monotonic() - self._patience.connection_s
+        limit = time.monotonic() - self._connection_s
         for request, began in list(self._open.items()):
             if began < limit:
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
-        self.desk.look()
+        self.responder.look()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is none of our business; what else fails is noted, not printed."""
-        error = sys.exception() if sys.version_info >= (3, 12) else sys.exc_info()[1]
+        """Ignore a client that goes away; note other errors, and print nothing."""
+        error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):
-            self.desk.note(error)
+            self.responder.note(error)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
+    server: HttpServer
     protocol_version = "HTTP/1.1"
     server_version = "gputopo"
     sys_version = ""
@@ -113,11 +107,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if len(body) < int(length):  # the client went away
                 self.close_connection = True
                 return
-            token = self.headers.get("Authorization", "").removeprefix(_BEARER)
-            answer = self.server.desk.respond(self.path, token, body)
-        self._send(answer)
-
-    def _send(self, answer: Answer) -> None:
+            token = self.headers.get("Authorization", "").removeprefix(BEARER)
+            answer = self.server.responder.respond(self.path, token, body)
         self.close_connection = True
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
@@ -129,9 +120,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer.sent()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed: stderr is the user's."""
-
-
-def authorization(token: str) -> str:
-    """Return the `Authorization` header of who has a token."""
-    return _BEARER + token
+        """Print nothing: stderr is the user's."""

@@ -69,9 +69,10 @@ class Silence:
 
 
 JOIN_PATH = "/join"
+BEARER = "Bearer "  # of the Authorization header, before the token: RFC 6750
 MAX_BODY_BYTES = 4 * 1024 * 1024  # the machine of a host with 16 GPUs and all samples is below 1 MiB
 
-GuestEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
+HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished | StepsReported
 """What a host reports of itself; the events of training are those of rank 0's worker.
 
 RunFinished: a program of the user that each host has has ended there. StepsReported: what that reports.
@@ -173,11 +174,6 @@ class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
     start: Start | None = None
 
 
-def events_path(rank: int) -> str:
-    """Return where the events of a rank are posted."""
-    return f"/ranks/{rank}/events"
-
-
-def result_path(rank: int) -> str:
-    """Return where the result of a rank is posted."""
-    return f"/ranks/{rank}/result"
+def path_of(rank: int, what: str) -> str:
+    """Return where the `events` or the `result` of a rank are posted."""
+    return f"/ranks/{rank}/{what}"

@@ -38,9 +38,9 @@ from gputopo.copies.network import (
     choose,
     schedule,
 )
-from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.probes.processes import tethered
 from gputopo.probes.programs import Ended, ProgramError, Programs, all_reduce_of, rate_of, run_all
 from gputopo.probes.tcp import Listener, latency, send
@@ -153,7 +153,7 @@ def order_of(
     )
 
 
-def lead(meeting: Meeting, order: Order, listener: Listener) -> Bandwidth:
+def lead(meeting: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
     """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
     _admit(listener, order, 0)
     hold(meeting, order)
@@ -166,13 +166,13 @@ def lead(meeting: Meeting, order: Order, listener: Listener) -> Bandwidth:
     return bandwidth_of(order, results, absent)
 
 
-def hold(meeting: Meeting, order: Order) -> None:
+def hold(meeting: RendezvousServer, order: Order) -> None:
     """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
     body = msgspec.Raw(schema.encode(order))
     meeting.answer({rank: Start(spec=body) for rank in range(1, len(order.hosts))})
 
 
-def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
+def take_part(guest: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
     """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
     reply = guest.join(joining, join_timeout_s)
     if isinstance(reply, Refused):
@@ -181,7 +181,7 @@ def take_part(guest: Guest, joining: Joining, listener: Listener, join_timeout_s
         return End(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
     _admit(listener, order, joining.rank)
-    with Telling(guest) as telling:
+    with Reporting(guest) as telling:
         result = measure(order, joining.rank, lambda: telling.end is not None)
         if telling.end is None:
             guest.report(msgspec.json.encode(result))

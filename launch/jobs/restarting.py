@@ -19,7 +19,7 @@ from gputopo.values.run.events import CheckpointSaved, Event, Fewer, RankFailed,
 from gputopo.values.run.verdict import Known
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 
 # What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
@@ -200,9 +200,9 @@ class Regrouping:
     `timeout_s`: until all of them must have started their servers again. For the launcher's main thread.
     """
 
-    def __init__(self, meeting: "Meeting", least: int | None, timeout_s: float) -> None:
+    def __init__(self, server: "RendezvousServer", least: int | None, timeout_s: float) -> None:
         self.may_lose = least is not None
-        self._meeting = meeting
+        self._server = server
         self._least = least
         self._timeout_s = timeout_s
         self._lost: Mapping[int, str] = {}  # those that the run goes on without, by rank: why
@@ -217,12 +217,14 @@ class Regrouping:
         failure of rank 0's worker alone: what it had on them stays for minutes, and collectives of another
         process wait for it.
         """
-        meeting, before = self._meeting, self._lost
+        server, before = self._server, self._lost
         # The worker sees that a server is gone, and not always whose; its host says why, or falls silent.
-        if failed.kind == UNREACHABLE and wait(lambda: meeting.lost() != before, meeting.decided_s) is None:
+        if failed.kind == UNREACHABLE and (
+            wait(lambda: self._lost_now() != before, server.decided_s) is None
+        ):
             return None, ""
         while True:
-            self._lost = lost = meeting.lost()
+            self._lost = lost = self._lost_now()
             try:
                 fewer = without_hosts(spec, lost)
             except UsageError as error:
@@ -231,18 +233,25 @@ class Regrouping:
             rest = continued(fewer, counted)
             if rest is None or not self._are_enough(spec, fewer, note):
                 return None, ""
-            meeting.start_again(schema.encode(rest))
+            with server.members() as members:
+                members.start_again(schema.encode(rest))
             came = wait(partial(self._is_settled, lost), self._timeout_s)
             if came is None:
                 return None, ""
-            if not came:
-                meeting.give_up(f"did not start its server again within {self._timeout_s:g} s")
-            elif meeting.lost() == lost:
-                new = [why for rank, why in lost.items() if rank not in before]
-                return rest, listed(new, "and") if new else failed.cause
+            with server.members() as members:
+                if not came:
+                    members.give_up(f"did not start its server again within {self._timeout_s:g} s")
+                elif members.lost() == lost:
+                    new = [why for rank, why in lost.items() if rank not in before]
+                    return rest, listed(new, "and") if new else failed.cause
+
+    def _lost_now(self) -> Mapping[int, str]:
+        with self._server.members() as members:
+            return members.lost()
 
     def _is_settled(self, lost: Mapping[int, str]) -> bool:
-        return self._meeting.serving() or self._meeting.lost() != lost
+        with self._server.members() as members:
+            return members.serving() or members.lost() != lost
 
     def _are_enough(self, spec: RunSpec, fewer: RunSpec, note: Callable[[str], None]) -> bool:
         left, needed = len(fewer.ranks), self._least or len(spec.ranks)

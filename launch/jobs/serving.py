@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.launch.hosts.client import Guest, Telling
-from gputopo.launch.hosts.messages import End, GuestEvent, Start
+from gputopo.launch.hosts.messages import End, HostEvent, Start
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
@@ -62,7 +62,7 @@ def serve(
     spec: RunSpec,
     file: Path,
     rank: int,
-    guest: Guest,
+    guest: RendezvousClient,
     *,
     environment: dict[str, str],
     log: Path,
@@ -82,12 +82,12 @@ def serve(
         if isinstance(event, PhaseBegun) and event.phase == SERVING:
             telling.serves(number)
         over = isinstance(event, RankFailed) and event.kind == _ENDED
-        if isinstance(event, GuestEvent) and not over:
+        if isinstance(event, HostEvent) and not over:
             host = spec.servers[rank].host
             telling.put(of_host(event if spec.rank is not None else _of_server(event, host, log), host))
 
     with (
-        Telling(guest) as telling,
+        Reporting(guest) as telling,
         workers(environment, limits=_SERVING) as running,
         sampled(sampler) as samples,
     ):
@@ -121,7 +121,7 @@ def _of_server(event: _Event, host: str, log: Path) -> _Event:
     return replace(event, cause=cause, remedy=remedy)
 
 
-def of_host(event: GuestEvent, host: str) -> GuestEvent:
+def of_host(event: HostEvent, host: str) -> HostEvent:
     """Return the event with the host in a notice, which rank 0 shows beside its own."""
     return replace(event, says=f"host {host}: {event.says}") if isinstance(event, Noticed) else event
 
@@ -129,7 +129,7 @@ def of_host(event: GuestEvent, host: str) -> GuestEvent:
 class _ServersEnd:
     """The end of the run, or a newer Start than `number`, as an event that ends this host's server."""
 
-    def __init__(self, telling: Telling, number: int) -> None:
+    def __init__(self, telling: Reporting, number: int) -> None:
         self.ready = telling.ready
         self._telling = telling
         self._number = number

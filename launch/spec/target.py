@@ -16,7 +16,7 @@ from statistics import fmean
 from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.spec.env import HostPlace, Usable, host_place
-from gputopo.launch.spec.run_spec import Backend, Server
+from gputopo.launch.spec.job_spec import Backend, Server
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
@@ -103,7 +103,7 @@ def target_of(
                 "--require-gpu and --from contradict one another: a rehearsal runs on CPU devices",
                 "leave one of them out",
             )
-        plan = planner.plan(machine, request)
+        plan = planner.plan(machine, request, keep=keep)
         return Target(
             "cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of, affinity=affinity
         )

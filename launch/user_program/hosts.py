@@ -18,9 +18,9 @@ import msgspec
 from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import SILENT_S, End
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
@@ -162,7 +162,9 @@ class Leading:
     `command`: its own program. `stop`: of that one.
     """
 
-    def __init__(self, meeting: Meeting, ranks: Iterable[int], name: str, command: str, stop: Stop) -> None:
+    def __init__(
+        self, meeting: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: Stop
+    ) -> None:
         self._meeting, self._name, self._command, self._stop = meeting, name, command, stop
         self._endings = Endings(ranks)
         self._recorded: EventQueue[Event] = EventQueue()
@@ -263,10 +265,10 @@ class Following:
     sources: Sequence[EventSource] = ()
     steps: EventQueue[StepsReported] | None = None
 
-    def __init__(self, guest: Guest, host: str, command: str, stop: Stop) -> None:
+    def __init__(self, guest: RendezvousClient, host: str, command: str, stop: Stop) -> None:
         self._host, self._command, self._stop = host, command, stop
         self._reports = Batch()
-        self._telling = Telling(guest, self._reports.take)
+        self._telling = Reporting(guest, self._reports.take)
         self._has_failed = False
         self._left = os.eventfd(0)
         self._thread = threading.Thread(target=self._end_with_run, name="the end", daemon=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import budget, detect, recording
+from gputopo.captures import intake, reading, recording
 from gputopo.findings import Inspection, find
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.markdown import document_markdown
@@ -58,7 +58,7 @@ class Outcome:
     read: int = 0
     refused: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
-    given_up: int = 0  # at the limit of gputopo.captures.budget
+    given_up: int = 0  # at the limit of gputopo.captures.intake
     slow: int = 0  # over LIMIT_S
     slowest_s: float = 0.0
     slowest: str = ""
@@ -224,8 +224,8 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     started = time.process_time()
     machine: Machine | None = None
     try:
-        with budget.limited_time("damaged"):
-            machine = detect.read_bytes(data, origin="damaged")
+        with intake.limited_time("damaged"):
+            machine = reading.read_bytes(data, origin="damaged")
         outcome.read += 1
     except GputopoError as error:
         outcome.refused += 1
@@ -264,7 +264,7 @@ def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, ampli
     outcome = Outcome()
     # The first parse of a format loads its modules; that is start-up and not the text.
     for text in samples.ALL.values():
-        detect.read_text(text, origin="sample")
+        reading.read_text(text, origin="sample")
     make = amplified if amplify else cases
     for name, data in itertools.islice(make(sources or texts(), seed), count):
         try_one(name, data, outcome)
@@ -282,7 +282,7 @@ def main() -> int:
     outcome = run(options.cases, options.seed, amplify=options.amplify)
     print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
-    print(f"given up at {budget.MAX_READING_S:g} s: {outcome.given_up}")
+    print(f"given up at {intake.MAX_READING_S:g} s: {outcome.given_up}")
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {outcome.slow}")
     print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
     for why, name in outcome.wrong.items():

@@ -92,11 +92,7 @@ HWLOC = (
     '    <info name="OSRelease" value="6.1.0-test"/>\n    <info name="HostName" value="secret-host"/>\n'
     + _hwloc_package(0, "0x0000000f", "0000:[00-06]", _BOARD)
     + _hwloc_package(1, "0x000000f0", "0000:[80-86]", _OTHER)
-    + '  </object>\n  <distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">\n'
-    '    <indexes length="4">0 1 </indexes>\n    <u64values length="12">10 21 21 10 </u64values>\n  </distances2>\n'
-    '  <distances2 type="OSDev" nbobjs="3" kind="25" name="NVLinkBandwidth" indexing="gp">\n'
-    '    <indexes length="9">30 31 32 </indexes>\n'
-    '    <u64values length="50">1000000 50000 0 50000 1000000 0 0 0 1000000 </u64values>\n  </distances2>\n'
+    + "  </object>\n"
     "</topology>\n"
 )
 
@@ -216,14 +212,6 @@ TF_CREATED = "".join(
     for number, address in enumerate(GPUS)
 )
 
-TABLE = """\
-| GPU | Name | Memory | Bus ID | PCIe Gen (cur/max) | Width (cur/max) | Power limit | Persistence |
-|---|---|---|---|---|---|---|---|
-| 0 | GeForce GTX 1070 | 8119 MiB | `00000000:05:00.0` | 1/3 | 16/16 | 151.00 W | Disabled |
-| 1 | GeForce GTX 1070 | 8119 MiB | `00000000:06:00.0` | 3/3 | 8/8 | 151.00 W | Enabled |
-| 2 | GeForce GTX 1070 | 8119 MiB | `00000000:85:00.0` | 3/3 | 4/16 | 120.00 W | Disabled |
-"""
-
 
 def _overview_gpu(number: int) -> str:
     persistence, limit = (("Off", 151), ("On", 151), ("Off", 120))[number]
@@ -266,7 +254,6 @@ ALL = {
     "TensorFlow 1": TF_1,
     "TensorFlow 2": TF_2,
     "TensorFlow created": TF_CREATED,
-    "table": TABLE,
 }
 
 

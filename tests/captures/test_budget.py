@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import budget, detect
+from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
 
 XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
-GPUS = budget.MAX_GPUS + 1
+GPUS = intake.MAX_GPUS + 1
 
 
 def many(kind: str) -> str:
@@ -28,24 +28,24 @@ def many(kind: str) -> str:
 @pytest.mark.parametrize("kind", ["recording", "nvidia-smi -q -x", "nvidia-smi topo -m"])
 def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
     with pytest.raises(InputError, match="lists more than 256 GPUs"):
-        detect.read_text(many(kind), origin="x")
+        reading.read_text(many(kind), origin="x")
 
 
 def test_a_text_that_is_longer_than_any_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(intake, "MAX_TEXT_BYTES", 100)
     with pytest.raises(InputError, match="text of more than"):
-        budget.require_text_size("x" * 101, "x")
-    monkeypatch.setattr(budget, "MAX_LINES", 10)
+        intake.require_text_size("x" * 101, "x")
+    monkeypatch.setattr(intake, "MAX_LINES", 10)
     with pytest.raises(InputError, match="more than 10 lines"):
-        budget.require_text_size("\n" * 11, "x")
-    budget.require_text_size("\n" * 10, "x")
+        intake.require_text_size("\n" * 11, "x")
+    intake.require_text_size("\n" * 10, "x")
 
 
 def test_reading_ends_when_its_time_is_over_and_what_follows_has_none() -> None:
-    with pytest.raises(InputError, match=r"more than 0\.01 s of CPU time"), budget.limited_time("x", 0.01):
+    with pytest.raises(InputError, match=r"more than 0\.01 s of CPU time"), intake.limited_time("x", 0.01):
         re.search(r"(a+)+$", "a" * 64 + "b")
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
-    with budget.limited_time("x", 60):
+    with intake.limited_time("x", 60):
         pass
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
@@ -54,7 +54,7 @@ def test_in_another_thread_nothing_is_limited_and_nothing_fails() -> None:
     done = []
 
     def read() -> None:
-        with budget.limited_time("x", 0.0001):
+        with intake.limited_time("x", 0.0001):
             done.append(True)
 
     thread = threading.Thread(target=read)
@@ -64,10 +64,10 @@ def test_in_another_thread_nothing_is_limited_and_nothing_fails() -> None:
 
 
 def test_a_pipe_into_which_nobody_writes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(intake, "MAX_WAIT_S", 0.01)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="nothing was written"):
-        detect.load([str(tmp_path / "pipe")])
+        reading.load([str(tmp_path / "pipe")])
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     text = '{"schema":"gputopo.machine/1","source":"x","gpus":[{"index":0}]}'
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text))
     writer.start()
-    machine = detect.load([str(tmp_path / "pipe")])
+    machine = reading.load([str(tmp_path / "pipe")])
     writer.join()
     assert [gpu.index for gpu in machine.gpus] == [0]
 
@@ -85,9 +85,9 @@ def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
     gpu = f'{{"index":0,"memory_mib":{{"total":{number}}}}}'
     text = f'{{"schema":"gputopo.machine/1","source":"x","gpus":[{gpu}]}}'
     with pytest.raises(InputError, match=r"beyond 64 bits|not a valid"):
-        detect.read_text(text, origin="x")
+        reading.read_text(text, origin="x")
 
 
 def test_blanks_without_end_are_read_in_linear_time() -> None:
-    with budget.limited_time("x", 2.0), pytest.raises(InputError, match="in no format"):
-        detect.read_text(" " * 250_000 + "x\n", origin="x")
+    with intake.limited_time("x", 2.0), pytest.raises(InputError, match="in no format"):
+        reading.read_text(" " * 250_000 + "x\n", origin="x")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import recording
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 

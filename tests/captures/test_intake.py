@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, intake, merge
+from gputopo.captures import intake, merge, reading
 from gputopo.captures.smi import text as smi_text
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures.samples import ALL
@@ -90,10 +90,10 @@ MARKS: dict[str, Callable[[int, str], str]] = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_marked_capture_reads_as_the_bare_one(name: str) -> None:
-    bare = detect.read_text(ALL[name], origin="log")
+    bare = reading.read_text(ALL[name], origin="log")
     for name_of_mark, mark in MARKS.items():
         marked = "\n".join(mark(at, line) for at, line in enumerate(ALL[name].split("\n")))
-        assert detect.read_text(marked, origin="log") == bare, name_of_mark
+        assert reading.read_text(marked, origin="log") == bare, name_of_mark
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -108,14 +108,14 @@ def test_rows_of_a_matrix_are_no_numbered_lines() -> None:
 
 def test_line_breaks_of_markdown_come_off() -> None:
     broken = "".join(f"{line} \\\n" for line in ALL["topo"].splitlines())
-    assert detect.read_text(broken, origin="page") == detect.read_text(ALL["topo"], origin="page")
+    assert reading.read_text(broken, origin="page") == reading.read_text(ALL["topo"], origin="page")
 
 
 @pytest.mark.parametrize("name", ["nvlink -s", "nccl"])
 def test_the_source_of_a_page_reads_as_the_page(name: str) -> None:
     source = html.escape(ALL[name], quote=False)
     assert "&lt;" in source
-    assert detect.read_text(source, origin="page") == detect.read_text(ALL[name], origin="page")
+    assert reading.read_text(source, origin="page") == reading.read_text(ALL[name], origin="page")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_may_be_the_text_itself_is_no_mark(text: str) -> None:
 def test_lines_of_several_machines_are_refused_with_how_to_part_them() -> None:
     mixed = "".join(f"node{1 + at % 2}: {line}\n" for line in ALL["topo"].splitlines() for at in range(2))
     with pytest.raises(InputError, match="mixes the lines of several hosts: node1, node2") as error:
-        detect.read_text(mixed, origin="log")
+        reading.read_text(mixed, origin="log")
     assert "grep '^node1:'" in error.value.hint
 
 
@@ -142,14 +142,13 @@ def test_lines_of_several_hosts_from_bandwidth_programs_are_runs_and_all_are_cou
     run = "Running device_local_copy.\nmemcpy local GPU(column) bandwidth (GB/s)\n{}\n 0    {}\n"
     hosts = {"node1": run.format("     0", "1116.30"), "node2": run.format("     0", "1216.30") + "odd\n"}
     mixed = "".join(f"{host}: {line}\n" for host, text in hosts.items() for line in text.splitlines())
-    machine = detect.read_bytes(mixed.encode(), origin="log")
+    machine = reading.read_bytes(mixed.encode(), origin="log")
     assert machine.bandwidth is not None
     assert [sample.run for sample in machine.bandwidth.samples] == ["node1", "node2"]
     assert [(one.line, one.text) for one in machine.unread] == [(9, "odd")]
 
 
-# A Markdown table is prose as much as data, so beside another capture it is not looked for.
-STACKED = sorted(set(AGREEING) - {"table"})
+STACKED = sorted(AGREEING)
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
 PEERS = (
     " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\n"
@@ -159,7 +158,7 @@ XML = "<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id='00000000:05:00.0
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="bug report")
+    return reading.read_text(text, origin="bug report")
 
 
 def facts(machine: Machine) -> tuple[object, ...]:
@@ -213,4 +212,4 @@ def test_line_numbers_stay_those_of_the_text() -> None:
 
 def test_one_capture_is_one_part_with_all_that_stands_around_it() -> None:
     text = f"before\n{MATRIX}after\n"
-    assert intake.sections(text, [topo_matrix, smi_text]) == [text]
+    assert intake.sections(text, [topo_matrix.begins, smi_text.begins]) == [text]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.findings import find
 from gputopo.planner import Request, plan
 from gputopo.probes import collect
@@ -36,7 +36,7 @@ def load(folder: Path, *texts: str) -> Machine:
     paths = [folder / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    return detect.load([str(path) for path in paths], read_tree=collect.read_tree)
+    return reading.load([str(path) for path in paths], read_tree=collect.read_tree)
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "nouveau"])
@@ -76,6 +76,6 @@ def test_where_every_gpu_is_bound_to_another_driver_they_keep_their_numbers_and_
 
 def test_a_copied_sys_is_read_alike(tmp_path: Path) -> None:
     write_tree(changed(SCENARIOS["four"], gpus={1: {"kernel_driver": "vfio-pci"}}), tmp_path)
-    machine = detect.load([str(tmp_path)], read_tree=collect.read_tree)
+    machine = reading.load([str(tmp_path)], read_tree=collect.read_tree)
     assert [gpu.pci_address for gpu in machine.gpus] == ["0000:44:00.0", "0000:46:00.0", "0000:47:00.0"]
     assert "vfio-pci" in plan(machine, Request()).refused[0].reason

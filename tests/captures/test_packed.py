@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, packed
+from gputopo.captures import intake, reading
 from gputopo.values.errors import InputError
 from tests.captures.samples import ALL, HWLOC, TOPO
 
@@ -25,30 +25,30 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", ALL)
 def test_a_packed_capture_reads_as_the_plain_one(name: str, kind: str) -> None:
     data = PACKERS[kind](ALL[name].encode())
-    assert detect.read_bytes(data, origin="x") == detect.read_text(ALL[name], origin="x")
+    assert reading.read_bytes(data, origin="x") == reading.read_text(ALL[name], origin="x")
 
 
 def test_members_are_joined() -> None:
     half = len(TOPO) // 2
     data = gzip.compress(TOPO[:half].encode()) + gzip.compress(TOPO[half:].encode())
-    assert detect.read_bytes(data, origin="x") == detect.read_text(TOPO, origin="x")
+    assert reading.read_bytes(data, origin="x") == reading.read_text(TOPO, origin="x")
 
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_a_text_that_is_too_long_is_refused_before_it_is_unpacked(kind: str) -> None:
     data = PACKERS[kind](b"GPU0\n" * 1_000_000)
     with pytest.raises(InputError, match="larger than 1 MiB unpacked"):
-        packed.unpacked_text(data, origin="x", max_bytes=2**20)
+        intake.unpacked_text(data, origin="x", max_bytes=2**20)
 
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_a_file_that_is_cut_or_damaged_is_named_as_such(kind: str) -> None:
     data = PACKERS[kind](HWLOC.encode() + bytes(range(32, 127)) * 400)
     with pytest.raises(InputError, match=f"{kind} file"):
-        detect.read_bytes(data[:-20], origin="x")
+        reading.read_bytes(data[:-20], origin="x")
 
 
 @given(st.binary(), st.sampled_from([b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00"]))
 def test_any_bytes_are_unpacked_or_refused(data: bytes, magic: bytes) -> None:
     with contextlib.suppress(InputError):
-        assert isinstance(packed.unpacked_text(magic + data, origin="x", max_bytes=1000), bytes)
+        assert isinstance(intake.unpacked_text(magic + data, origin="x", max_bytes=1000), bytes)

@@ -1,5 +1,5 @@
-from gputopo.captures import merge, places
-from gputopo.captures.places import Device
+from gputopo.captures import matching, merge
+from gputopo.captures.matching import Device
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
 from gputopo.values.machine import Gpu, Machine
 
@@ -26,7 +26,7 @@ MEASURED = Bandwidth(
 
 
 def test_every_place_is_renumbered_and_what_is_of_a_missing_gpu_is_left_out() -> None:
-    moved = places.renumbered(MEASURED, {0: 6, 1: 4})
+    moved = matching.renumbered_bandwidth(MEASURED, {0: 6, 1: 4})
     assert [(s.source, s.destination, s.group) for s in moved.samples] == [
         ("host", "gpu:4", "all gpu:4 gpu:6"),
         ("node:1", "node:1", None),
@@ -38,7 +38,7 @@ def test_every_place_is_renumbered_and_what_is_of_a_missing_gpu_is_left_out() ->
 
 
 def test_two_numbers_that_change_places_do_not_run_into_one_another() -> None:
-    moved = places.renumbered(MEASURED, {1: 2, 2: 1, 0: 0})
+    moved = matching.renumbered_bandwidth(MEASURED, {1: 2, 2: 1, 0: 0})
     assert (moved.samples[1].source, moved.samples[1].destination) == ("gpu:2", "gpu:1")
     assert moved.failures[0].source == "gpu:1"
 
@@ -70,17 +70,17 @@ def test_numbers_that_one_capture_has_twice_stay_twice_and_two_captures_count_on
 
 
 def test_the_gpus_that_a_measurement_names_are_found() -> None:
-    assert places.gpus_named(MEASURED) == {0, 1, 2}
+    assert matching.gpus_named(MEASURED) == {0, 1, 2}
 
 
 def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice() -> None:
     for second in (None, "0:9:0.0"):
-        gpus, index_of = places.gpus_in_pci_order({0: Device("A", "0:9:0.0"), 1: Device("B", second)})
+        gpus, index_of = matching.gpus_in_pci_order({0: Device("A", "0:9:0.0"), 1: Device("B", second)})
         assert index_of == {0: 0, 1: 1}
         assert [gpu.name for gpu in gpus] == ["A", "B"]
 
 
 def test_gpus_that_work_together_are_renumbered_together() -> None:
-    assert places.in_text("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
-    assert places.in_text("gpu:0,1,3", {0: 5, 1: 2}) is None
-    assert places.in_text("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"
+    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
+    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2}) is None
+    assert matching.in_text("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect, tensorflow_log
+from gputopo.captures import reading, tensorflow_log
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from tests.captures import samples
@@ -100,7 +100,7 @@ def test_the_public_logs_are_read(start: str, gpus: int, boost: int) -> None:
     if not LOGS.is_dir():
         pytest.skip("the folder of public logs is not beside this checkout")
     (path,) = LOGS.glob(f"{start}_*.throughput.log")
-    machine = detect.load([str(path)])
+    machine = reading.load([str(path)])
     assert machine.source == "tensorflow log"
     assert [gpu.cuda_index for gpu in machine.gpus] == list(range(gpus))
     assert {gpu.clocks_mhz.graphics.boost for gpu in machine.gpus} == {boost}

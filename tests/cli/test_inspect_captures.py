@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import detect, reading
 from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 
@@ -26,7 +26,7 @@ def test_a_capture_is_shown_in_every_format_within_80_columns(
     path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(detect, "read_bytes", cache(detect.read_bytes))  # once for all formats
+    monkeypatch.setattr(detect, "read_bytes", cache(reading.read_bytes))  # once for all formats
     table = call("inspect", "--from", path)
     if table.code == 2:  # a capture that holds no machine is refused, in two lines
         assert (table.out, len(table.err.splitlines())) == ("", 2)

@@ -16,7 +16,7 @@ from gputopo.runs.history import FILE, save_result
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import encode_line
-from tests.captures.training.test_tf_cnn import log
+from tests.captures.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream
 from tests.measurements.test_from_ours import sweep_folder

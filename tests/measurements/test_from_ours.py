@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.captures.training.files import read
+from gputopo.captures.training_files import read
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.cli.commands import COMMANDS, OptionInfo, list_options
 from gputopo.findings import Rule, catalogue
 from gputopo.findings.watched import WATCHES
@@ -118,7 +118,7 @@ def formats() -> str:
     """Return the page of the formats, with a row for each that the code reads; its other text as it is."""
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
-    rows = detect.readable()
+    rows = reading.readable()
     return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
 
 

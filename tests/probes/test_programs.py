@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from gputopo.captures.network import perftest as perftest_reader
+from gputopo.captures.bandwidth.network import read_perftest
 from gputopo.copies.nccl_hosts import ALL_BYTES, BYTES, Rate, environment, pair_command
 from gputopo.copies.network import QUICK, Nccl, Program, Rdma, Timing
 from gputopo.probes.processes import tethered
@@ -66,7 +66,7 @@ def test_without_its_servers_intervals_iperf3_has_one_number(stand_ins: StandIns
 @pytest.mark.parametrize("program", ["ib_write_bw", "ib_write_lat"])
 def test_perftest_is_read_and_asked_for_the_port_of_each_host(stand_ins: StandIns, program: Program) -> None:
     text = (stand_ins.folder / f"{program}.txt").read_text()
-    bandwidth = perftest_reader.read(text, origin="x").machine.bandwidth
+    bandwidth = read_perftest(text, origin="x").machine.bandwidth
     assert bandwidth is not None
     (sample,) = bandwidth.samples
     assert transfer(program, programs(rdma=ROCE)) == (sample.median_us or sample.median_gb_per_s,)

@@ -9,8 +9,8 @@ not understood. `nccl_tests_runs` makes the machine.
 import re
 
 from gputopo.captures.bandwidth import nccl_tests_runs as runs
-from gputopo.captures.bandwidth.matrix_rows import Read, understood_of
 from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
+from gputopo.captures.bandwidth.texts import Program, Read, understood_of
 from gputopo.captures.intake import RANK_MARK
 from gputopo.values.errors import InputError
 
@@ -337,3 +337,6 @@ def _rounding(word: str) -> float:
     digits = word.partition("e")[0]
     unit: float = 10.0 ** -len(digits.partition(".")[2])
     return unit / 2 / float(digits)
+
+
+PROGRAM = Program(recognise, read)

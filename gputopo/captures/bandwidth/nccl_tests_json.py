@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gputopo.captures.ledger import Format
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 if TYPE_CHECKING:  # loaded for such a text only: every format is asked whether a text is its own
     from gputopo.captures.bandwidth.nccl_tests_runs import Rank, Row, Run, Timed
 
-READS = "nccl-tests JSON (`all_reduce_perf -J FILE`, ...)"
-FACTS = "collective operations: bandwidths, times, wrong results"
 SOURCE = "nccl-tests"
 
 _HINT = "copy the whole file that -J wrote"
@@ -207,3 +206,11 @@ def _count(config: dict[str, Any], name: str) -> int:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+FORMAT = Format(
+    "nccl-tests JSON (`all_reduce_perf -J FILE`, ...)",
+    "collective operations: bandwidths, times, wrong results",
+    recognise,
+    parse,
+)

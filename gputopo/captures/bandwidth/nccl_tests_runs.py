@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from gputopo.captures import places
-from gputopo.captures.places import ALL_GPUS, Device
+from gputopo.captures import matching
+from gputopo.captures.matching import ALL_GPUS, Device
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, NotMeasured, Sample
 from gputopo.values.machine import Gpu, Machine
 
@@ -218,7 +218,7 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
     else:
         numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
     devices = {numbers[key]: Device(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
-    gpus, index_of = places.gpus_in_pci_order(devices)
+    gpus, index_of = matching.gpus_in_pci_order(devices)
     return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
 
 
@@ -246,7 +246,7 @@ def _place(
         return max(last, ranks or 0), None, ALL_GPUS if single else HOSTS
     if not single:
         return ranks, hosts, HOSTS
-    return ranks, hosts, places.group({index_of[rank] for rank in first})
+    return ranks, hosts, matching.group_place({index_of[rank] for rank in first})
 
 
 def _ranks_by_ratio(rows: Sequence[Row], program: str | None) -> int | None:

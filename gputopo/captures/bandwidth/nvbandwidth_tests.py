@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
-from gputopo.captures import places
-from gputopo.captures.bandwidth import peer_links
-from gputopo.captures.bandwidth.matrix_rows import MAX_US, is_empty, is_zero, positive
-from gputopo.captures.places import ALL_GPUS, HOST, Device
+from gputopo.captures import matching
+from gputopo.captures.bandwidth import texts
+from gputopo.captures.bandwidth.texts import MAX_US, is_empty, is_zero, positive
+from gputopo.captures.matching import ALL_GPUS, HOST, Device
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
 from gputopo.values.machine import Driver, Machine
 
@@ -175,7 +175,7 @@ def cuda_version(number: str) -> str | None:
 def machine(report: Report) -> Machine:
     """Return the machine, its GPUs in PCI order where their addresses are known."""
     listed = {i: report.devices.get(i, Device()) for i in sorted(report.columns | set(report.devices))}
-    gpus, index_of = places.gpus_in_pci_order(listed)
+    gpus, index_of = matching.gpus_in_pci_order(listed)
     if any(index != number for number, index in index_of.items()):
         report.notes.append(
             f"{SOURCE} numbers the GPUs as CUDA does; here they are in PCI order, as NVML's are"
@@ -197,13 +197,13 @@ def machine(report: Report) -> Machine:
         source=SOURCE,
         driver=Driver(version=report.driver, cuda_version=report.cuda),
         gpus=gpus,
-        links=peer_links.links(peers, SOURCE)[0],
-        bandwidth=places.renumbered(bandwidth, index_of),
+        links=texts.peer_links(peers, SOURCE)[0],
+        bandwidth=matching.renumbered_bandwidth(bandwidth, index_of),
     )
 
 
 def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float) -> Sample:
-    test, here, there = matrix.test, places.gpu(row), places.gpu(column)
+    test, here, there = matrix.test, matching.gpu_place(row), matching.gpu_place(column)
     if "latency" in test:
         peer = test.startswith("device_to_device")
         if peer and _before_0_8(report.version):
@@ -258,7 +258,7 @@ def _sample(report: Report, matrix: Matrix, row: int, column: int, value: float)
 def _pair_sample(
     report: Report, matrix: Matrix, pairs: re.Match[str], row: int, column: int, value: float
 ) -> Sample:
-    here, there = places.gpu(row), places.gpu(column)
+    here, there = matching.gpu_place(row), matching.gpu_place(column)
     together = matrix.part is None and pairs[1] is not None and pairs[3] == "sm"  # up to 0.5
     if matrix.part == "total" or together:
         return Sample(

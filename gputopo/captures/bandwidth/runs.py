@@ -6,17 +6,18 @@ has the name of its run, and a note states that there are several.
 
 import contextlib
 import itertools
+import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.matrix_rows import Read
+from gputopo.captures.bandwidth.texts import Read
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
@@ -106,6 +107,27 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
         return whole.read(origin=origin)
     machine = joined([part.name for part in parts], machines, source, origin=origin)
     return Read(machine, frozenset(understood))
+
+
+def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a text that begin as `start`. Raises InputError where one is cut off."""
+    end = 0
+    while found := start.search(text, end):
+        try:
+            document, end = json.JSONDecoder().raw_decode(text, found.start())
+        except RecursionError as error:
+            raise InputError(f"{origin} is JSON that is nested too deep", hint) from error
+        except ValueError as error:
+            raise InputError(f"{origin} is not complete JSON: {error}", hint) from error
+        yield document
+
+
+def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint: str) -> Machine:
+    """Return the machines of several documents as one. Raises InputError where there is none."""
+    if not machines:
+        raise InputError(f"{origin} holds no JSON of {source}", hint)
+    names = [f"run {number}" for number in range(1, len(machines) + 1)]
+    return machines[0] if len(machines) == 1 else joined(names, machines, source, origin=origin)
 
 
 def headings(parts: Iterable[Part]) -> frozenset[int]:

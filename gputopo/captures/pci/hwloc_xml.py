@@ -1,8 +1,8 @@
 """hwloc's XML (`lstopo topo.xml`), of versions 1, 2 and 3.
 
 hwloc keeps every bridge, so hops come from its tree. It shows a link's speed as GB/s of all lanes together
-(0: not known), without generation and width. NVLinks are a matrix of MB/s: links are
-counted by the speed of one link of that card. Host names, serial numbers and process lists are left out.
+(0: not known), without generation and width. Its matrices of latencies and of NVLink bandwidth are not read.
+Host names, serial numbers and process lists are left out.
 """
 
 import re
@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gputopo.captures.ledger import Claims, xml_lines
-from gputopo.captures.pci import hwloc_distances, pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
+import msgspec
+
+from gputopo.captures.ledger import Claims, Format, xml_lines
+from gputopo.captures.pci import pci_tree
+from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, NumaNode, PciNode, Unread
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 SOURCE = "hwloc xml"
-READS = "hwloc XML (`lstopo --of xml`)"
-FACTS = "NUMA nodes, PCI tree"
 
 _HINT = "make it again with `lstopo topology.xml`, or copy the whole file"
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
@@ -69,17 +68,12 @@ class _Reading:
     found: Found = field(default_factory=Found)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    gpu_of: dict[str, str] = field(default_factory=dict)  # gp_index of an NVML device: PCI address
-    nvml: dict[str, int] = field(default_factory=dict)  # PCI address: NVML's index
-    ids: dict[str, str] = field(default_factory=dict)  # gp_index: kind of object
     cpu_model: str | None = None
 
     def object(self, element: "Element", above: tuple["Element", ...]) -> None:
         """Read one object of the tree."""
         kind = element.get("type") or ""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        words = (kind, element.get("name"), element.get("subtype"))
-        self.ids[element.get("gp_index") or ""] = " ".join(word for word in words if word)
         if kind == "NUMANode":
             self.numa_node(element)
         elif kind in ("Package", "Socket", "Machine"):
@@ -157,7 +151,6 @@ class _Reading:
         )
         if not is_cuda:
             self.found.indices[where] = index
-            self.gpu_of[element.get("gp_index") or ""] = where
 
     def note(self, text: str) -> None:
         """Remember what was not understood; XML elements have no line here, so it is 0."""
@@ -165,23 +158,17 @@ class _Reading:
 
     def machine(self, root: "Element") -> Machine:
         """Return the machine that the file shows."""
-        names = {where: gpu.name for where, gpu in self.found.gpus.items()}
-        nvlinks = hwloc_distances.nvlinks(root, self.gpu_of, self.ids, names)
         if len(self.numa) == 1:
             only = next(iter(self.numa))
             self.nodes = {key: _on(node, only) for key, node in self.nodes.items()}
         for where, gpu in list(self.found.gpus.items()):
             cpus = next((n.cpus for n in self.numa.values() if n.index == self.nodes[where].numa_node), None)
-            self.found.gpus[where] = hwloc_distances.with_affinity(gpu, cpus)
-        return pci_tree.machine(SOURCE, self.nodes, self.found, host=self.host(root), nvlinks=nvlinks)
+            self.found.gpus[where] = msgspec.structs.replace(gpu, cpu_affinity=cpus)
+        return pci_tree.machine(SOURCE, self.nodes, self.found, host=self.host(root))
 
     def host(self, root: "Element") -> Host:
         """Return the host: its processors, NUMA nodes and kernel."""
-        distances = hwloc_distances.numa(root, sorted(self.numa))
-        nodes = tuple(
-            NumaNode(index=i, cpus=n.cpus, memory_mib=n.memory_mib, distances=distances.get(i))
-            for i, n in sorted(self.numa.items())
-        )
+        nodes = tuple(self.numa[index] for index in sorted(self.numa))
         memories = [node.memory_mib for node in nodes]
         infos = [_info(root), *(_info(top) for top in root.findall("object"))]
         return Host(
@@ -196,8 +183,6 @@ class _Reading:
 
 
 def _on(node: PciNode, numa: int) -> PciNode:
-    import msgspec
-
     return node if node.numa_node is not None else msgspec.structs.replace(node, numa_node=numa)
 
 
@@ -251,3 +236,12 @@ def _number(text: str | None) -> int | None:
 
 def _decimal(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}(?:\.\d{1,9})?", text, re.ASCII) else None
+
+
+FORMAT = Format(
+    "hwloc XML (`lstopo --of xml`)",
+    "NUMA nodes, PCI tree",
+    recognise,
+    parse,
+    claims=claims,
+)

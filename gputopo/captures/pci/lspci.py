@@ -12,18 +12,72 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.captures.ledger import is_noise
-from gputopo.captures.pci import pci_names, pci_tree
-from gputopo.captures.pci.pci_tree import Found
+from gputopo.captures.ledger import Claims, Format, by_line, is_noise
+from gputopo.captures.pci import pci_tree
+from gputopo.captures.pci.pci_tree import NVIDIA, Found
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Machine, PciNode, Unread
+from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
 
-SOURCE = "lspci -tv"
-READS = "`lspci -tv` text"
-FACTS = "PCI tree"
+NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no name
 
-_HINT = "copy the whole output of `lspci -tv` again, with its blanks"
+# Chips: G80 to GT21x, Fermi to Blackwell (GF, GK, GM, GP, GV, TU, GA, GH, AD, GB).
+_GPU_CHIP = re.compile(
+    r"\b(?:G[A-Z]\d{2,3}[A-Z]{0,3}|G\d{2,3}[A-Z]{0,3}|TU\d{3}[A-Z]{0,3}|AD\d{3}[A-Z]{0,3}|NV\d{2})\b"
+)
+_UNKNOWN = re.compile(r"\bDevice [0-9a-f]{4}\b", re.IGNORECASE)
+_NO_GPU = re.compile(
+    r"audio|usb|ucsi|nvswitch|bridge|switch|bluefield|connectx|infiniband|ethernet|serial|nforce|smu\b|sata",
+    re.IGNORECASE,
+)
+_NETWORK = re.compile(
+    r"ethernet|network|infiniband|connectx|wi-?fi|wireless|\b(?:10|25|40|50|100|200|400)\s?gb?e\b|omni-path"
+    r"|elastic fabric adapter|\bena\b|virtual function",
+    re.IGNORECASE,
+)
+_NO_NETWORK = re.compile(
+    r"\b(?:bridge|root port|dma|management|nvme|i/o memory|controller hub|sound|audio)\b", re.IGNORECASE
+)
+_VENDORS = {
+    "NVIDIA Corporation": "10de",
+    "Advanced Micro Devices": "1022",
+    "Intel Corporation": "8086",
+    "Mellanox Technologies": "15b3",
+    "Broadcom": "14e4",
+    "PLX Technology": "10b5",
+    "ASPEED Technology": "1a03",
+}
+
+
+def kind_by_name(name: str, same_card: Sequence[str]) -> Literal["gpu", "nic", "other"]:
+    """Return what a function is by its name; `same_card`: the names of all functions of the card."""
+    if name.startswith("NVIDIA ") and _NO_GPU.search(name) is None:
+        audible = any("audio" in other.lower() for other in same_card)
+        if _GPU_CHIP.search(name) or (_UNKNOWN.search(name) and audible):
+            return "gpu"
+    if _NETWORK.search(name) and _NO_NETWORK.search(name) is None:
+        return "nic"
+    return "nic" if name.startswith("Mellanox ") and "Family" in name else "other"
+
+
+def may_be_gpu(name: str) -> bool:
+    """Return whether it is an NVIDIA device whose name is only a number."""
+    return name.startswith("NVIDIA ") and _UNKNOWN.search(name) is not None
+
+
+def vendor_by_name(name: str) -> str | None:
+    """Return the vendor number of the makers that matter here, where the name alone shows it; else None.
+
+    AMD's graphics cards carry another number (1002) under nearly the same name: they get none.
+    """
+    if "[AMD/ATI]" in name:
+        return None
+    return next((number for maker, number in _VENDORS.items() if name.startswith(maker)), None)
+
+
+TREE = "lspci -tv"
+
+_TREE_HINT = "copy the whole output of `lspci -tv` again, with its blanks"
 _ROOT = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)
 _DEVICE = re.compile(r"-([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _BUSES = re.compile(r"-\[(?:[0-9a-f]{4,8}:)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)
@@ -34,7 +88,7 @@ _BUS_OF = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Bus:
     """A bus: the root complex it belongs to, its number and the bridge that leads to it."""
 
     domain: str
@@ -43,33 +97,33 @@ class _Place:
     bridge: str | None
 
 
-def recognise(text: str) -> bool:
+def recognise_tree(text: str) -> bool:
     """Return whether a line of the text begins such a tree."""
     return _FIRST.search(text) is not None
 
 
-def begins(lines: Sequence[str]) -> bool:
+def begins_tree(lines: Sequence[str]) -> bool:
     """Return whether a line is the first of such a tree."""
     return _FIRST.match(lines[0]) is not None
 
 
-def parse(text: str, *, origin: str) -> Machine:
+def parse_tree(text: str, *, origin: str) -> Machine:
     """Read the tree. Raises InputError if there is no device in it, or one is in it twice."""
-    reading = _Reading(origin)
+    reading = _TreeReading(origin)
     for number, line in enumerate(text.expandtabs().splitlines(), 1):
         if _START.match(line):
             reading.line(number, line.rstrip())
         elif not is_noise(line):
             reading.note(number, line)
     if not reading.nodes:
-        raise InputError(f"{origin} has no device of `lspci -tv` in it", _HINT)
+        raise InputError(f"{origin} has no device of `lspci -tv` in it", _TREE_HINT)
     return reading.machine()
 
 
 @dataclass(slots=True)
-class _Reading:
+class _TreeReading:
     origin: str
-    joints: dict[int, _Place | None] = field(default_factory=dict)  # column of a joint: what hangs there
+    joints: dict[int, _Bus | None] = field(default_factory=dict)  # column of a joint: what hangs there
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: Found = field(default_factory=Found)
 
@@ -77,7 +131,7 @@ class _Reading:
         """Read one line: it begins at a joint of a line above, and may go down several bridges."""
         joint = re.search(r"[-+\\]", line)
         column = joint.start() if joint else 0
-        place: _Place | None = None
+        place: _Bus | None = None
         if _FIRST.match(line):
             many = line[column + 1] == "+"
             self.joints = {column + 1: None} if many else {}
@@ -90,7 +144,7 @@ class _Reading:
             return
         self.follow(number, line, at, place)
 
-    def follow(self, number: int, line: str, at: int, place: _Place | None) -> None:
+    def follow(self, number: int, line: str, at: int, place: _Bus | None) -> None:
         """Go along a line from a place of the tree: a root or devices, each below the one before it."""
         while at < len(line):
             if place is None:
@@ -99,7 +153,7 @@ class _Reading:
                     self.note(number, line)
                     return
                 domain = f"{int(root[1] or '0', 16):04x}"
-                place = _Place(domain, f"pci{domain}:{root[2].lower()}", root[2].lower(), None)
+                place = _Bus(domain, f"pci{domain}:{root[2].lower()}", root[2].lower(), None)
                 at = root.end()
             joint = _JOINT.match(line, at)
             if joint is not None:
@@ -117,14 +171,14 @@ class _Reading:
             if buses is None:
                 return
             self.nodes[address] = msgspec.structs.replace(self.nodes[address], kind="bridge")
-            place = _Place(place.domain, place.root, buses[1].lower(), address)
+            place = _Bus(place.domain, place.root, buses[1].lower(), address)
             at = buses.end()
 
-    def device(self, match: re.Match[str], place: _Place, line: str) -> str:
+    def device(self, match: re.Match[str], place: _Bus, line: str) -> str:
         """Add one function; its name, where the line has it, goes to the end of the line."""
         address = f"{place.domain}:{place.bus}:{match[1].lower()}.{match[2]}"
         if pci_tree.address(address) is None or address in self.nodes:
-            raise InputError(f"{self.origin} has {address} twice, or it is none", _HINT)
+            raise InputError(f"{self.origin} has {address} twice, or it is none", _TREE_HINT)
         rest = line[match.end() :]
         name = rest.strip() if rest.startswith("  ") else None
         ids = next(reversed(list(_BUS_OF.finditer(name or ""))), None)
@@ -133,14 +187,14 @@ class _Reading:
             root=place.root,
             parent=place.bridge,
             name=name,
-            vendor_id=ids[1].lower() if ids else pci_names.vendor(name or ""),
+            vendor_id=ids[1].lower() if ids else vendor_by_name(name or ""),
             device_id=ids[2].lower() if ids else None,
         )
         return address
 
     def note(self, number: int, line: str) -> None:
         """Remember a line that was not understood."""
-        self.found.unread.append(Unread(source=SOURCE, line=number, text=line.strip()))
+        self.found.unread.append(Unread(source=TREE, line=number, text=line.strip()))
 
     def machine(self) -> Machine:
         """Return the machine that the tree shows, with the kinds that names show."""
@@ -150,13 +204,226 @@ class _Reading:
         for address, node in list(self.nodes.items()):
             kind: Literal["gpu", "nic", "bridge", "other"] = node.kind
             if kind != "bridge" and node.name:
-                kind = pci_names.kind(node.name, cards[address.rpartition(".")[0]])
+                kind = kind_by_name(node.name, cards[address.rpartition(".")[0]])
             self.nodes[address] = msgspec.structs.replace(node, kind=kind)
-            if kind == "other" and node.name and pci_names.may_be_gpu(node.name):
+            if kind == "other" and node.name and may_be_gpu(node.name):
                 reason = "this lspci does not know the NVIDIA device's name"
                 self.found.missing[at_pci(address, "kind")] = reason
         if not any(node.name for node in self.nodes.values()):
             self.found.missing["gpus"] = "the tree has no names (lspci -t); lspci -tv has them"
-        machine = pci_tree.machine(SOURCE, self.nodes, self.found)
-        missing = {at_gpu(EVERY, "name"): pci_names.NAME_IN_TREE} if machine.gpus else {}
+        machine = pci_tree.machine(TREE, self.nodes, self.found)
+        missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
+
+
+TREE_FORMAT = Format(
+    "`lspci -tv` text",
+    "PCI tree",
+    recognise_tree,
+    parse_tree,
+    begins=begins_tree,
+)
+
+
+LIST = "lspci -vvv"
+
+_LIST_HINT = "copy the whole output of `sudo lspci -vvv` again"
+_HEAD = re.compile(
+    r"^[ \t]*((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]) "
+    r"([^:\[\n]{0,80}?) ?(?:\[([0-9a-f]{4})\])?: (.+)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_ACS = re.compile(r"\bACSCtl:\s*(SrcValid[+-].*)")
+_BEHIND = re.compile(r"\bBus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2})", re.IGNORECASE)
+_LINK = re.compile(r"\b(LnkCap|LnkSta):\s.*?\bSpeed (unknown|[\d.]+ ?GT/s)(?: \([a-z]+\))?, Width x(\d{1,2})")
+_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]|^([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
+_NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
+_DRIVER = re.compile(r"^\s+Kernel driver in use: (\S{1,60})", re.MULTILINE)
+_BAR1 = re.compile(r"^\s+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
+# All ones where its configuration should be: nothing answers at this address.
+_NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+_READ = (_HEAD, _ACS, _BEHIND, _LINK, _NUMA, _DRIVER, _BAR1)
+_DETAIL = re.compile(r"\s+\S|[0-9a-f]{2,3}:(?: [0-9a-f]{2})+|pcilib: ")  # indented, or bytes (`-x`)
+_IDENTITY = ("class_code", "vendor_id", "device_id", "name")  # what is the same on every line about a device
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+# lspci's names of the classes, from pci.ids.
+_CLASSES = {
+    "VGA compatible controller": "030000",
+    "3D controller": "030200",
+    "Display controller": "038000",
+    "PCI bridge": "060400",
+    "Ethernet controller": "020000",
+    "Infiniband controller": "020700",
+    "InfiniBand controller": "020700",
+    "Network controller": "028000",
+    "Fabric controller": "020800",
+}
+
+
+def recognise_list(text: str) -> bool:
+    """Return whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
+    return _HEAD.search(text) is not None or _ACS.search(text) is not None
+
+
+def begins_list(lines: Sequence[str]) -> bool:
+    """Return whether a line is a device's, or one of `grep ACSCtl`."""
+    return recognise_list(lines[0])
+
+
+def list_claims(text: str) -> Claims:
+    """Return the lines of devices; of what is below them those that are read, all others are known."""
+    return by_line(text, lambda line: any(one.search(line) for one in _READ), _DETAIL.match)
+
+
+def parse_list(text: str, *, origin: str) -> Machine:
+    """Read the list. Raises InputError if there is no device in it, or one stands in it twice and differs."""
+    heads = list(_HEAD.finditer(text))
+    if not heads and _ACS.search(text) is None:
+        raise InputError(f"{origin} has no device of lspci in it", _LIST_HINT)
+    if not heads:
+        missing = {"gpus": "only the ACS lines were captured"}
+        return Machine(source=LIST, host=Host(acs=_acs(text)), missing=missing)
+    reading = _ListReading(origin)
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        reading.device(head, text[head.end() : end], text)
+    return reading.machine(_acs(text))
+
+
+def _acs(text: str) -> str | None:
+    """Return whether access control redirects peer traffic anywhere, None where it is not reported."""
+    redirects = [_redirects(match[1]) for match in _ACS.finditer(text)]
+    return ("on" if any(redirects) else "off") if redirects else None
+
+
+def _redirects(control: str) -> bool:
+    """Return whether requests or completions of peers are sent up (PCIe Base Specification, ACS control)."""
+    return "ReqRedir+" in control or "CmpltRedir+" in control
+
+
+@dataclass(slots=True)
+class _ListReading:
+    origin: str
+    nodes: dict[str, PciNode] = field(default_factory=dict)
+    behind: dict[str, str] = field(default_factory=dict)  # "0000:05": the bridge that leads to the bus
+    buses: set[str] = field(default_factory=set)
+    found: Found = field(default_factory=Found)
+
+    def device(self, head: re.Match[str], body: str, text: str) -> None:
+        """Read one device: its first line and those below it."""
+        address = pci_tree.address(head[1])
+        if address is None:
+            line = text.count("\n", 0, head.start()) + 1
+            self.found.unread.append(Unread(source=LIST, line=line, text=head[0].strip()[:200]))
+            return
+        self.buses.add(address.rpartition(":")[0])
+        class_code = _class_code(head)
+        ids = next(_IDS.finditer(head[4]), None)
+        vendor, device = (ids[1] or ids[3], ids[2] or ids[4]) if ids else (None, None)
+        name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
+        vendor = vendor.lower() if vendor else vendor_by_name(name)
+        links = {match[1]: match for match in _LINK.finditer(body)}
+        now, limit = _link(links.get("LnkSta")), _link(links.get("LnkCap"))
+        control = _ACS.search(body)
+        node = PciNode(
+            address=address,
+            root="",
+            kind=_kind_by_class(class_code, vendor),
+            vendor_id=vendor,
+            device_id=device.lower() if device else None,
+            class_code=class_code,
+            driver=driver[1] if (driver := _DRIVER.search(body)) else None,
+            numa_node=int(numa[1]) if (numa := _NUMA.search(body)) else None,
+            speed_gt_per_s=now[0],
+            width=now[1],
+            max_speed_gt_per_s=limit[0],
+            max_width=limit[1],
+            acs=_redirects(control[1]) if control else None,
+            name=name.strip() or None,
+        )
+        self.nodes[address] = self.with_earlier(node)
+        if bus := _BEHIND.search(body):
+            self.behind[f"{address[: address.index(':')]}:{bus[2].lower()}"] = address
+        if self.nodes[address].kind == "gpu":
+            self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
+
+    def with_earlier(self, node: PciNode) -> PciNode:
+        """Add the facts of an earlier line to the device. Raises InputError if the device is another."""
+        earlier = self.nodes.get(node.address, node)
+        both = [(getattr(earlier, name), getattr(node, name)) for name in _IDENTITY]
+        if any(a is not None and b is not None and a != b for a, b in both):
+            raise InputError(
+                f"{self.origin} has {node.address} twice, as two devices", "give one file for each machine"
+            )
+        known = {name: getattr(node, name) for name in node.__struct_fields__}
+        return msgspec.structs.replace(
+            earlier, **{name: value for name, value in known.items() if value not in (None, "", "other")}
+        )
+
+    def gpu(self, address: str, body: str, *, lost: bool) -> None:
+        """Read what only a GPU has: the size of the window to its memory, and whether it answers."""
+        size = _BAR1.search(body)
+        mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
+        earlier = self.found.gpus.get(address, Gpu(index=0))
+        self.found.gpus[address] = Gpu(
+            index=0,
+            bar1_mib=MemoryMib(total=earlier.bar1_mib.total if mib is None else mib),
+            lost=lost or earlier.lost,
+        )
+        if "<access denied>" in body:
+            self.found.missing[at_pci(address, "speed_gt_per_s")] = "lspci was not run as root"
+
+    def machine(self, acs: str | None) -> Machine:
+        """Return the machine, with the paths that the bridges' buses show."""
+        for address, node in list(self.nodes.items()):
+            self.nodes[address] = msgspec.structs.replace(
+                node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
+            )
+        shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
+        machine = pci_tree.machine(LIST, shown, self.found, host=Host(acs=acs))
+        missing = {at_gpu(EVERY, "name"): NAME_IN_TREE} if machine.gpus else {}
+        if acs is None:
+            missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
+        return msgspec.structs.replace(machine, missing=machine.missing | missing)
+
+    def root(self, address: str) -> str:
+        """Name the root complex of a function, or "" where the list has no bridges or a path ends early."""
+        bus = address.rpartition(":")[0]
+        seen = {bus}
+        while bus in self.behind:
+            bus = self.behind[bus].rpartition(":")[0]
+            if bus in seen:
+                return ""
+            seen.add(bus)
+        # A list of one device only (`lspci -s`) has its bus, too, but no bridges that lead anywhere else.
+        return f"pci{bus}" if self.behind else ""
+
+
+def _class_code(head: re.Match[str]) -> str | None:
+    """Return the class: by number (`-nn`, `-n`), else by its name."""
+    word = head[2].strip()
+    number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
+    return f"{number.lower()}00" if number else _CLASSES.get(word)
+
+
+def _kind_by_class(class_code: str | None, vendor: str | None) -> Literal["gpu", "nic", "bridge", "other"]:
+    code = class_code or ""
+    if code.startswith(("0300", "0302")) and vendor == NVIDIA:
+        return "gpu"
+    if code.startswith("02"):
+        return "nic"
+    return "bridge" if code.startswith("0604") else "other"
+
+
+def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:
+    return (None, None) if match is None else (pci_tree.speed(match[2]), pci_tree.width(match[3]))
+
+
+LIST_FORMAT = Format(
+    "`lspci -vvv` text",
+    "PCI tree, link speed and width, ACS",
+    recognise_list,
+    parse_list,
+    begins=begins_list,
+    claims=list_claims,
+)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gputopo.captures.ledger import Claims, xml_lines
+from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, Found
-from gputopo.captures.pci.xml_text import cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, Found, cpus_of_mask, opening, root_of
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 SOURCE = "nccl xml"
-READS = "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)"
-FACTS = "PCI tree, links, NICs"
 
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
@@ -274,3 +271,12 @@ def _hex(text: str | None, digits: int) -> str | None:
     number = (text or "").lower().removeprefix("0x")
     fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
     return number.zfill(digits) if fits and set(number) != {"f"} else None
+
+
+FORMAT = Format(
+    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)",
+    "PCI tree, links, NICs",
+    recognise,
+    parse,
+    claims=claims,
+)

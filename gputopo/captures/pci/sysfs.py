@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputopo.captures import budget, packed
+from gputopo.captures import intake
 from gputopo.values.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def root_in(path: Path) -> Path | None:
 
 def is_archive(data: bytes) -> bool:
     """Return whether it is a tar, packed or not, by its first bytes."""
-    return packed.is_packed(data) or data[257:262] == b"ustar"
+    return intake.is_packed(data) or data[257:262] == b"ustar"
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def unpacked(data: bytes, *, origin: str) -> Iterator[Path]:
     Only folders, files and links that stay inside are made; links that begin with / count from the tree's
     own root. Raises InputError for names that lead outside, for too much, and for what is no such tar.
     """
-    plain = packed.unpacked(data, origin=origin, max_bytes=budget.MAX_PLAIN_BYTES)
+    plain = intake.unpacked_bytes(data, origin=origin, max_bytes=intake.MAX_PLAIN_BYTES)
     with tempfile.TemporaryDirectory(prefix="gputopo-") as name:
         folder = Path(name).resolve()
         links = _make_files(plain, folder, origin)
@@ -77,10 +77,10 @@ def _make_files(plain: bytes, folder: Path, origin: str) -> list[tuple[Path, str
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 members += 1
-                if members > budget.MAX_MEMBERS:
-                    raise InputError(f"{origin} has more than {budget.MAX_MEMBERS:,} files", _HINT)
+                if members > intake.MAX_MEMBERS:
+                    raise InputError(f"{origin} has more than {intake.MAX_MEMBERS:,} files", _HINT)
                 size += member.size  # also of a hole: a sparse file is written in full
-                if max(member.size - budget.MAX_MEMBER_BYTES, size - budget.MAX_TREE_BYTES) > 0:
+                if max(member.size - intake.MAX_MEMBER_BYTES, size - intake.MAX_TREE_BYTES) > 0:
                     raise InputError(f"{origin} has larger files than any /sys or /proc", _HINT)
                 place = _place(member, folder, origin)
                 if place is None:

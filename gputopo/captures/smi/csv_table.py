@@ -17,20 +17,24 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims
-from gputopo.captures.smi import unanswered, values
+from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.machine import machine, unread
+from gputopo.captures.smi.machine import (
+    Unanswered,
+    machine,
+    mark_lost,
+    unanswered_of,
+    unread,
+    with_unanswered,
+)
 from gputopo.captures.smi.names import Named, names
 from gputopo.captures.smi.series import MAX_AT_ONCE, Clock, Series, groups, is_fixed
-from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Sample, Unread
 from gputopo.values.samples import facts_of, of_sample, without_settings
 
 SOURCE = "nvidia-smi --query-gpu"
-READS = "`nvidia-smi --query-gpu=... --format=csv` with its first line"
-FACTS = "the queried facts; with `-l` a series of samples"
 
 _HINT = "capture again with --format=csv (not noheader), and copy all lines"
 _LONGEST = 200  # the longest name of a column is far shorter
@@ -108,7 +112,7 @@ def claims(text: str) -> Claims:
             width = len(line.cells)
             columns = 0 if _is_other_query(line) else width
             (own if columns else known).add(line.number)
-        elif unanswered.read(line.text) is not None:
+        elif unanswered_of(line.text) is not None:
             own.add(line.number)
         elif width and len(line.cells) == width > 1:
             known.add(line.number)
@@ -203,7 +207,7 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 
 def _is_value(named: Named, line: _Line) -> bool:
     """Return whether a line is a value of a fact, or the reason why there is none."""
-    silent = unanswered.read(line.text) is not None
+    silent = unanswered_of(line.text) is not None
     return silent or (len(line.cells) == 1 and not values.read(named.row.kind, line.text, bare=True).strange)
 
 
@@ -215,7 +219,7 @@ def _is_other_query(line: _Line) -> bool:
 
 
 def _is_headless(text: Sequence[_Line]) -> bool:
-    lines = [line for line in text if unanswered.read(line.text) is None]
+    lines = [line for line in text if unanswered_of(line.text) is None]
     if not lines or len({len(line.cells) for line in lines}) > 1 or len(lines[0].cells) < 2:
         return False
     return all(sum(1 for cell in line.cells if _is_value_cell(cell)) >= 2 for line in lines)
@@ -230,8 +234,8 @@ def _headless(lines: Sequence[_Line], origin: str) -> Machine:
 
     Raises InputError for a log whose rows name no GPU.
     """
-    silent = [one for line in lines if (one := unanswered.read(line.text))]
-    rows = [line for line in lines if unanswered.read(line.text) is None]
+    silent = [one for line in lines if (one := unanswered_of(line.text))]
+    rows = [line for line in lines if unanswered_of(line.text) is None]
     first: dict[str, _Line] = {}
     for line in rows:
         first.setdefault(_proven(line, "pci.bus_id") or _proven(line, "uuid") or f"line {line.number}", line)
@@ -245,7 +249,7 @@ def _headless(lines: Sequence[_Line], origin: str) -> Machine:
                 gpus[index].add(Entry(column, cell, line.number, line.text))
     return machine(
         SOURCE,
-        unanswered.numbered(gpus, silent, names("csv"), own=False),
+        with_unanswered(gpus, silent, names("csv"), own=False),
         driver_values=(),
         not_understood=[
             unread(SOURCE, line.number, f"{line.text} (no first line names the columns)") for line in rows
@@ -325,7 +329,7 @@ class _Table:
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
-        silent = unanswered.read(line.text) if len(line.cells) == 1 else None
+        silent = unanswered_of(line.text) if len(line.cells) == 1 else None
         if silent is None:
             return False
         self.unanswered.append((line.number, silent))
@@ -422,10 +426,10 @@ class _Table:
         lines = dict(rows)
         for number, silent in self.unanswered:
             before = {index: gpu for index, gpu in gpus.items() if lines[index].number < number}
-            unanswered.lose(before, silent, own=self.numbers)
+            mark_lost(before, silent, own=self.numbers)
         return machine(
             SOURCE,
-            unanswered.numbered(gpus, only, names("csv"), own=self.numbers),
+            with_unanswered(gpus, only, names("csv"), own=self.numbers),
             driver_values=driver,
             not_understood=self.not_understood,
             attached=attached,
@@ -501,3 +505,110 @@ class _Table:
 
     def _note(self, line: int, text: str) -> None:
         self.not_understood.append(unread(SOURCE, line, text))
+
+
+FORMAT = Format(
+    "`nvidia-smi --query-gpu=... --format=csv` with its first line",
+    "the queried facts; with `-l` a series of samples",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)
+
+
+DMON = "nvidia-smi dmon"
+
+_DMON_HINT = "copy the output of `nvidia-smi dmon` again, with the line that names its columns"
+_DMON_LONGEST = 400
+_DMON_HEAD = re.compile(r"#\s*(?:(?:Date[\s,]+)?Time[\s,]+)?gpu[\s,]+[a-z]")
+_DMON_UNITS = re.compile(r"#\s*(?:(?:YYYYMMDD[\s,]+)?HH:MM:SS[\s,]+)?Idx\b.*", re.IGNORECASE)
+_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,3})?")
+_DMON_COLUMNS = {
+    "gpu": "index",
+    "pwr": "power.draw",
+    "temp": "temperature.gpu",  # drivers up to 384
+    "gtemp": "temperature.gpu",
+    "mtemp": "temperature.memory",
+    "sm": "utilization.gpu",
+    "mem": "utilization.memory",
+    "mclk": "clocks.mem",
+    "pclk": "clocks.sm",
+    "fb": "memory.used",
+    "sbecc": "ecc.errors.corrected.aggregate.total",
+    "dbecc": "ecc.errors.uncorrected.aggregate.total",
+}
+
+
+def recognise_dmon(text: str) -> bool:
+    """Return whether a line names such columns. (Those of `pmon` are of processes.)"""
+    return "#" in text and any(_dmon_columns(line) for line in text.splitlines())
+
+
+def begins_dmon(lines: Sequence[str]) -> bool:
+    """Return whether a line names such columns."""
+    return bool(_dmon_columns(lines[0]))
+
+
+def _dmon_columns(line: str) -> list[str]:
+    """Return the names of the columns; none where the line does not name them."""
+    if "gpu" not in line or _DMON_HEAD.match(line.strip()) is None:
+        return []
+    names = line[:_DMON_LONGEST].strip().lstrip("#").replace(",", " ").split()
+    return [] if "pid" in names or names.count("gpu") != 1 else names
+
+
+def parse_dmon(text: str, *, origin: str) -> Machine:
+    """Read the samples. Raises InputError if there is none."""
+    columns: list[str] = []
+    tables: dict[tuple[str, ...], list[str]] = {}
+    strays: list[Unread] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw[:_DMON_LONGEST].strip()
+        if found := _dmon_columns(line):
+            columns = found
+        elif row := _dmon_row(columns, line):
+            head = tuple(row)
+            tables.setdefault(head, []).append(", ".join(row.values()))
+        elif not _DMON_UNITS.fullmatch(line) and not is_noise(line):
+            strays.append(unread(DMON, number, line))
+    if not tables:
+        raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _DMON_HINT)
+    csv = "".join("\n".join([", ".join(head), *rows]) + "\n" for head, rows in tables.items())
+    machine = parse(csv, origin=origin)
+    return msgspec.structs.replace(
+        machine,
+        source=DMON,
+        samples=tuple(msgspec.structs.replace(one, source=DMON) for one in machine.samples),
+        missing={fact: why.replace(SOURCE, DMON) for fact, why in machine.missing.items()},
+        unread=tuple(strays),
+    )
+
+
+def _dmon_row(columns: Sequence[str], line: str) -> dict[str, str]:
+    """Return the cells of a GPU's line by the columns of a query; none where it is no such line."""
+    cells = line.replace(",", " ").split()
+    if not columns or len(cells) != len(columns):
+        return {}
+    by_name = dict(zip(columns, cells, strict=True))
+    date, time = by_name.pop("Date", None), by_name.pop("Time", None)
+    if not all(cell == "-" or _NUMBER.fullmatch(cell) for cell in by_name.values()):
+        return {}
+    row = {
+        _DMON_COLUMNS[name]: "[N/A]" if cell == "-" else cell
+        for name, cell in by_name.items()
+        if name in _DMON_COLUMNS
+    }
+    if date and time and (day := _DATE.fullmatch(date)):
+        row["timestamp"] = f"{day[1]}/{day[2]}/{day[3]} {time}.000"
+    return row if row["index"].isdigit() else {}
+
+
+DMON_FORMAT = Format(
+    "`nvidia-smi dmon` text",
+    "load, clocks, power, temperature, ECC errors: a series of samples",
+    recognise_dmon,
+    parse_dmon,
+    begins=begins_dmon,
+)

@@ -1,11 +1,293 @@
 """Which name of `nvidia-smi` stands for which fact, and which names are known at all, by output format."""
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
-from gputopo.captures.smi import known, table
-from gputopo.captures.smi.table import Dialect, Row
+import msgspec
+
+from gputopo.values.fields import fields_of
+from gputopo.values.machine import Driver, Gpu, GpuProcess
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Return the names of a list that commas part, in lower case."""
+    return tuple(" ".join(name.lower().split()) for name in text.split(","))
+
+
+UNPLACED_XML = _listed(
+    """
+    timestamp, attached_gpus, display_mode, display_attached, addressing_mode, accounting_mode,
+    accounting_mode_buffer_size, driver_model, serial, pdi, minor_number,
+    multigpu_board, board_id, board_part_number, gpu_part_number, gpu_fru_part_number, gpu_module_id,
+    platforminfo, inforom_version, inforom_bbx_flush, inforom_checksum, gpu_operation_mode, c2c_mode,
+    ibmnpu, capabilities, fabric/clique*, fabric/cluster*,
+    voltage, clock_policy, deferred_clocks/mem_clock, supported_clocks, supported_gpu_target_temp,
+    accounted_processes, encoder_stats, fbc_stats, dram_encryption_mode, sparse_operation_mode,
+    cc_protected_memory_usage, gpu_memory_power_readings, module_power_readings, power_smoothing,
+    power_profiles, edpp_multiplier, gpu_virtualization_mode/host_vgpu_mode,
+    gpu_virtualization_mode/vgpu_heterogeneous_mode, pci/pci_bus, pci/pci_device, pci/pci_domain,
+    pci/pci_base_class, pci/pci_sub_class, pci/pci_sub_system_id, pci/pci_bridge_chip,
+    pci/tx_util, pci/rx_util, pci/atomic_caps_*,
+    pci/pci_gpu_link_info/pcie_gen/device_current_link_gen, fb_memory_usage/reserved,
+    mig_devices/mig_device, utilization/encoder_util, utilization/decoder_util, utilization/jpeg_util,
+    utilization/ofa_util, retired_pages/multiple_single_bit_retirement/retired_page*,
+    retired_pages/double_bit_retirement/retired_page*, remapped_rows/remapped_row_corr_inactive,
+    remapped_rows/remapped_row_unc_inactive,
+    temperature/gpu_temp_max_mem_tlimit_threshold, gpu_power_readings/power_state,
+    gpu_power_readings/gpu_base_power, inforom_time_data, vgpu_driver_capability, vgpu_device_capability,
+    vgpu_software_licensed_product,
+    power_readings/power_state, power_readings/power_management, processes/process_info/gpu_instance_id,
+    processes/process_info/compute_instance_id
+    """
+)
+
+UNPLACED_TEXT = _listed(
+    """
+    Timestamp, Attached GPUs, Display Mode, Display Attached, Addressing Mode, Accounting Mode,
+    Accounting Mode Buffer Size, Driver Model, Serial Number, GPU PDI, Minor Number,
+    MultiGPU Board, Board ID, Board Part Number, GPU Part Number, FRU Part Number, Module ID,
+    Platform Info, Inforom Version, Inforom BBX Object Flush, GPU Operation Mode, GPU C2C Mode,
+    IBMNPU, Capabilities, Fabric/Clique*, Fabric/Cluster*,
+    Voltage, Clock Policy, Deferred Clocks/Memory, Supported Clocks, Accounted Processes, Encoder Stats,
+    FBC Stats, DRAM Encryption Mode, Sparse Operation Mode, Conf Compute Protected Memory Usage,
+    GPU Memory Power Readings, Module Power Readings, Power Smoothing, Workload Power Profiles,
+    EDPp Multiplier, Power Samples, Module Power Samples, SM Clock Samples, Memory Clock Samples,
+    GPU Utilization Samples, Memory Utilization Samples, ENC Utilization Samples,
+    DEC Utilization Samples, JPEG Utilization Samples, OFA Utilization Samples, Video Encoder Stats,
+    GPU Virtualization Mode/Host VGPU Mode, GPU Virtualization Mode/vGPU Heterogeneous Mode, PCI/Bus,
+    PCI/Device, PCI/Domain, PCI/Base Classcode, PCI/Sub Classcode, PCI/Sub System Id, PCI/Bridge Chip,
+    PCI/Tx Throughput, PCI/Rx Throughput, PCI/Atomic Caps *,
+    PCI/GPU Link Info/PCIe Generation/Device Current, FB Memory Usage/Reserved, MIG Device,
+    Utilization/Encoder, Utilization/Decoder, Utilization/JPEG, Utilization/OFA,
+    Remapped Rows/Inactive Correctable Error, Remapped Rows/Inactive Uncorrectable Error,
+    Temperature/Memory Max Operating T.Limit Temp,
+    GPU Power Readings/Power State, Power Readings/Power State, Power Readings/Power Management,
+    GPU Power Readings/GPU Base Power, Inforom Time Data, vGPU Driver Capability, vGPU Device Capability,
+    vGPU Software Licensed Product, vGPU Software Licensed Product/Product Name,
+    Processes/GPU instance ID, Processes/Compute instance ID
+    """
+)
+
+UNPLACED_CSV = _listed(
+    """
+    timestamp, count, index, serial, gpu_serial, hostname, display_mode, display_attached,
+    addressing_mode, accounting.*, driver_model.*, inforom.*,
+    gom.*, compute_cap, vgpu_driver_capability.*, vgpu_device_capability.*, pci.domain, pci.bus,
+    pci.device, pci.baseclass, pci.subclass, pci.sub_device_id, pcie.link.gen.gpucurrent,
+    memory.reserved, utilization.encoder, utilization.decoder, utilization.jpeg, utilization.ofa,
+    encoder.stats.*, dramencryption.*, clocks_event_reasons.supported,
+    clocks_throttle_reasons.supported, power.management, module.*,
+    power_smoothing.*, edpp_multiplier, gsp.mode.*, c2c.mode,
+    protected_memory.*, fabric.clique*, fabric.cluster*, platform.*, minor_number,
+    remapped_rows.correctable_inactive, remapped_rows.uncorrectable_inactive, gpu.base.*, bbx.*
+    """
+)
+
+
+Dialect = Literal["xml", "text", "csv"]
+
+_PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}
+
+
+class Row(NamedTuple):
+    """A fact of the Gpu (its path there), how its value is written (see values.py), and its names."""
+
+    fact: str
+    kind: str
+    xml: str
+    text: str
+    csv: str = ""
+
+    def names(self, dialect: Dialect) -> tuple[str, ...]:
+        """Return the names in one dialect, the preferred one first."""
+        listed = (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|")
+        return tuple(dict.fromkeys(name for name in listed if name))
+
+
+def _declared(kind: type[msgspec.Struct]) -> Iterable[Row]:
+    for path, field in fields_of(kind).items():
+        if field.smi is not None and field.leaf and "[]" not in path:
+            names = field.smi
+            yield Row(path, names.kind or field.unit, names.xml, names.text, names.csv)
+
+
+# Our names of the reasons are those of gputopo.reference.clock_events.BITS. Tag, heading, query.
+_REASONS = (
+    ("gpu_idle", "gpu_idle", "Idle"),
+    ("applications_clocks_setting", "applications_clocks_setting", "Applications Clocks Setting"),
+    ("sw_power_cap", "sw_power_cap", "SW Power Cap"),
+    ("hw_slowdown", "hw_slowdown", "HW Slowdown"),
+    ("sync_boost", "sync_boost", "Sync Boost"),
+    ("sw_thermal_slowdown", "sw_thermal_slowdown", "SW Thermal Slowdown"),
+    ("hw_thermal_slowdown", "hw_thermal_slowdown", "HW Slowdown/HW Thermal Slowdown|HW Thermal Slowdown"),
+    (
+        "hw_power_brake_slowdown",
+        "hw_power_brake_slowdown",
+        "HW Slowdown/HW Power Brake Slowdown|HW Power Brake Slowdown",
+    ),
+    ("display_clock_setting", "display_clocks_setting|display_clock_setting", "Display Clock Setting"),
+    ("board_limit", "board_limit", "Board Limit"),
+    ("reliability", "reliability", "Reliability"),
+    ("user_defined_clocks", "user_defined_clocks", "User Defined Clocks"),
+    ("unknown", "unknown", "Unknown"),
+)
+# Reported in every era: without these the list of reasons in force is not whole.
+BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
+
+
+def _reasons() -> Iterable[Row]:
+    for reason, tags, headings in _REASONS:
+        yield Row(
+            f"throttle.reasons.{reason}",
+            "active",
+            "|".join(
+                f"clocks_{era}_reasons/clocks_{era}_reason_{tag}"
+                for era in ("event", "throttle")
+                for tag in tags.split("|")
+            ),
+            "|".join(
+                f"Clocks {era} Reasons/{heading}"
+                for era in ("Event", "Throttle")
+                for heading in headings.split("|")
+            ),
+            "|".join(
+                f"clocks_{era}_reasons.{tag}" for era in ("event", "throttle") for tag in tags.split("|")
+            ),
+        )
+
+
+# NVML's violation times are other counters than these, so these have the reasons' names. Tag, heading.
+_COUNTERS = (
+    ("sw_power_cap", "sw_power_cap", "SW Power Capping"),
+    ("sync_boost", "sync_boost", "Sync Boost"),
+    ("sw_thermal_slowdown", "sw_therm_slowdown", "SW Thermal Slowdown"),
+    ("hw_thermal_slowdown", "hw_therm_slowdown", "HW Thermal Slowdown"),
+    ("hw_power_brake_slowdown", "hw_power_brake", "HW Power Braking"),
+)
+
+
+def _counters() -> Iterable[Row]:
+    for name, tag, heading in _COUNTERS:
+        section = "clocks_event_reasons_counters"
+        yield Row(
+            f"violation_ns.{name}",
+            "us",
+            f"{section}/{section}_{tag}",
+            f"Clocks Event Reasons Counters/{heading}",
+            f"{section}.{name}",
+        )
+
+
+# Up to Volta: single and double bit errors by place. Tag, heading, query.
+_PLACES = (
+    ("device_memory", "Device Memory", "device_memory"),
+    ("register_file", "Register File", "register_file"),
+    ("l1_cache", "L1 Cache", "l1_cache"),
+    ("l2_cache", "L2 Cache", "l2_cache"),
+    ("texture_memory", "Texture Memory", "texture_memory"),
+    ("texture_shm", "Texture Shared", "texture_shm"),
+    ("cbu", "CBU", "cbu"),
+)
+# Since Turing. Tag, heading, query.
+_SRAM = (
+    ("sram_correctable", "SRAM Correctable", "corrected.{}.sram"),
+    ("sram_uncorrectable", "SRAM Uncorrectable", "uncorrected.{}.sram"),
+    ("sram_uncorrectable_parity", "SRAM Uncorrectable Parity", "uncorrected.{}.sram.parity"),
+    ("sram_uncorrectable_secded", "SRAM Uncorrectable SEC-DED", "uncorrected.{}.sram.secded"),
+    ("dram_correctable", "DRAM Correctable", "corrected.{}.dram"),
+    ("dram_uncorrectable", "DRAM Uncorrectable", "uncorrected.{}.dram"),
+)
+_BUCKETS = (
+    ("l2", "L2"),
+    ("sm", "SM"),
+    ("microcontroller", "Microcontroller"),
+    ("pcie", "PCIE"),
+    ("other", "Other"),
+)
+
+
+def _ecc() -> Iterable[Row]:
+    for since in ("volatile", "aggregate"):
+        at = f"ecc_errors/{since}", f"ECC Errors/{since}"
+        for tag, heading, query in _SRAM:
+            yield Row(
+                f"ecc.counts.{since}.{tag}",
+                "count",
+                f"{at[0]}/{tag}",
+                f"{at[1]}/{heading}",
+                "ecc.errors." + query.format(since),
+            )
+        for bit, word in (("single", "corrected"), ("double", "uncorrected")):
+            section = f"{at[0]}/{bit}_bit/", f"{at[1]}/{bit} Bit/", f"ecc.errors.{word}.{since}."
+            for tag, heading, query in _PLACES:
+                names = section[0] + tag, section[1] + heading, section[2] + query
+                yield Row(f"ecc.counts.{since}.{bit}_bit.{tag}", "count", *names)
+    yield Row(
+        "ecc.counts.aggregate.sram_threshold_exceeded",
+        "yes as 1",
+        "ecc_errors/aggregate/sram_threshold_exceeded",
+        "ECC Errors/Aggregate/SRAM Threshold Exceeded",
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
+    )
+    for tag, heading in _BUCKETS:
+        query = tag.replace("microcontroller", "mcu")
+        yield Row(
+            f"ecc.counts.aggregate_uncorrectable_sram_sources.sram_{tag}",
+            "count",
+            f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{tag}",
+            f"ECC Errors/Aggregate Uncorrectable SRAM Sources/SRAM {heading}",
+            f"ecc.errors.uncorrected.aggregate.sram.{query}",
+        )
+
+
+# Tag, heading. The newer the driver the more of them.
+_FABRIC = (
+    ("summary", "Summary"),
+    ("bandwidth", "Bandwidth"),
+    ("route_recovery_in_progress", "Route Recovery in progress"),
+    ("route_unhealthy", "Route Unhealthy"),
+    ("access_timeout_recovery", "Access Timeout Recovery"),
+    ("incorrect_configuration", "Incorrect Configuration"),
+    ("partition_assigned", "Partition Assigned"),
+)
+
+
+def _fabric() -> Iterable[Row]:
+    for name, heading in _FABRIC:
+        at = f"fabric/health/{name}", f"Fabric/Health/{heading}", f"fabric.health.{name}"
+        yield Row(f"fabric.health.{name}", "fabric", *at)
+
+
+# What a GPU needs before it can be used again. Drivers since 570 name the action (`GPU Recovery Action`),
+# those from 530 answer two questions instead (nvml.h calls them deprecated in favour of the action).
+RECOVERY = "recovery_action"
+RESET_REQUIRED = f"{RECOVERY}.reset_required"
+DRAIN_RECOMMENDED = f"{RECOVERY}.drain_and_reset_recommended"
+
+_RECOVERY = (
+    Row(
+        RESET_REQUIRED,
+        "yes",
+        "gpu_reset_status/reset_required",
+        "GPU Reset Status/Reset Required",
+        "reset_status.reset_required",
+    ),
+    Row(
+        DRAIN_RECOMMENDED,
+        "yes",
+        "gpu_reset_status/drain_and_reset_recommended",
+        "GPU Reset Status/Drain and Reset Recommended",
+        "reset_status.drain_and_reset_recommended",
+    ),
+)
+
+# Fields that several rows make up: dictionaries, the list of reasons, the recovery action.
+COLLECTED = ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", RECOVERY)
+
+DRIVER = tuple(_declared(Driver))
+PROCESS = tuple(_declared(GpuProcess))
+GPU = (*_declared(Gpu), *_reasons(), *_counters(), *_ecc(), *_fabric(), *_RECOVERY)
 
 
 class Named(NamedTuple):
@@ -54,26 +336,24 @@ class Names(NamedTuple):
 
 
 _UNPLACED: dict[Dialect, tuple[str, ...]] = {
-    "xml": tuple(known.XML),
-    "text": known.TEXT,
-    "csv": tuple(known.CSV),
+    "xml": tuple(UNPLACED_XML),
+    "text": UNPLACED_TEXT,
+    "csv": tuple(UNPLACED_CSV),
 }
 
 
 @functools.cache
 def names(dialect: Dialect) -> Names:
     """Return the names of one output format, in lower case."""
-    facts = _by_name(table.GPU, dialect)
-    processes = (
-        {name: row for row in table.PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
-    )
+    facts = _by_name(GPU, dialect)
+    processes = {name: row for row in PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
     unplaced = [name for name in _UNPLACED[dialect] if not name.endswith("*")]
     paths = [*facts, *processes, *_UNPLACED[dialect]]
     sections = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
     return Names(
         facts=facts,
         processes=processes,
-        driver=_by_name(table.DRIVER, dialect),
+        driver=_by_name(DRIVER, dialect),
         sections=frozenset(sections),
         unplaced=frozenset(unplaced),
         prefixes=tuple(name[:-1] for name in _UNPLACED[dialect] if name.endswith("*")),

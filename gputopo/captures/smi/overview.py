@@ -14,18 +14,24 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import is_noise
-from gputopo.captures.smi import unanswered, values
+from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.machine import identity_of, machine, refuse_others, unread
+from gputopo.captures.smi.machine import (
+    Unanswered,
+    identity_of,
+    machine,
+    mark_lost,
+    refuse_others,
+    unanswered_of,
+    unread,
+    with_unanswered,
+)
 from gputopo.captures.smi.names import Named, names
-from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi"
-READS = "the table of `nvidia-smi`"
-FACTS = "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes"
 
 _HINT = "copy the whole output of `nvidia-smi` again"
 _LONGEST = 400  # far wider than the table of any driver
@@ -134,8 +140,8 @@ class _Output:
         if _TITLES.match(line):
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
-        if silent := unanswered.read(line):
-            unanswered.lose(self.gpus, silent, own=True)
+        if silent := unanswered_of(line):
+            mark_lost(self.gpus, silent, own=True)
             self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)
@@ -242,7 +248,7 @@ class _Output:
                 gpu.processes = []
         return machine(
             SOURCE,
-            unanswered.numbered(self.gpus, self.unanswered, names("csv"), own=True),
+            with_unanswered(self.gpus, self.unanswered, names("csv"), own=True),
             driver_values=self.driver,
             not_understood=(),
             attached=None,
@@ -257,3 +263,12 @@ def _program(shown: str) -> str | None:
         return None
     name = values.read("program", shown.removeprefix(_CUT)).value
     return name if isinstance(name, str) else None
+
+
+FORMAT = Format(
+    "the table of `nvidia-smi`",
+    "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes",
+    recognise,
+    parse,
+    begins=begins,
+)

@@ -9,24 +9,84 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Claims, is_noise
-from gputopo.captures.smi import unanswered, values
+from gputopo.captures.ledger import Claims, Format, is_noise
+from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
-from gputopo.captures.smi.holes import Hole, Place, first_hole
-from gputopo.captures.smi.machine import Identity, machine, refuse_others, unread
+from gputopo.captures.smi.machine import (
+    Identity,
+    Unanswered,
+    machine,
+    mark_lost,
+    refuse_others,
+    unanswered_of,
+    unread,
+    with_unanswered,
+)
 from gputopo.captures.smi.names import Named, names
-from gputopo.captures.smi.unanswered import Unanswered
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gap, Machine, Unread
 
+_OPTIONAL = ("mig device", "mig devices")  # only on GPUs that are split
+_FIRST_FACT = "product name"  # the first fact of all, where no part was asked for (`-d`)
+# In such an output of any driver, in this order: for a GPU without another one to compare with.
+_LANDMARKS = (_FIRST_FACT, "pci", "performance state", "utilization", "temperature", "clocks", "max clocks")
+_LAST = ("processes", "compute processes")
+
+
+class Hole(NamedTuple):
+    """Lines that are missing. `before`: the last section above them, `after`: the first below, else ""."""
+
+    before: str
+    after: str
+
+
+class SectionLine(NamedTuple):
+    """The section of a line, "" if it is not known, and whether the line begins it."""
+
+    section: str
+    begins: bool = True
+
+
+def first_hole(lines: Sequence[SectionLine], others: Sequence[Sequence[SectionLine]]) -> Hole | None:
+    """Return the first hole in the sections of a GPU; `others`: the lines of other GPUs."""
+    mine = _in_order(lines)
+    peers = [_in_order(one) for one in others]
+    least = 1  # sections that are missing
+    if not peers and _FIRST_FACT in mine:
+        mine = [name for name in mine if name in _LANDMARKS or name in _LAST]
+        peers, least = [[*_LANDMARKS, name] for name in _LAST], 2  # one may have been cut out by hand
+    seen: set[str] = set()
+    for above, below in pairwise(["", *mine, ""]):
+        if below and below in seen:
+            return Hole(above, below)
+        seen.add(below)
+        if _sections_between(above, below, peers) >= (least if below else 1):
+            return Hole(above, below)
+    return None
+
+
+def _in_order(lines: Sequence[SectionLine]) -> list[str]:
+    names: list[str] = []
+    for section, begins in lines:
+        if section and section not in _OPTIONAL and (begins or names[-1:] != [section]):
+            names.append(section)
+    return names
+
+
+def _sections_between(above: str, below: str, peers: Sequence[Sequence[str]]) -> int:
+    """Return how many sections the others have at least between these two."""
+    places = [["", *one, ""] for one in peers]
+    between = (one[one.index(above) + 1 :] for one in places if above in one)
+    return min((rest.index(below) for rest in between if below in rest), default=0)
+
+
 SOURCE = "nvidia-smi -q"
-READS = "`nvidia-smi -q` text"
-FACTS = "GPUs with clocks, power, temperature, throttle reasons, ECC, processes"
 
 _HINT = "copy the whole output of `nvidia-smi -q` again, with its lines that begin with GPU"
 _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
@@ -239,10 +299,10 @@ class _Output:
         rows = self.rows()
         gpus = {index: rows.get(key) or _other(key) for index, key in enumerate(keys)}
         for line in self.unanswered:
-            unanswered.lose(gpus, line, own=False)
+            mark_lost(gpus, line, own=False)
         return machine(
             SOURCE,
-            unanswered.numbered(gpus, self.unanswered, names("text"), own=False),
+            with_unanswered(gpus, self.unanswered, names("text"), own=False),
             driver_values=self.driver,
             not_understood=self.not_understood,
             attached=self.attached,
@@ -251,9 +311,9 @@ class _Output:
         )
 
 
-def _section(place: _Place) -> Place:
+def _section(place: _Place) -> SectionLine:
     section, _, below = place.entry.path.partition("/")
-    return Place(section if section in _known_sections() else "", not below)
+    return SectionLine(section if section in _known_sections() else "", not below)
 
 
 @functools.cache
@@ -300,8 +360,8 @@ class _Reading:
                 Entry("pci/bus id", match[1], line.number, line.text)
             )
             self.base = line.indent
-        elif silent := unanswered.read(line.text):
-            unanswered.lose(dict(enumerate(self.output.gpus.values())), silent, own=False)
+        elif silent := unanswered_of(line.text):
+            mark_lost(dict(enumerate(self.output.gpus.values())), silent, own=False)
             self.output.unanswered.append(silent)
         elif self._of_log(line):
             pass
@@ -384,3 +444,13 @@ class _Reading:
         if line.pair is None or path in known.sections:
             self.stack = [(0, name) for name in path.split("/")]
         return path
+
+
+FORMAT = Format(
+    "`nvidia-smi -q` text",
+    "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -8,6 +8,7 @@ DTD that the file names is never looked for.
 import re
 from typing import TYPE_CHECKING
 
+from gputopo.captures.ledger import Format
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import Entry, ReportedGpu
 from gputopo.captures.smi.machine import machine, unread
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from defusedxml.ElementTree import DefusedXMLParser
 
 SOURCE = "nvidia-smi -q -x"
-READS = "`nvidia-smi -q -x` XML"
-FACTS = "GPUs with clocks, power, temperature, throttle reasons, ECC, processes"
 
 _HINT = "copy the whole output of `nvidia-smi -q -x` again"
 _ROOT = "nvidia_smi_log"
@@ -194,3 +193,11 @@ class _Log:
 
     def _note(self, line: int, text: str) -> None:
         self.not_understood.append(unread(SOURCE, line, text))
+
+
+FORMAT = Format(
+    "`nvidia-smi -q -x` XML",
+    "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
+    recognise,
+    parse,
+)

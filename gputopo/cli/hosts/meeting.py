@@ -8,11 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
-from gputopo.launch import remote_start
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -21,10 +18,10 @@ from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputEr
 from gputopo.values.option import Declared, parameters_of
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.client import Guest
     from gputopo.launch.hosts.earlier import Earlier
     from gputopo.launch.hosts.messages import Joining, Reply
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
@@ -41,6 +38,10 @@ def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
 
     Raises UsageError.
     """
+    if options == HostOptions():
+        return ()
+    from gputopo.launch import remote_start
+
     found = remote_start.to_start(options, os.environ)
     return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
 
@@ -60,6 +61,8 @@ def start_hosts(
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
     `remote_start.Endings`.
     """
+    from gputopo.launch import remote_start
+
     environment = dict(os.environ)
     if sys.stdout.isatty():  # that of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
@@ -100,11 +103,11 @@ PORT = 2222
 
 def meeting_of(
     allocation: Allocation, hosts: HostOptions, asked: dict[str, Any], port: int = PORT
-) -> "Meeting":
+) -> "RendezvousServer":
     """Return the meeting that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
-    found = Meeting(
+    found = RendezvousServer(
         [host.name for host in allocation.hosts],
         allocation.leader.port or port,
         job=allocation.job,
@@ -182,25 +185,25 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     return address
 
 
-def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[Guest, Reply]":
+def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[RendezvousClient, Reply]":
     """Join rank 0, and return the connection and its reply. Raises HardwareError where it cannot be reached.
 
     Where rank 0 refuses this host, or ends by an error, the command ends with that, after rank 0 has ended. A
     driver shows the reason once: as rank 0 prints it.
     """
-    from gputopo.launch.hosts.client import Guest
     from gputopo.launch.hosts.messages import Refused
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 
     leader = allocation.leader
     assert leader.name is not None, "rank 0 has a name"
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {leader.name}")
-    guest = Guest(allocation.rank, leader.name, leader.port or PORT)
+    guest = RendezvousClient(allocation.rank, leader.name, leader.port or PORT)
     reply = guest.join(bringing, hosts.join_timeout)
     if isinstance(reply, Refused):
         if not is_driven(os.environ):
             show_error(reply.what, reply.hint)
         guest.outlast()
-        raise typer.Exit(reply.exit_code)
+        raise SystemExit(reply.exit_code)
     return guest, reply
 
 
@@ -210,8 +213,8 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
     Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
     prints it, where that is there.
     """
-    from gputopo.launch.hosts.client import Guest
     from gputopo.launch.hosts.messages import Unable
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 
     if allocation.rank == 0:
         raise error
@@ -229,7 +232,7 @@ def excuse(allocation: Allocation, error: GputopoError) -> int:
         hint=error.hint,
         exit_code=int(error.exit_code),
     )
-    reported = Guest(allocation.rank, leader.name, leader.port or PORT).excuse(unable)
+    reported = RendezvousClient(allocation.rank, leader.name, leader.port or PORT).excuse(unable)
     if driven and not reported:
         show_error(error.what, error.hint)
     return int(error.exit_code)

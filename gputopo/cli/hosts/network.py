@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gputopo.copies.network import Order
     from gputopo.launch.hosts.addresses import Bindable
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.probes.tcp import Listener
     from gputopo.values.bandwidth import Bandwidth, Level
 
@@ -68,7 +68,9 @@ def _lead(
     return code
 
 
-def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[..., Order]") -> "Bandwidth":
+def _measured(
+    meeting: "RendezvousServer", listener: "Listener", order_by: "Callable[..., Order]"
+) -> "Bandwidth":
     """Measure by the tool of the order, or the next one where that measures nothing. Raises HardwareError."""
     from gputopo.launch.jobs.network import hold, lead, measure_by_nccl
 
@@ -89,7 +91,7 @@ def _measured(meeting: "Meeting", listener: "Listener", order_by: "Callable[...,
 
 
 def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> int:
-    from gputopo.launch.hosts.client import Guest
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.jobs.network import take_part
 
     leader = allocation.leader
@@ -99,7 +101,7 @@ def _take_part(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]
     with _listening([_bindable(address)]) as listener:
         brought = _brought(address, asked["network_tool"])
         bringing = joining(allocation, None, asked, address=address, port=listener.port, resources=brought)
-        guest = Guest(allocation.rank, leader.name, leader.port or PORT)
+        guest = RendezvousClient(allocation.rank, leader.name, leader.port or PORT)
         end = take_part(guest, bringing, listener, hosts.join_timeout)
     if end.cause is None:
         note(f"the measurement is over, exit code {end.exit_code}: its result is on rank 0")

@@ -14,14 +14,16 @@ from gputopo.cli.hosts.meeting import address_of, address_of_leader, excuse, joi
 from gputopo.cli.hosts.training import claim, common, failed_here, joining_run, joint_target, place_of
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.prepare import Job, PlannedOn
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded
 from gputopo.launch.hosts.addresses import free_port, own_address
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.env import HostPlace, host_place
+from gputopo.launch.spec.job_spec import ProgramPart, ProgramSpec
 from gputopo.launch.spec.names import host_names
-from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
+from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (
@@ -51,19 +53,18 @@ def run_program_on_hosts(
     allocation: Allocation,
     hosts: HostOptions,
     program: tuple[str, ...],
-    request: "Request",
-    asked: Mapping[str, Any],
-    machine: "Machine",
+    job: Job,
+    on: PlannedOn,
     options: OutputOptions,
 ) -> int:
     """Take part in the run of a program and return the exit code. Raises GputopoError.
 
-    `allocation`: with the port of the meeting. `asked`: the options of the plan, which all hosts must have
-    been given alike; the words of the program may differ.
+    `allocation`: with the port of the meeting. The options of the plan must be alike on all hosts; the words
+    of the program may differ.
     """
-    alike = {**asked, **_COMMAND}
+    alike, machine = {**job.typed, **_COMMAND}, on.machine
     if allocation.rank == 0:
-        return _lead(allocation, hosts, program, request, alike, machine, options)
+        return _lead(allocation, hosts, program, job.request, alike, on, options)
     try:
         address = address_of(allocation, hosts)
         bringing = joining_run(allocation, alike, machine, address, options, address)
@@ -78,7 +79,7 @@ def _lead(
     program: tuple[str, ...],
     request: "Request",
     asked: Mapping[str, Any],
-    machine: "Machine",
+    on: PlannedOn,
     options: OutputOptions,
 ) -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
@@ -90,8 +91,8 @@ def _lead(
             held.enter_context(meeting)
         joined = meeting.wait(hosts.join_timeout)
         network = address_of_leader(list(joined.values()))
-        own = joining_run(allocation, asked, machine, leader, options, network)
-        target = joint_target(request, {0: own, **joined}, machine, options, held)
+        own = joining_run(allocation, asked, on.machine, leader, options, network)
+        target = joint_target(request, {0: own, **joined}, on, None if options.dry_run else held)
         require_all(os.environ, allocation.size, len(target.servers) or 1)
         master = (leader, free_port())
         places = {rank: place_of(target.servers, one.address, one.port) for rank, one in joined.items()}

@@ -3,8 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from gputopo.cli.hosts.meeting import (
 )
 from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.prepare import Job, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
@@ -30,11 +31,12 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.client import Guest
     from gputopo.launch.hosts.messages import End, Joining, Reply, Start
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
-    from gputopo.launch.spec.run_spec import RunSpec, Server
+    from gputopo.launch.spec.job_spec import Server
+    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
@@ -44,45 +46,44 @@ if TYPE_CHECKING:
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
 
 
-@dataclass(frozen=True)
-class Job:
-    """What each host was asked for: the request for a plan, the options as typed, the spec of a target."""
-
-    request: "Request"
-    asked: Mapping[str, Any]
-    spec_of: "Callable[[Target], RunSpec]"
-
-
 def train_on_hosts(
-    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+    allocation: Allocation,
+    hosts: HostOptions,
+    job: Job,
+    request: "Request",
+    on: PlannedOn,
+    options: OutputOptions,
 ) -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
+    asked = {"model": job.model, **job.typed}
     if allocation.rank == 0:
-        return _lead(allocation, hosts, job, machine, options)
-    return _take_part(allocation, hosts, job, machine, options)
+        return _lead(allocation, hosts, job, request, asked, on, options)
+    return _take_part(allocation, hosts, asked, on.machine, options)
 
 
 def _lead(
-    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+    allocation: Allocation,
+    hosts: HostOptions,
+    job: Job,
+    request: "Request",
+    asked: Mapping[str, Any],
+    on: PlannedOn,
+    options: OutputOptions,
 ) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
-    from gputopo.cli.run.prepare import as_strategy_reduces, require_runnable
     from gputopo.launch.hosts.messages import End, Unused
 
     assert allocation.leader.name is not None, "rank 0 has a name"
-    with meeting_of(allocation, hosts, common(job.asked)) as meeting:
+    with meeting_of(allocation, hosts, common(asked)) as meeting:
         joined = meeting.wait(hosts.join_timeout)
         network = address_of_leader(list(joined.values()))
-        own = joining_run(allocation, job.asked, machine, allocation.leader.name, options, network)
+        own = joining_run(allocation, asked, on.machine, allocation.leader.name, options, network)
         with contextlib.ExitStack() as claims:
-            strategy = job.asked.get("strategy")
-            target = joint_target(
-                job.request, {0: own, **joined}, machine, options, claims, strategy=strategy
-            )
-            target = as_strategy_reduces(target, job.asked)
-            spec = job.spec_of(target)
-            require_runnable(target, spec, options)
+            held = None if options.dry_run else claims
+            target = joint_target(request, {0: own, **joined}, on, held, strategy=asked.get("strategy"))
+            target = job.placed(target)
+            spec = runnable(job, target, options)
             if options.dry_run:
                 meeting.answer({rank: Unused(why="this is a dry run") for rank in joined})
                 meeting.end(End(exit_code=ExitCode.OK))
@@ -94,7 +95,7 @@ def _lead(
 
 
 def _group(
-    meeting: "Meeting", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
+    meeting: "RendezvousServer", spec: "RunSpec", hosts: HostOptions, options: OutputOptions
 ) -> "Regrouping | None":
     """Return what starts the hosts again, or those left; None without restarts. Raises UsageError."""
     if options.min_hosts is None and not options.restart:
@@ -140,47 +141,30 @@ def common(asked: Mapping[str, Any]) -> dict[str, Any]:
 def joint_target(
     wanted: "Request",
     joined: "Mapping[int, Joining]",
-    machine: "Machine",
-    options: OutputOptions,
-    claims: contextlib.ExitStack,
+    on: PlannedOn,
+    claims: contextlib.ExitStack | None,
     *,
     strategy: str | None = None,
 ) -> "Target":
-    """Plan for all hosts, and claim the GPUs of this one until `claims` closes.
+    """Plan for all hosts, and claim the GPUs of this one until `claims` closes (None: do not).
 
-    `strategy`: of tf.distribute, None: none.
+    `on`: this host; `strategy`: of tf.distribute, None: none.
     """
     from gputopo.launch.hosts.planning import plan_hosts
     from gputopo.launch.jobs.before import earlier_of_hosts
-    from gputopo.launch.jobs.claims import choose_and_claim
     from gputopo.launch.spec.names import cpu_devices_of
-    from gputopo.launch.spec.target import target_of
-    from gputopo.launch.supervise.cgroup import usable_cpus
 
     def own(request: "Request", *, cpu: bool) -> "Target":
-        def choose(claimed: Mapping[int, str]) -> "Target":
-            return target_of(
-                machine,
-                request,
-                environ=os.environ,
-                claimed=claimed,
-                require_gpu=options.require_gpu,
-                cpu=cpu,
-                usable=usable_cpus(),
-                affinity=not options.no_affinity,
-            )
-
-        held = None if options.dry_run else claims
-        return choose_and_claim(machine, choose, held, os.environ, "gputopo run", on_problem=note)
+        return replace(on, cpu=cpu).claimed(request, claims)
 
     hosts = [joined[rank] for rank in sorted(joined)]
     planned = plan_hosts(
         hosts,
         wanted,
         own,
-        cpu=options.cpu,
+        cpu=on.cpu,
         cpu_devices=cpu_devices_of(strategy),
-        require_gpu=options.require_gpu,
+        require_gpu=on.require_gpu,
         saved=saved_network(hosts, wanted),
         earlier=earlier_of_hosts(joined[0].machine, wanted),
     )
@@ -206,14 +190,18 @@ def place_of(servers: "tuple[Server, ...]", address: str, port: int) -> int | No
 
 
 def _take_part(
-    allocation: Allocation, hosts: HostOptions, job: Job, machine: "Machine", options: OutputOptions
+    allocation: Allocation,
+    hosts: HostOptions,
+    asked: Mapping[str, Any],
+    machine: "Machine",
+    options: OutputOptions,
 ) -> int:
     """Join rank 0, serve this host's devices until the run is over, and return the run's exit code."""
     from gputopo.launch.hosts.messages import Start, Unused
 
     try:
         address = address_of(allocation, hosts)
-        bringing = joining_run(allocation, job.asked, machine, address, options, address)
+        bringing = joining_run(allocation, asked, machine, address, options, address)
     except GputopoError as error:
         return excuse(allocation, error)
     guest, reply = join(allocation, hosts, bringing)
@@ -234,7 +222,7 @@ def _take_part(
     return end.exit_code
 
 
-def failed_here(guest: "Guest", error: GputopoError) -> int:
+def failed_here(guest: "RendezvousClient", error: GputopoError) -> int:
     """Print what keeps this host from its part after it has joined, report it, and return the exit code.
 
     For rank 1 and above; it ends after rank 0.
@@ -264,7 +252,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 
 def _served(
-    start: "Start", guest: "Guest", bringing: "Joining", machine: "Machine", options: OutputOptions
+    start: "Start", guest: "RendezvousClient", bringing: "Joining", machine: "Machine", options: OutputOptions
 ) -> "End":
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve

@@ -2,18 +2,18 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run import training as core
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import require_runnable
+from gputopo.cli.run.prepare import Job, require_runnable, runnable
 from gputopo.launch.jobs.run import worker_command
 from gputopo.values.errors import HardwareError, UsageError
 
@@ -24,27 +24,16 @@ if TYPE_CHECKING:
     from gputopo.values.run.plan import Autotune, Candidate, Plan, Timed
 
 
-def train_fastest(
-    target: "Target",
-    spec: "RunSpec",
-    options: OutputOptions,
-    *,
-    asked: Mapping[str, Any],
-    training: Mapping[str, Any],
-    update: str,
-) -> int:
-    """Measure the best placements of the target's plan, train with the fastest, and return the exit code.
-
-    `spec`: the run of the plan's choice. `asked`, `training`: the options as typed, and the fields they set;
-    `update`: the variable update that they need, or auto.
-    """
+def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
+    """Measure the best placements of the target's plan, train with the fastest, and return the exit code."""
     from gputopo.report.document import document_text, of_sections
     from gputopo.report.plan_parts import autotune_blocks, autotune_note
 
+    spec = job.spec_of(target)
     _refuse(target, spec, options)
     require_runnable(target, spec, options)
     with contextlib.ExitStack() as claims:
-        trials = _trials(target, spec, options, asked, training, update, claims)
+        trials = _trials(job, target, spec, options, claims)
         found, code, folder = _measured(target, trials, options)
         to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
         to_stderr(f"{autotune_note(found)}\n")
@@ -55,25 +44,21 @@ def train_fastest(
             claims.close()
         tuned = replace(target, plan=_plan_with(winner, found, target.plan))
         # A failure of all is reported by the run itself, which then fails too.
-        final = spec if found.winner is None else _spec_of(tuned, spec.model, asked, training)
+        final = spec if found.winner is None else job.spec_of(tuned)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
         return core.train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
-def plan_fastest(
-    target: "Target", count: int, *, asked: Mapping[str, Any], training: Mapping[str, Any], update: str
-) -> "tuple[Plan, int]":
+def plan_fastest(job: Job, target: "Target", count: int) -> "tuple[Plan, int]":
     """Measure the best placements of the target's plan; return the plan of the fastest, and the exit code.
 
     The code is 0, or that of the signal that ended it. Raises UsageError where there is nothing to compare,
     HardwareError where no placement could be run.
     """
     plan, options = target.plan, OutputOptions(autotune=count)
-    assert plan.model is not None
-    spec = _spec_of(target, plan.model, asked, training)
-    require_runnable(target, spec, options)
+    spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
-        trials = _trials(target, spec, options, asked, training, update, claims)
+        trials = _trials(job, target, spec, options, claims)
         found, code, folder = _measured(target, trials, options)
     if found.winner is not None:
         return _plan_with(trials[found.winner], found, plan), code
@@ -128,12 +113,10 @@ def _refuse(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
 
 
 def _trials(
+    job: Job,
     target: "Target",
     spec: "RunSpec",
     options: OutputOptions,
-    asked: Mapping[str, Any],
-    training: Mapping[str, Any],
-    update: str,
     claims: contextlib.ExitStack,
 ) -> "list[Trial]":
     """Return the candidates as short runs; claim GPUs of theirs that are not of the choice.
@@ -155,9 +138,9 @@ def _trials(
         options.autotune or 0,
         backend=target.backend,
         devices=len(spec.devices),
-        variable_update=update,
-        ps=asked.get("ps", "auto"),
-        all_reduce=asked.get("all_reduce"),
+        variable_update=job.update,
+        ps=job.typed.get("ps", "auto"),
+        all_reduce=job.typed.get("all_reduce"),
     )
     trials, past = [], past_of(target)
     for one in _claimed(found, target, claims):
@@ -166,7 +149,7 @@ def _trials(
             plan = msgspec.structs.replace(plan, environment=plan_environment(target.machine, one.gpus))
         planned = replace(target, plan=plan)
         try:
-            short = trial_of(_spec_of(planned, spec.model, asked, training))
+            short = trial_of(job.spec_of(planned))
         except UsageError:
             continue  # the other options do not go with this placement
         trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
@@ -194,14 +177,6 @@ def _claimed(
             continue
         ours |= more
         yield one
-
-
-def _spec_of(
-    target: "Target", model: str, asked: Mapping[str, Any], training: Mapping[str, Any]
-) -> "RunSpec":
-    from gputopo.launch.spec.prepare import spec_of
-
-    return spec_of(target, model, asked, **training)
 
 
 def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":

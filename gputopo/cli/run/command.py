@@ -1,8 +1,13 @@
-"""`gputopo run`: train on the planned GPUs with the built-in core, or run the user's own program there."""
+"""`gputopo run`: train on the planned GPUs with the built-in core, or run the user's own program there.
+
+On several hosts it is started on each of them, exported for other starters, or one of them.
+"""
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.hosts.meeting import PORT, excuse, hosts_to_start, start_hosts
@@ -10,138 +15,15 @@ from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import note
 from gputopo.cli.run import start
 from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import (
-    Asked,
-    as_strategy_reduces,
-    implied_update,
-    warn,
-    with_costs,
-)
-from gputopo.cli.run.start import exports_hosts
+from gputopo.cli.run.prepare import Job, PlannedOn, planned_on, prepare, runnable, warn
 from gputopo.cli.source import FROM, planned_machine
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
-from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, parameters_of
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.values.machine import Machine
-
-
-def run_on_hosts(asked: Asked, command: Callable[..., int]) -> int | None:
-    """Do what `command` asks of several hosts and return the exit code; None where it is for this one alone.
-
-    Raises GputopoError.
-    """
-    options = asked.host_options
-    if exports_hosts(asked.options.shape, options):
-        return _export(asked, command)
-    if starting := hosts_to_start(options):
-        _require_several(asked)
-        typed = {**asked.placement.typed, **asked.training.typed, **asked.hosts.typed, **asked.showing.typed}
-        typed |= {} if asked.model is None else {"model": asked.model}
-        may_lose = asked.options.min_hosts is not None
-        return start_hosts(command, starting, options, typed, program=asked.program, may_lose=may_lose)
-    if (found := find(options, os.environ)) is not None:
-        _require_several(asked)
-        return _run_program(asked, found) if asked.program else _train(asked, found)
-    of_hosts = {*asked.hosts.typed, *({"min_hosts"} & {*asked.showing.typed})}
-    for name in sorted(of_hosts - {"num_hosts"}):
-        note(f"--{name.replace('_', '-')} has no effect: this run has one host")
-    return None
-
-
-def _train(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.cli.hosts.training import Job, train_on_hosts
-
-    request = asked.request
-    try:
-        asked.check_output()
-        machine = planned_machine(())
-    except GputopoError as error:
-        return excuse(allocation, error)
-    if machine.gpus and not asked.options.cpu:
-        with contextlib.suppress(GputopoError):
-            request = with_costs(request)
-    job = Job(request, {"model": asked.model, **asked.typed}, asked.spec_of)
-    return train_on_hosts(allocation, asked.host_options, job, machine, asked.options)
-
-
-def _run_program(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.cli.hosts.program import run_program_on_hosts
-    from gputopo.launch.user_program.hosts import meeting_beside
-    from gputopo.launch.user_program.program import check_program
-
-    hosts, program, options = asked.host_options, asked.program, asked.options
-    allocation = meeting_beside(allocation, os.environ, PORT)
-    try:
-        asked.check_output()
-        check_program(program, os.environ)
-        machine = planned_machine(())
-    except GputopoError as error:
-        return excuse(allocation, error)
-    return run_program_on_hosts(allocation, hosts, program, asked.request, asked.typed, machine, options)
-
-
-def _export(asked: Asked, command: Callable[..., int]) -> int:
-    from gputopo.cli.run.prepare import require_restartable
-    from gputopo.cli.run.start import show_hosts_start, words_of_hosts
-    from gputopo.launch.jobs.restarting import require_losable
-    from gputopo.launch.spec.target import rehearsal_name
-
-    options, shape = asked.options, asked.options.shape
-
-    def of_core(target: "Target") -> "RunSpec":
-        spec = asked.spec_of(as_strategy_reduces(target, asked.typed))
-        require_restartable(spec, options)
-        if options.min_hosts is not None:
-            require_losable(spec, options.min_hosts, options.restart)
-        return spec
-
-    _require_several(asked, is_exported=True)
-    typed = {**asked.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
-    words = start.words_of(declared := parameters_of(command), typed)
-    if asked.model is not None:
-        words = ["--model", asked.model, *words, *start.placement_words(declared, asked.placement.typed)]
-    return show_hosts_start(
-        shape,
-        asked.host_options,
-        asked.request,
-        planned_machine(asked.sources),
-        words,
-        rehearsal_of=rehearsal_name(asked.sources),
-        program=asked.program,
-        may_lose=options.min_hosts is not None,
-        spec_of=None if asked.model is None else of_core,
-        folders_of=start.folders_of,
-    )
-
-
-def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
-    """Raise UsageError for what one host can do alone only."""
-    options, request = asked.options, asked.request
-    is_program = bool(asked.program)
-    nothing_predicted = is_program or is_exported  # that is of the core, when the hosts have met
-    alone = {
-        "--from": bool(asked.sources) and not is_exported,
-        f"--format {options.shape}": options.shape in start.STARTS and not is_exported,
-        "--dry-run": options.dry_run and is_program and not is_exported,
-        "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
-        "--gain": request.gain is not None and nothing_predicted,
-        "--autotune": options.autotune is not None,
-        "--repeats": options.repeats > 1,
-        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
-    }
-    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
-    if found is not None:
-        raise UsageError(
-            f"{found} is for one host, and this is a training of several",
-            f"leave {found} out, or add --num-hosts 1",
-        )
-
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
@@ -180,113 +62,98 @@ def run(
     The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
-    Exit codes: 0 fine; 1 --fail-on and an anomaly, a loss that is no number, or what is wrong with the GPUs
+    Exit codes: 0 fine; 1 --fail-on and an anomaly, a NaN loss, or what is wrong with the GPUs
     of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
     Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
-    asked = Asked(program, model, placement, sources, training, hosts, showing)
+    asked = Asked(program, Job(model, placement, training), sources, hosts, showing)
     options = asked.options
     if program:
         _refuse_for_program(asked)
     elif model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     start.require_dry(options.shape, dry_run=options.dry_run)
-    code = run_on_hosts(asked, run)
+    code = _run_on_hosts(asked)
     return _run_here(asked) if code is None else code
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call of `gputopo run`; `program`: of the user, () for the core."""
+
+    program: tuple[str, ...]
+    job: Job
+    sources: tuple[str, ...]
+    hosts: Given
+    showing: Given
+
+    @cached_property
+    def options(self) -> OutputOptions:
+        """What is shown and written, and how it ends."""
+        return OutputOptions(**self.showing.fields)
+
+    @cached_property
+    def host_options(self) -> HostOptions:
+        """The other hosts, and how they meet."""
+        return HostOptions(**self.hosts.fields)
+
+    def check_output(self) -> None:
+        """Raise InputError for a folder that cannot be written to."""
+        from gputopo.launch.supervise import run_folder as runs
+
+        runs.check_output(None if self.options.output is None else Path(self.options.output))
 
 
 def _run_here(asked: Asked) -> int:
     """Plan for this machine, and run there or show what would run. Raises GputopoError."""
-    options, program, typed = asked.options, asked.program, asked.typed
+    options, program, job = asked.options, asked.program, asked.job
     with contextlib.ExitStack() as claims:
-        chosen = _target_of(asked, claims)
+        request = job.request
+        asked.check_output()
+        on = planned_on(
+            request,
+            asked.sources,
+            cpu=options.cpu,
+            require_gpu=options.require_gpu,
+            affinity=not options.no_affinity,
+        )
+        chosen = prepare(job, on, None if options.dry_run else claims)
         if not options.dry_run:
             warn(chosen.plan)
             for line in chosen.host_place.says if chosen.backend == "gpu" else ():
                 note(line)
-        declared = parameters_of(run) if options.shape in start.STARTS else ()
-        if program and declared:
-            words = start.words_of(declared, asked.showing.typed)
-            return start.show_start(chosen, options.shape, words, program=program, output=options.output)
         if program:
+            if options.shape in start.STARTS:
+                words = start.words_of(parameters_of(run), asked.showing.typed)
+                return start.show_start(chosen, options.shape, words, program=program, output=options.output)
             from gputopo.cli.run.program import run_own
 
             return run_own(program, chosen, options)
-        from gputopo.cli.run import training as core
-        from gputopo.cli.run.prepare import require_runnable
-
-        spec = asked.spec_of(chosen)
-        if declared:
-            require_runnable(chosen, spec, options)
-            words = ["--model", str(asked.model)]
-            words += start.words_of(declared, {**asked.training.typed, **asked.showing.typed})
-            words += [] if asked.is_predicted else start.placement_words(declared, asked.placement.typed)
-            return start.show_start(
-                chosen, options.shape, words, spec=spec, output=options.output, mode=asked.is_predicted
-            )
         if options.autotune is not None:
             from gputopo.cli.run.autotune import train_fastest
 
-            training, update = asked.training.fields, implied_update(typed)
-            return train_fastest(chosen, spec, options, asked=typed, training=training, update=update)
+            return train_fastest(job, chosen, options)
+        spec = runnable(job, chosen, options)
+        if options.shape in start.STARTS:
+            declared = parameters_of(run)
+            words = ["--model", str(job.model)]
+            words += start.words_of(declared, {**job.training.typed, **asked.showing.typed})
+            words += [] if job.is_predicted else start.placement_words(declared, job.placement.typed)
+            return start.show_start(
+                chosen, options.shape, words, spec=spec, output=options.output, mode=job.is_predicted
+            )
+        from gputopo.cli.run import training as core
+
         return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
-
-
-def _target_of(asked: Asked, claims: contextlib.ExitStack) -> "Target":
-    """Plan for the machine and, unless it is a dry run, claim the GPUs until `claims` closes.
-
-    Raises GputopoError.
-    """
-    from gputopo import planner
-    from gputopo.launch.spec import target
-    from gputopo.launch.supervise.cgroup import usable_cpus
-
-    request, options, sources = asked.request, asked.options, asked.sources
-    asked.check_output()
-    needs_bandwidth = not (planner.is_of_one_gpu(request) or request.no_history)
-    machine = planned_machine(sources, pairs=needs_bandwidth)
-    if machine.gpus and not options.cpu:
-        # The worker reports in full what keeps a model from being built.
-        with contextlib.suppress(GputopoError):
-            request = with_costs(request)
-
-    before = Before() if sources or options.cpu else measured_before(machine, request)
-
-    def choose(others: Mapping[int, str]) -> "Target":
-        return target.target_of(
-            machine,
-            request,
-            environ=os.environ,
-            claimed=others,
-            **before._asdict(),
-            rehearsal_of=target.rehearsal_name(sources),
-            require_gpu=options.require_gpu,
-            cpu=options.cpu,
-            usable=usable_cpus(),
-            affinity=not options.no_affinity,
-        )
-
-    chosen = choose_and_claim(machine, choose, None if options.dry_run else claims)
-    return as_strategy_reduces(chosen, asked.typed)
-
-
-def choose_and_claim(
-    machine: "Machine", choose: "Callable[[Mapping[int, str]], Target]", claims: contextlib.ExitStack | None
-) -> "Target":
-    """Choose GPUs that no other process has claimed, and claim them until `claims` closes (None: do not).
-
-    Where another process is quicker, choose again. Raises GputopoError.
-    """
-    from gputopo.launch.jobs import claims as jobs
-
-    return jobs.choose_and_claim(machine, choose, claims, os.environ, "gputopo run", on_problem=note)
 
 
 def _refuse_for_program(asked: Asked) -> None:
     """Raise UsageError for what cannot be combined with a program of the user."""
     placed = PlanOptions.__struct_fields__
-    strays = [name for name in (*asked.typed, *asked.showing.typed) if name not in (*placed, *_OF_A_PROGRAM)]
-    strays += ["all_reduce"] if "all_reduce" in asked.typed else []
+    strays = [
+        name for name in (*asked.job.typed, *asked.showing.typed) if name not in (*placed, *_OF_A_PROGRAM)
+    ]
+    strays += ["all_reduce"] if "all_reduce" in asked.job.typed else []
     if strays:
         raise UsageError(
             f"--{strays[0].replace('_', '-')} is for the built-in core, not for your own program",
@@ -302,4 +169,133 @@ def _refuse_for_program(asked: Asked) -> None:
         raise UsageError(
             "--from plans for another machine, and a program runs on this one",
             "leave --from out, or add --dry-run to see the plan only",
+        )
+
+
+def _run_on_hosts(asked: Asked) -> int | None:
+    """Do what is asked of several hosts and return the exit code; None where it is for this one alone.
+
+    Raises GputopoError.
+    """
+    options = asked.host_options
+    if start.exports_hosts(asked.options.shape, options):
+        return _export(asked)
+    if starting := hosts_to_start(options):
+        _require_several(asked)
+        typed = {
+            **asked.job.placement.typed,
+            **asked.job.training.typed,
+            **asked.hosts.typed,
+            **asked.showing.typed,
+        }
+        typed |= {} if asked.job.model is None else {"model": asked.job.model}
+        may_lose = asked.options.min_hosts is not None
+        return start_hosts(run, starting, options, typed, program=asked.program, may_lose=may_lose)
+    if (found := find(options, os.environ)) is not None:
+        _require_several(asked)
+        return _run_program(asked, found) if asked.program else _train(asked, found)
+    of_hosts = {*asked.hosts.typed, *({"min_hosts"} & {*asked.showing.typed})}
+    for name in sorted(of_hosts - {"num_hosts"}):
+        note(f"--{name.replace('_', '-')} has no effect: this run has one host")
+    return None
+
+
+def _train(asked: Asked, allocation: Allocation) -> int:
+    from gputopo.cli.hosts.training import train_on_hosts
+
+    request, options = asked.job.request, asked.options
+    try:
+        asked.check_output()
+        on = _this_host(options)
+    except GputopoError as error:
+        return excuse(allocation, error)
+    request = on.with_costs(request)
+    return train_on_hosts(allocation, asked.host_options, asked.job, request, on, options)
+
+
+def _this_host(options: OutputOptions) -> PlannedOn:
+    return PlannedOn(
+        planned_machine(()),
+        cpu=options.cpu,
+        require_gpu=options.require_gpu,
+        affinity=not options.no_affinity,
+        alone=False,
+    )
+
+
+def _run_program(asked: Asked, allocation: Allocation) -> int:
+    from gputopo.cli.hosts.program import run_program_on_hosts
+    from gputopo.launch.user_program.hosts import meeting_beside
+    from gputopo.launch.user_program.program import check_program
+
+    hosts, program, options = asked.host_options, asked.program, asked.options
+    allocation = meeting_beside(allocation, os.environ, PORT)
+    try:
+        asked.check_output()
+        check_program(program, os.environ)
+        on = _this_host(options)
+    except GputopoError as error:
+        return excuse(allocation, error)
+    return run_program_on_hosts(allocation, hosts, program, asked.job, on, options)
+
+
+def _export(asked: Asked) -> int:
+    from gputopo.cli.run.prepare import require_restartable
+    from gputopo.cli.run.start import show_hosts_start, words_of_hosts
+    from gputopo.launch.jobs.restarting import require_losable
+    from gputopo.launch.spec.target import rehearsal_name
+
+    options, shape = asked.options, asked.options.shape
+
+    def of_core(target: "Target") -> "RunSpec":
+        spec = asked.job.spec_of(asked.job.placed(target))
+        require_restartable(spec, options)
+        if options.min_hosts is not None:
+            require_losable(spec, options.min_hosts, options.restart)
+        return spec
+
+    _require_several(asked, is_exported=True)
+    typed = {**asked.job.training.typed, **words_of_hosts(shape, asked.hosts.typed), **asked.showing.typed}
+    words = start.words_of(declared := parameters_of(run), typed)
+    if asked.job.model is not None:
+        words = [
+            "--model",
+            asked.job.model,
+            *words,
+            *start.placement_words(declared, asked.job.placement.typed),
+        ]
+    return show_hosts_start(
+        shape,
+        asked.host_options,
+        asked.job.request,
+        planned_machine(asked.sources),
+        words,
+        rehearsal_of=rehearsal_name(asked.sources),
+        program=asked.program,
+        may_lose=options.min_hosts is not None,
+        spec_of=None if asked.job.model is None else of_core,
+        folders_of=start.folders_of,
+    )
+
+
+def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
+    """Raise UsageError for what one host can do alone only."""
+    options, request = asked.options, asked.job.request
+    is_program = bool(asked.program)
+    nothing_predicted = is_program or is_exported  # that is of the core, when the hosts have met
+    alone = {
+        "--from": bool(asked.sources) and not is_exported,
+        f"--format {options.shape}": options.shape in start.STARTS and not is_exported,
+        "--dry-run": options.dry_run and is_program and not is_exported,
+        "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
+        "--gain": request.gain is not None and nothing_predicted,
+        "--autotune": options.autotune is not None,
+        "--repeats": options.repeats > 1,
+        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
+    }
+    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
+    if found is not None:
+        raise UsageError(
+            f"{found} is for one host, and this is a training of several",
+            f"leave {found} out, or add --num-hosts 1",
         )

@@ -1,8 +1,13 @@
-"""What is known before a plan is made: the costs of the model, and what earlier runs of this machine say."""
+"""A training as it is asked for, the machine that it is planned on, and what is checked before it starts.
 
+`run`, `screen`, `sweep`, `plan --autotune` and hosts of a run all come by here: `Job` has the options,
+`PlannedOn` the machine and what was measured there before, `prepare` makes the target and the spec of a job.
+"""
+
+import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +17,13 @@ import msgspec
 from gputopo.cli.placement import update_of
 from gputopo.cli.printing import note
 from gputopo.cli.run.options import OutputOptions
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.cli.source import planned_machine
+from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.spec import env
 from gputopo.launch.spec.readers import is_utf8
 from gputopo.launch.spec.run_spec import Precision
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.option import Given, shown
 from gputopo.values.run.batches import AUTO, is_auto
 
@@ -25,7 +31,199 @@ if TYPE_CHECKING:
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
+    from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
+    from gputopo.workload.workloads import Workload
+
+# Options of a run, as typed, that need replicas, or a parameter server.
+_OF_REPLICAS = (
+    *("all_reduce", "gradient_repacking", "fp16_transfer"),
+    *("agg_small_grads_max_bytes", "agg_small_grads_max_group"),
+)
+_OF_A_SERVER = ("staged_vars", "async")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The options of a training, or of the plan of a program (`model` None), as they were given."""
+
+    model: str | None
+    placement: Given
+    training: Given = Given()  # noqa: RUF009 (frozen)
+
+    @cached_property
+    def typed(self) -> dict[str, Any]:
+        """What was typed, by name; `auto` leaves the choice to gputopo, as nothing does."""
+        placed = {name: value for name, value in self.placement.typed.items() if value != "auto"}
+        return {**placed, **self.training.typed}
+
+    @cached_property
+    def request(self) -> "Request":
+        """The request for a plan. Raises UsageError."""
+        from gputopo import planner
+        from gputopo.launch.spec import model_names
+
+        training = {} if self.model is None else self.training.fields
+        model = self.model
+        if model is not None:
+            model = model_names.model_for(model, self.typed.get("data_name"))
+        return planner.Request(
+            model=model,
+            batch_size=AUTO if is_auto(self.typed.get("batch_size")) else training.get("batch_size"),
+            precision=training.get("precision", Precision()).compute,
+            predicts=self.is_predicted if self.model is not None else True,
+            **{**self.placement.fields, "variable_update": "replicated" if self._has_copies else self.update},
+        )
+
+    @cached_property
+    def is_predicted(self) -> bool:
+        """Whether the steps are those of the core's own towers. Raises UsageError for a needless speed."""
+        fields = self.training.fields
+        others = [("task", "train"), ("method", None), ("strategy", None)]
+        other = next((name for name, own in others if fields.get(name, own) != own), None)
+        if other is not None and "single_gpu_images_per_sec" in self.placement.fields:
+            raise UsageError(
+                f"--single-gpu-images-per-sec cannot be combined with --{other} {fields[other]}: "
+                "only training by the core is predicted",
+                "leave one of them out",
+            )
+        return other is None
+
+    @property
+    def update(self) -> str:
+        """The --variable-update that the options need, where it was left to gputopo; else auto."""
+        typed = self.typed
+        update = update_of(typed.get("variable_update", "auto"))
+        if update != "auto":
+            return update
+        relaxed = str(typed.get("variable_consistency", "")).lower() == "relaxed"
+        if relaxed or any(typed.get(name) for name in _OF_REPLICAS):
+            return "replicated"
+        return "parameter_server" if any(typed.get(name) for name in _OF_A_SERVER) else update
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether --strategy alone decides where variables are, and that is on every device.
+
+        What was asked for beside it is planned as it was typed, so that the rules can refuse it.
+        """
+        typed = self.typed
+        if "strategy" not in typed or "ps" in typed or self.update != "auto":
+            return False
+        from gputopo.launch.spec.names import read
+
+        return read(typed["strategy"]).kind != "central"
+
+    def placed(self, target: "Target") -> "Target":
+        """Return the target without a reduction where a strategy of tf.distribute has its own."""
+        if not self._has_copies:
+            return target
+        from gputopo.launch.spec.prepare import reduced_by_strategy
+
+        return replace(target, plan=reduced_by_strategy(target.plan))
+
+    def spec_of(self, target: "Target") -> "RunSpec":
+        """Return the spec of the training on a target. Raises UsageError."""
+        from gputopo.launch.spec.prepare import spec_of
+
+        assert self.model is not None, "a program has no spec of the core"
+        return spec_of(target, self.model, self.typed, **self.training.fields)
+
+
+@dataclass
+class PlannedOn:
+    """A machine that jobs are planned on: this one, or that of the captures that `sources` names."""
+
+    machine: "Machine"
+    sources: Sequence[str] = ()
+    cpu: bool = False
+    require_gpu: bool = False
+    affinity: bool = True
+    keep: int | None = None  # bound of the candidates that a plan lists
+    alone: bool = True  # False: one of several hosts, where runs of one do not count
+    command: str = "gputopo run"  # as a claim of GPUs names it
+    _costs: "dict[str, Workload | None]" = field(default_factory=dict)
+    _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
+
+    def before(self, request: "Request") -> Before:
+        """Return what was measured on this machine before, which counts for a request."""
+        if self.sources or self.cpu or not self.alone:
+            return Before()
+        key = (request.model, request.no_history, request.predicts, request.single_gpu_images_per_sec)
+        if key not in self._before:
+            self._before[key] = measured_before(self.machine, request)
+        return self._before[key]
+
+    def with_costs(self, request: "Request") -> "Request":
+        """Return the request with the costs of a model that no table has, where they are known or found.
+
+        What keeps the model from being built the worker reports in full.
+        """
+        model = request.model
+        if model is None or not self.machine.gpus or self.cpu:
+            return request
+        if model not in self._costs:
+            self._costs[model] = None
+            with contextlib.suppress(GputopoError):
+                self._costs[model] = with_costs(request).workload
+        return msgspec.structs.replace(request, workload=request.workload or self._costs[model])
+
+    def target(self, request: "Request", claimed: Mapping[int, str] = {}) -> "Target":
+        """Return the target of a request without `claimed` GPUs, which claims none. Raises GputopoError."""
+        from gputopo.launch.spec.target import rehearsal_name, target_of
+        from gputopo.launch.supervise.cgroup import usable_cpus
+
+        return target_of(
+            self.machine,
+            request,
+            environ=os.environ,
+            claimed=claimed,
+            **self.before(request)._asdict(),
+            rehearsal_of=rehearsal_name(self.sources),
+            require_gpu=self.require_gpu,
+            cpu=self.cpu,
+            keep=self.keep,
+            usable=usable_cpus(),
+            affinity=self.affinity,
+        )
+
+    def claimed(self, request: "Request", claims: contextlib.ExitStack | None) -> "Target":
+        """Return the target of a request, of GPUs that no other process has claimed.
+
+        They are claimed until `claims` closes; None: they are not. Raises GputopoError.
+        """
+        from gputopo.launch.jobs.claims import choose_and_claim
+
+        return choose_and_claim(
+            self.machine,
+            lambda others: self.target(request, others),
+            claims,
+            os.environ,
+            self.command,
+            on_problem=note,
+        )
+
+
+def planned_on(request: "Request", sources: Sequence[str] = (), **settings: Any) -> PlannedOn:
+    """Read the machine, with its saved bandwidth where that counts for a request. Raises GputopoError."""
+    from gputopo import planner
+
+    pairs = not (planner.is_of_one_gpu(request) or request.no_history)
+    return PlannedOn(planned_machine(sources, pairs=pairs), sources, **settings)
+
+
+def prepare(
+    job: Job, on: PlannedOn, claims: contextlib.ExitStack | None, request: "Request | None" = None
+) -> "Target":
+    """Return where a job runs: planned, its GPUs claimed until `claims` closes. Raises GputopoError."""
+    return job.placed(on.claimed(on.with_costs(request or job.request), claims))
+
+
+def runnable(job: Job, target: "Target", options: OutputOptions) -> "RunSpec":
+    """Return the spec of a job on its target, once it is checked. Raises GputopoError."""
+    spec = job.spec_of(target)
+    require_runnable(target, spec, options)
+    return spec
 
 
 def with_costs(request: "Request") -> "Request":
@@ -33,7 +231,12 @@ def with_costs(request: "Request") -> "Request":
 
     Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
     """
-    if request.model is None or ":" not in request.model or not request.predicts:
+    if (
+        request.workload is not None
+        or request.model is None
+        or ":" not in request.model
+        or not request.predicts
+    ):
         return request
     from gputopo.launch.jobs.model_costs import known_workload, workload_of
     from gputopo.launch.models.source_check import require_there
@@ -55,53 +258,10 @@ def warn(chosen: "Plan") -> None:
         note(line)
 
 
-# Options of a run, as typed, that need replicas, or a parameter server.
-_OF_REPLICAS = (
-    "all_reduce",
-    "gradient_repacking",
-    "agg_small_grads_max_bytes",
-    "agg_small_grads_max_group",
-    "fp16_transfer",
-)
-_OF_A_SERVER = ("staged_vars", "async")
-
-
-def as_strategy_reduces(chosen: "Target", asked: Mapping[str, Any]) -> "Target":
-    """Return the target without a reduction where a strategy of tf.distribute has its own."""
-    if not strategy_has_copies(asked):
-        return chosen
-    from gputopo.launch.spec.prepare import reduced_by_strategy
-
-    return replace(chosen, plan=reduced_by_strategy(chosen.plan))
-
-
-def implied_update(asked: Mapping[str, Any]) -> str:
-    """Return the --variable-update that the options need, where it was left to gputopo."""
-    update = update_of(asked.get("variable_update", "auto"))
-    if update != "auto":
-        return update
-    relaxed = str(asked.get("variable_consistency", "")).lower() == "relaxed"
-    if relaxed or any(asked.get(name) for name in _OF_REPLICAS):
-        return "replicated"
-    return "parameter_server" if any(asked.get(name) for name in _OF_A_SERVER) else update
-
-
-def strategy_has_copies(asked: Mapping[str, Any]) -> bool:
-    """Whether --strategy alone decides where variables are, and that is on every device. Raises UsageError.
-
-    What was asked for beside it is planned as it was typed, so that the rules of the core can refuse it.
-    """
-    if "strategy" not in asked or "ps" in asked or implied_update(asked) != "auto":
-        return False
-    from gputopo.launch.spec.names import read
-
-    return read(asked["strategy"]).kind != "central"
-
-
 def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) -> None:
     """Check before the worker starts what is cheap to see here. Raises GputopoError."""
     from gputopo.launch.spec.memory_check import require_memory
-    from gputopo.launch.spec.rules import require_numerics
+    from gputopo.launch.spec.rules import check_layout
     from gputopo.launch.supervise.cgroup import memory_bytes
 
     if options.repeats > 1:
@@ -109,7 +269,7 @@ def require_runnable(target: "Target", spec: "RunSpec", options: OutputOptions) 
     require_restartable(spec, options)
     if spec.lifecycle.trace_steps and options.output is None:
         _require_home_of_traces(runs.runs_home(os.environ).absolute())
-    require_numerics(spec, env.run_env(os.environ, target, spec))
+    check_layout(spec, env.run_env(os.environ, target, spec))
     require_memory(
         spec,
         [one.machine for one in (target, *target.others)],
@@ -178,95 +338,3 @@ def _require_repeatable(spec: "RunSpec") -> None:
                 f"--repeats cannot be combined with {option}: all repeats would write to {folder}",
                 f"leave {option} out, or run once without --repeats",
             )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One call of `gputopo run`: `program` or `model`, its options by theme, files of another machine."""
-
-    program: tuple[str, ...]
-    model: str | None
-    placement: Given
-    sources: tuple[str, ...]
-    training: Given
-    hosts: Given
-    showing: Given
-
-    @cached_property
-    def options(self) -> OutputOptions:
-        """What is shown and written, and how it ends."""
-        return OutputOptions(**self.showing.fields)
-
-    @cached_property
-    def host_options(self) -> HostOptions:
-        """The other hosts, and how they meet."""
-        return HostOptions(**self.hosts.fields)
-
-    @cached_property
-    def typed(self) -> dict[str, Any]:
-        """Options of the plan and of the training as typed, by name."""
-        return {**placed(self.placement), **self.training.typed}
-
-    @cached_property
-    def request(self) -> "Request":
-        """The request for a plan. Raises UsageError."""
-        training = {} if self.program else self.training.fields
-        return request_of(self.placement.fields, self.typed, self.model, training)
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether the plan's prediction is of this run. Raises UsageError for a needless speed."""
-        return is_predicted(self.placement.fields, self.training.fields)
-
-    def spec_of(self, target: "Target") -> "RunSpec":
-        """Return the spec of the training on a target. Raises UsageError."""
-        from gputopo.launch.spec.prepare import spec_of
-
-        assert self.model is not None, "a program has no spec of the core"
-        return spec_of(target, self.model, self.typed, **self.training.fields)
-
-    def check_output(self) -> None:
-        """Raise InputError for a folder that cannot be written to."""
-        from gputopo.launch.supervise import run_folder as runs
-
-        runs.check_output(None if self.options.output is None else Path(self.options.output))
-
-
-def placed(placement: Given) -> dict[str, Any]:
-    """Return the options of the plan that were typed, but for `auto`, which leaves the choice to gputopo."""
-    return {name: value for name, value in placement.typed.items() if value != "auto"}
-
-
-def request_of(
-    placement: Mapping[str, Any], asked: Mapping[str, Any], model: str | None, training: Mapping[str, Any]
-) -> "Request":
-    """Return the request for a plan of the options' values. Raises UsageError.
-
-    `placement`, `training`: the fields that they set; `asked`: what was typed.
-    """
-    from gputopo import planner
-    from gputopo.launch.spec import model_names
-
-    if model is not None:
-        model = model_names.model_for(model, asked.get("data_name"))
-    update = "replicated" if strategy_has_copies(asked) else implied_update(asked)
-    return planner.Request(
-        model=model,
-        batch_size=AUTO if is_auto(asked.get("batch_size")) else training.get("batch_size"),
-        precision=training.get("precision", Precision()).compute,
-        predicts=is_predicted(placement, training),
-        **{**placement, "variable_update": update},
-    )
-
-
-def is_predicted(placement: Mapping[str, Any], training: Mapping[str, Any]) -> bool:
-    """Return whether the steps are those of the core's own towers. Raises UsageError for a needless speed."""
-    others = [("task", "train"), ("method", None), ("strategy", None)]
-    other = next((name for name, own in others if training.get(name, own) != own), None)
-    if other is not None and "single_gpu_images_per_sec" in placement:
-        raise UsageError(
-            f"--single-gpu-images-per-sec cannot be combined with --{other} {training[other]}: "
-            "only training by the core is predicted",
-            "leave one of them out",
-        )
-    return other is None

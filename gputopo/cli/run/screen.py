@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -13,19 +13,17 @@ import msgspec
 
 from gputopo.cli.placement import parse_gpu_list, parse_model
 from gputopo.cli.printing import show_report, to_stderr
-from gputopo.cli.run.prepare import warn, with_costs
+from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.prepare import Job, PlannedOn, prepare, runnable, warn
 from gputopo.cli.source import planned_machine
-from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.run import worker_command
 from gputopo.launch.spec.readers import read_folder
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
-from gputopo.values.option import Option
+from gputopo.values.option import Given, Option
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.screen import Cell
     from gputopo.launch.spec.target import Target
-    from gputopo.planner import Request
-    from gputopo.values.machine import Machine
     from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
 
 
@@ -91,16 +89,16 @@ def screen(
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the hardware or the driver cannot do
     it; 130, 143 ended by Ctrl-C, SIGTERM.
     """
-    from gputopo import planner
-    from gputopo.launch.jobs import screen as job
+    from gputopo.launch.jobs import screen as screening
     from gputopo.launch.supervise import run_folder as runs
 
     _require_new(output)
-    machine = planned_machine((), pairs=True)
-    request = planner.Request(model=model, batch_size=batch_size, gpus=gpus, exclude=exclude)
-    counted_s = seconds or (job.QUICK_COUNTED_S if quick else None)
+    on = PlannedOn(planned_machine(()), cpu=cpu, keep=1)
+    batch = {} if batch_size is None else {"batch_size": batch_size}
+    job = Job(model, Given({"gpus": gpus, "exclude": exclude}), Given(batch, batch))
+    counted_s = seconds or (screening.QUICK_COUNTED_S if quick else None)
     with contextlib.ExitStack() as claims:
-        chosen, cells, cell = _cells(machine, request, cpu, pairs, counted_s, num_batches, claims)
+        chosen, cells, cell = _cells(job, on, pairs, counted_s, num_batches, claims)
         home = runs.runs_home(os.environ)
         folder = runs.new_folder(home, datetime.now(), model) if output is None else Path(output)
         found, code = _screened(chosen, cells, cell, folder, home, quick=quick)
@@ -128,49 +126,25 @@ def _require_new(output: str | None) -> None:
 
 
 def _cells(
-    machine: "Machine",
-    request: "Request",
-    cpu: bool,
+    job: Job,
+    on: PlannedOn,
     pairs: bool,
     counted_s: float | None,
     num_batches: int | None,
     claims: contextlib.ExitStack,
 ) -> "tuple[Target, list[Cell], MakeCell]":
     """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
-    from gputopo.cli.run.command import choose_and_claim
-    from gputopo.cli.run.options import OutputOptions
-    from gputopo.cli.run.prepare import require_runnable
     from gputopo.launch.jobs.before import known_of, past_of
     from gputopo.launch.jobs.screen import Cell
     from gputopo.launch.jobs.trials import COUNTED_S, trial, trial_of
-    from gputopo.launch.spec import target
-    from gputopo.launch.spec.prepare import spec_of
-    from gputopo.launch.supervise.cgroup import usable_cpus
 
-    if machine.gpus and not cpu:
-        with contextlib.suppress(GputopoError):
-            request = with_costs(request)
-    before = Before() if cpu else measured_before(machine, request)
-
-    def planned(wanted: "Request", claimed: Mapping[int, str] = {}) -> "Target":
-        return target.target_of(
-            machine,
-            wanted,
-            environ=os.environ,
-            claimed=claimed,
-            **before._asdict(),
-            cpu=cpu,
-            keep=1,
-            usable=usable_cpus(),
-        )
-
-    chosen = choose_and_claim(machine, lambda others: planned(request, others), claims)
+    request = on.with_costs(job.request)
+    chosen = prepare(job, on, claims, request)
     warn(chosen.plan)
     past = past_of(chosen)
     count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
     numbers = chosen.plan.choice.gpus or tuple(range(count))
     on_gpu = chosen.backend == "gpu"
-    asked = {} if request.batch_size is None else {"batch_size": request.batch_size}
 
     def cell(kind: "Kind", some: Sequence[int], update: str = "auto") -> Cell:
         wanted = msgspec.structs.replace(
@@ -180,9 +154,8 @@ def _cells(
             exclude=(),
             variable_update=update,
         )
-        one = planned(wanted)
-        spec = spec_of(one, request.model or "", asked, **asked)
-        require_runnable(one, spec, OutputOptions())
+        one = on.target(wanted)
+        spec = runnable(job, one, OutputOptions())
         short = trial_of(spec, counted_s=counted_s or COUNTED_S, num_batches=num_batches)
         order = one.plan.choice.gpus or tuple(some)
         return Cell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))

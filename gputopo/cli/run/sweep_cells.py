@@ -1,6 +1,5 @@
 """The cells of a sweep as runs on this machine: their options read as `gputopo run` reads them."""
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,9 @@ import msgspec
 from gputopo import __version__
 from gputopo.cli.placement import PlanOptions, parse_model
 from gputopo.cli.printing import note
-from gputopo.cli.run.prepare import with_costs
+from gputopo.cli.run.options import OutputOptions
+from gputopo.cli.run.prepare import Job, PlannedOn, require_runnable
 from gputopo.cli.run.sweep import CellOptions, PaceOptions
-from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.sweeps.course import predicted_s
@@ -23,14 +22,13 @@ from gputopo.sweeps.expand import Box, differences, expand
 from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
-from gputopo.values.option import Declared, Option, given_of, listed, options_of
+from gputopo.values.option import Declared, Given, Option, given_of, listed, options_of
 from gputopo.values.run.plan import mode_words
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 
 if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.target import Target
-    from gputopo.planner import Request
     from gputopo.runs.known import Past
     from gputopo.values.machine import Machine
 
@@ -102,12 +100,10 @@ class Cells:
         claimed: Mapping[int, str],
         imagenet: str | None = None,
     ) -> None:
-        self._machine = machine
+        self._on = PlannedOn(machine, cpu=cpu, keep=1)
         self._folder = folder
-        self._cpu = cpu
         self._claimed = claimed
         self._imagenet = imagenet
-        self._before: dict[tuple[Any, ...], Before] = {}
         self._targets: dict[str, Target] = {}
         self._warnings: set[str] = set()
 
@@ -140,10 +136,7 @@ class Cells:
 
     def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
         """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
-        from gputopo.cli.run.options import OutputOptions
-        from gputopo.cli.run.prepare import as_strategy_reduces, placed, request_of, require_runnable
         from gputopo.launch.jobs.trials import trial_of
-        from gputopo.launch.spec.prepare import spec_of
         from gputopo.values.errors import UsageError
 
         texts = {_typed_name(name): _typed(name, value) for name, value in cell.options.items()}
@@ -155,35 +148,16 @@ class Cells:
         fields, typed = dict(training.fields), dict(training.typed)
         if made is not None:
             fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
-        asked = {**placed(placement), **typed}
-        request = request_of(placement.fields, asked, str(model), fields)
-        if self._machine.gpus and not self._cpu:
-            with contextlib.suppress(GputopoError):
-                request = with_costs(request)
-        chosen = as_strategy_reduces(self._target(request), asked)
-        spec = spec_of(chosen, str(model), asked, **fields)
+        job = Job(str(model), placement, Given(fields, typed))
+        request = self._on.with_costs(job.request)
+        key = repr(request)  # many cells share it
+        if key not in self._targets:
+            self._targets[key] = self._on.target(request, self._claimed)
+        chosen = job.placed(self._targets[key])
+        spec = job.spec_of(chosen)
         made_later = made is not None and not (made == IMAGENET and self._imagenet)
         require_runnable(chosen, _without_folder(spec) if made_later else spec, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
-
-    def _target(self, request: "Request") -> "Target":
-        """Return the target of a request, which many cells share. Raises GputopoError."""
-        from gputopo.launch.spec.target import target_of
-        from gputopo.launch.supervise.cgroup import usable_cpus
-
-        key = repr(request)
-        if key not in self._targets:
-            self._targets[key] = target_of(
-                self._machine,
-                request,
-                environ=os.environ,
-                claimed=self._claimed,
-                **self._measured_before(request)._asdict(),
-                cpu=self._cpu,
-                keep=1,
-                usable=usable_cpus(),
-            )
-        return self._targets[key]
 
     def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
         """Return the data, and what was typed, with the folder of images."""
@@ -192,14 +166,6 @@ class Cells:
         folder = self._imagenet or drawn if made == IMAGENET else drawn
         named = {**typed, "data_dir": folder, "data_name": name}
         return msgspec.structs.replace(data, folder=folder, name=name), named
-
-    def _measured_before(self, request: "Request") -> Before:
-        if self._cpu:
-            return Before()
-        key = (request.no_history, request.predicts, request.single_gpu_images_per_sec)
-        if key not in self._before:
-            self._before[key] = measured_before(self._machine, request)
-        return self._before[key]
 
 
 def made_data(sweep: Sweep) -> tuple[str, ...]:

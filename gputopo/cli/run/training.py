@@ -28,7 +28,7 @@ from gputopo.values.run.batches import AUTO
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import End
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
@@ -47,7 +47,7 @@ def train(
     spec: "RunSpec",
     options: OutputOptions,
     *,
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
@@ -153,7 +153,7 @@ def _train_once(
     display: RunDisplay,
     results: "list[Result]",
     options: OutputOptions,
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> bool:
     """Train, save the result in the run's folder and add it to `results`; return whether it was stopped.
@@ -280,7 +280,7 @@ def _supervised(
     display: RunDisplay,
     options: OutputOptions,
     known: "Known | None",
-    meeting: "Meeting | None" = None,
+    meeting: "RendezvousServer | None" = None,
     group: "Regrouping | None" = None,
 ) -> Outcome:
     stall = options.stall_timeout

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from gputopo.launch.data import examples, folder
 from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
-from gputopo.launch.spec.run_spec import Backend, CacheForm, Data, RunSpec
+from gputopo.launch.spec.job_spec import Backend
+from gputopo.launch.spec.run_spec import CacheForm, Data, RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of

@@ -11,7 +11,7 @@ from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.layers import TYPES, GraphLayers, Stream, TowerRows
 from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
-from gputopo.launch.spec.rules import require_numerics
+from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.values.errors import HardwareError
@@ -26,10 +26,10 @@ def set_up(spec: RunSpec) -> None:
 
     On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are those
     of the spec; without any, CPU devices that run at once divide the cores among their ops, and all else is
-    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for numeric settings that
-    cannot be (`require_numerics`), HardwareError if TensorFlow sees fewer GPUs than the spec has.
+    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for a layout that needs
+    oneDNN without it, HardwareError if TensorFlow sees fewer GPUs than the spec has.
     """
-    require_numerics(spec, os.environ)
+    check_layout(spec, os.environ)
     tf.config.set_soft_device_placement(False)
     intra_threads = spec.runtime.intra_threads or _threads_of_an_op(spec, spec.rank or 0)
     if intra_threads is not None:

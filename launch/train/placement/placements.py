@@ -14,7 +14,6 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from gputopo.launch.models.models import Model
-from gputopo.launch.spec.rules import require_exchange
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
@@ -340,7 +339,6 @@ def place(model: Model, spec: RunSpec) -> Placement:
     Raises UsageError for options that do not go together, HardwareError if a device is not there or the
     reduction adds up wrongly.
     """
-    require_exchange(spec)
     devices = [device.device for device in spec.devices]
     for device in {*devices, *filter(None, [spec.ps_device])}:
         require(device)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.bandwidth import bandwidth_test
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
@@ -13,7 +13,7 @@ RATES = {"Host to Device": 763.5, "Device to Host": 799.1, "Device to Device": 8
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="test")
+    machine = reading.read_text(text, origin="test")
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the folder of public captures
 
 def read(*names: str) -> tuple[Machine, Bandwidth]:
     found = [sorted(FOLDER.glob(name)) for name in names]
-    machine = detect.load([str(path) for paths in found for path in paths])
+    machine = reading.load([str(path) for paths in found for path in paths])
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 
@@ -98,10 +98,10 @@ def test_a_box_without_peer_access_has_staged_pairs_only() -> None:
 def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> None:
     sources = [name, *(str(path) for path in sorted(FOLDER.glob(f"{name}-*")))]
     for given in (sources, sources[::-1]):
-        machine = detect.load(given)
+        machine = reading.load(given)
         assert machine.contradictions == ()
         assert machine.bandwidth is not None
-        bundled = detect.load([name]).bandwidth
+        bundled = reading.load([name]).bandwidth
         assert bundled is not None
         assert sorted(map(repr, machine.bandwidth.samples)) == sorted(map(repr, bundled.samples))
 
@@ -110,7 +110,7 @@ def test_the_files_of_a_machine_fit_the_bundled_one_in_any_order(name: str) -> N
 def test_a_bundled_machine_has_the_bandwidths_that_were_published(name: str) -> None:
     patterns = [f"{name}-p2p*", f"{name}-bandwidthTest_gpu_*"]
     _, published = read(*patterns, *(["7gforce-forall*"] if name == "7gforce" else []))
-    bundled = detect.load([name]).bandwidth
+    bundled = reading.load([name]).bandwidth
     assert bundled is not None
     assert sorted(bundled.samples, key=repr) == sorted(published.samples, key=repr)
 

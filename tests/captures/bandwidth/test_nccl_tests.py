@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**32)
 
 
 def read(text: str, origin: str = "log") -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin=origin)
+    machine = reading.read_text(text, origin=origin)
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 
@@ -122,7 +122,7 @@ def test_anything_may_stand_in_a_json(seed: int, value: object) -> None:
     text = json.dumps(document)
     for one in (text, text[: random.randrange(len(text))]):
         try:
-            machine = detect.read_text(one, origin="damaged")
+            machine = reading.read_text(one, origin="damaged")
         except InputError:
             continue
         samples = machine.bandwidth.samples if machine.bandwidth else ()
@@ -332,7 +332,7 @@ def test_damage_raises_nothing_else(seed: int, at: int, length: int, instead: st
     written, text = all_reduce(seed % 7, Random(seed).choice(TEXT_ERAS))
     damaged = text[:at] + instead + text[at + length :]
     try:
-        machine = detect.read_text(damaged, origin="damaged")
+        machine = reading.read_text(damaged, origin="damaged")
     except InputError:
         return
     expected = written.machine.bandwidth

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -13,7 +13,7 @@ H2D = nvbandwidth.json_case("host_to_device_memcpy_ce", [[56.5, 57.25]])
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="test")
+    machine = reading.read_text(text, origin="test")
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
-from gputopo.captures.bandwidth import nvbandwidth_text
+from gputopo.captures import reading
+from gputopo.captures.bandwidth.nvbandwidth import read as read_nvbandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample, one_way_group
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -27,7 +27,7 @@ Device 2: NVIDIA H100 80GB HBM3 (00000000:b2:00)
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="test")
+    machine = reading.read_text(text, origin="test")
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 
@@ -369,4 +369,4 @@ def test_a_damaged_text_never_breaks_the_parser_nor_invents_a_number(data: st.Da
 
 
 def test_a_parser_alone_gives_the_same_machine() -> None:
-    assert nvbandwidth_text.read(WHOLE, origin="test").machine == read(WHOLE)[0]
+    assert read_nvbandwidth(WHOLE, origin="test").machine == read(WHOLE)[0]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.bandwidth import p2p_test
 from gputopo.values.bandwidth import Sample
 from gputopo.values.errors import InputError
@@ -20,7 +20,7 @@ DISABLED = "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)"
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="test")
+    return reading.read_text(text, origin="test")
 
 
 def samples(text: str) -> tuple[Sample, ...]:

@@ -1,7 +1,7 @@
 import pytest
 
-from gputopo.captures import detect
-from gputopo.captures.bandwidth import programs as pasted
+from gputopo.captures import reading
+from gputopo.captures.bandwidth import texts as pasted
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
@@ -18,7 +18,7 @@ TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-9\nGPU1\tPIX\t X \t0-9\n"
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="test")
+    machine = reading.read_text(text, origin="test")
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 
@@ -58,7 +58,7 @@ def test_of_a_long_log_only_the_first_unread_lines_are_kept() -> None:
 
 
 def test_a_matrix_in_a_text_that_only_speaks_of_a_bandwidth_test_is_read() -> None:
-    machine = detect.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
+    machine = reading.read_text(f"Next we ran p2pBandwidthLatencyTest.\n{TOPO}", origin="test")
     assert machine.source == "nvidia-smi topo"
     assert machine.bandwidth is None
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect, merge
-from gputopo.captures.bandwidth import runs, single_device
+from gputopo.captures import merge, reading
+from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Machine
@@ -47,7 +47,7 @@ PROGRAMS: dict[str, Write] = {
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="several")
+    machine = reading.read_text(text, origin="several")
     assert machine.bandwidth is not None
     assert machine.unread == ()
     assert machine.contradictions == ()
@@ -123,7 +123,7 @@ def test_runs_on_different_gpus_are_refused(program: str) -> None:
         texts.append(PROGRAMS[program](Machine(source="x", gpus=gpus), Random(name))[1])
     text = several_runs.FORMS["rules"](("node1", "node2"), texts)
     with pytest.raises(InputError, match="different GPUs: node1, node2") as error:
-        detect.read_text(text, origin="log")
+        reading.read_text(text, origin="log")
     assert "several machines" in error.value.hint
 
 
@@ -146,7 +146,7 @@ def test_files_of_other_machines_lose_no_number_unless_their_gpus_differ(names: 
     for bus, name in zip((1, 4), names, strict=True):
         gpus = (Gpu(index=i, name=name, pci_address=f"0000:0{bus + i}:00.0") for i in range(2))
         text = _of_nvbandwidth(Machine(source="x", gpus=tuple(gpus)), Random(bus))[1]
-        machines.append(detect.read_text(text, origin=name))
+        machines.append(reading.read_text(text, origin=name))
     found = merge.merge(runs.by_files(["a.txt", "b.txt"], machines))
     assert found.bandwidth is not None
     if len(set(names)) == 1:
@@ -164,8 +164,8 @@ def test_files_of_before_and_after_are_runs_of_the_same_gpus(program: str) -> No
     random = Random(program)
     machine = measured.machine(random)
     written = {name: PROGRAMS[program](machine, random) for name in ("before.txt", "after.txt")}
-    read_each = [detect.read_text(output, origin=name) for name, (_, output) in written.items()]
-    found = merge.merge(runs.by_files([*written], single_device.renumbered([*written], read_each)))
+    read_each = [reading.read_text(output, origin=name) for name, (_, output) in written.items()]
+    found = merge.merge(runs.by_files([*written], bandwidth_test.renumbered([*written], read_each)))
     assert found.bandwidth is not None
     expected = [s for name, (one, _) in written.items() for s in several_runs.of_run(one, name)]
     assert sorted(map(repr, found.bandwidth.samples)) == sorted(map(repr, expected))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
@@ -17,7 +17,7 @@ def put(folder: Path, name: str, rate: float, card: str = "A") -> str:
 
 
 def load(*sources: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.load(sources)
+    machine = reading.load(sources)
     assert machine.bandwidth is not None
     return machine, machine.bandwidth
 

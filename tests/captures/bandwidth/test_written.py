@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.dialects import bandwidthtest, measured, nvbandwidth, p2p, real
@@ -22,7 +22,7 @@ seeds = st.integers(0, 2**32)
 
 
 def read(text: str) -> tuple[Machine, Bandwidth]:
-    machine = detect.read_text(text, origin="written")
+    machine = reading.read_text(text, origin="written")
     assert machine.bandwidth is not None
     assert machine.unread == ()
     assert machine.contradictions == ()
@@ -117,7 +117,7 @@ def check_nvbandwidth(
     else:
         perf = version >= (0, 7) and random.random() < 0.3
         text = nvbandwidth.text(written, version, cases, verbose=random.random() < 0.3, perf=perf)
-    assert "some-host" not in repr(detect.read_text(text, origin="written"))
+    assert "some-host" not in repr(reading.read_text(text, origin="written"))
     check(nvbandwidth.printed(written, version, form, cases), text)
 
 
@@ -222,7 +222,7 @@ FILES = [(path, write) for glob, write in CAPTURED.items() for path in sorted(FO
 @pytest.mark.parametrize(("path", "write"), FILES, ids=lambda value: getattr(value, "name", ""))
 def test_the_writers_print_what_public_captures_hold(path: Path, write: Callable[[Machine], str]) -> None:
     captured = path.read_text(encoding="utf-8")
-    written = write(detect.read_text(captured, origin=path.name))
+    written = write(reading.read_text(captured, origin=path.name))
     assert lines(written) == lines(captured)
 
 
@@ -239,7 +239,7 @@ def test_the_json_writer_prints_what_a_public_capture_holds() -> None:
     if not paths:
         pytest.skip("the folder of public captures is not beside this checkout")
     captured = paths[0].read_text(encoding="utf-8")
-    machine = detect.read_text(captured, origin="x")
+    machine = reading.read_text(captured, origin="x")
     written = nvbandwidth.json_text(machine, (0, 8), nvbandwidth.cases((0, 8)))
     cases = [
         [{key: value for key, value in case.items() if key != "sum"} for case in document["testcases"]]

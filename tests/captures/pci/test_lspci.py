@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.pci import lspci, pci_names
+from gputopo.captures.pci import lspci
+from gputopo.captures.pci.lspci import kind_by_name
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -15,7 +16,7 @@ CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-tv_puget-wrx9
 
 
 def read(text: str = samples.LSPCI_TREE) -> Machine:
-    return lspci.parse(text, origin="x")
+    return lspci.parse_tree(text, origin="x")
 
 
 def test_every_function_stands_under_the_bridge_that_the_tree_draws() -> None:
@@ -114,12 +115,12 @@ def test_a_function_that_stands_twice_is_refused() -> None:
     ],
 )
 def test_a_name_shows_what_a_function_is(name: str, kind: str) -> None:
-    assert pci_names.kind(name, [name]) == kind
+    assert kind_by_name(name, [name]) == kind
 
 
 def test_an_unknown_number_is_a_gpu_only_beside_its_own_sound() -> None:
     sound = "NVIDIA Corporation Device 22ba Audio"
-    assert pci_names.kind("NVIDIA Corporation Device 2684", ["x", sound]) == "gpu"
+    assert kind_by_name("NVIDIA Corporation Device 2684", ["x", sound]) == "gpu"
 
 
 Shape = list["Shape"] | None  # a bridge with what is behind it, or a device
@@ -169,6 +170,6 @@ def _draw(shapes: list[Shape]) -> tuple[str, dict[str, str | None]]:
 
 
 def test_a_tree_without_names_does_not_state_that_there_is_no_gpu() -> None:
-    machine = lspci.parse("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
+    machine = lspci.parse_tree("-[0000:00]-+-00.0\n           \\-01.0-[01]----00.0\n", origin="x")
     assert machine.gpus == ()
     assert machine.missing["gpus"] == "the tree has no names (lspci -t); lspci -tv has them"

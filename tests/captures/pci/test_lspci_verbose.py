@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures.pci import lspci_verbose
+from gputopo.captures.pci.lspci import parse_list
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -14,7 +14,7 @@ CAPTURE = Path(__file__).parents[4] / "shared/captures/other/lspci-acsctl_puget-
 
 
 def read(text: str = samples.LSPCI_VERBOSE) -> Machine:
-    return lspci_verbose.parse(text, origin="x")
+    return parse_list(text, origin="x")
 
 
 def test_every_fact_of_the_list_is_in_the_machine() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.pci import nccl_xml, xml_text
+from gputopo.captures.pci import nccl_xml
+from gputopo.captures.pci.pci_tree import cpus_of_mask
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -136,13 +137,13 @@ def test_what_is_not_understood_is_listed() -> None:
 def test_a_mask_gives_back_the_cpus_it_was_made_of(cpus: frozenset[int]) -> None:
     number = sum(1 << cpu for cpu in cpus)
     words = [f"{number >> 32 * place & 0xFFFFFFFF:08x}" for place in reversed(range(7))]
-    assert xml_text.cpus_of_mask(",".join(words)) == cpus
-    assert xml_text.cpus_of_mask(",".join(f"0x{word}" if int(word, 16) else "" for word in words)) == cpus
+    assert cpus_of_mask(",".join(words)) == cpus
+    assert cpus_of_mask(",".join(f"0x{word}" if int(word, 16) else "" for word in words)) == cpus
 
 
 @pytest.mark.parametrize("text", ["", "xyz", ",", "0xf...f", "0" * 9 + ",0", "1-2"])
 def test_what_is_no_mask_gives_no_cpus(text: str) -> None:
-    assert not xml_text.cpus_of_mask(text)
+    assert not cpus_of_mask(text)
 
 
 def test_a_socket_whose_place_nccl_does_not_know_is_missing_and_no_strange_line() -> None:

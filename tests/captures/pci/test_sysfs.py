@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import budget, detect
+from gputopo.captures import intake, reading
 from gputopo.captures.pci import sysfs
 from gputopo.probes import collect, pci
 from gputopo.values.errors import InputError
@@ -29,7 +29,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def load(path: Path) -> Machine:
-    return detect.load([str(path)], read_tree=collect.read_tree)
+    return reading.load([str(path)], read_tree=collect.read_tree)
 
 
 def tar_of(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
@@ -85,7 +85,7 @@ def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path / "empty")
     with pytest.raises(InputError, match="is a folder"):
-        detect.load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
+        reading.load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "sys/../../escaped"])
@@ -120,23 +120,23 @@ def test_links_that_lead_outside_are_not_made(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_unfolds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_PLAIN_BYTES", 2**20)
+    monkeypatch.setattr(intake, "MAX_PLAIN_BYTES", 2**20)
     bomb = gzip.compress(bytes(2**21))
     with pytest.raises(InputError, match="larger than"), sysfs.unpacked(bomb, origin="x"):
         pass
 
 
 def test_a_hole_counts_as_the_bytes_that_it_would_become(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_MEMBER_BYTES", 100)
+    monkeypatch.setattr(intake, "MAX_MEMBER_BYTES", 100)
     for sizes in ((101,), (60, 60)):
-        monkeypatch.setattr(budget, "MAX_TREE_BYTES", 110)
+        monkeypatch.setattr(intake, "MAX_TREE_BYTES", 110)
         data = tar_of([(member(f"sys/{place}"), bytes(size)) for place, size in enumerate(sizes)])
         with pytest.raises(InputError, match="larger files than any"), sysfs.unpacked(data, origin="x"):
             pass
 
 
 def test_too_many_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(intake, "MAX_MEMBERS", 3)
     data = tar_of([(member(f"sys/{number}"), b"") for number in range(4)])
     with pytest.raises(InputError, match="more than 3 files"), sysfs.unpacked(data, origin="x"):
         pass

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.machine import Hop, Machine
 from tests.kit.dialects import pci, real
 
@@ -20,7 +20,7 @@ WRITERS: dict[str, Callable[[Machine], str]] = {
 @pytest.mark.parametrize("tool", WRITERS)
 def test_every_hop_of_a_real_machine_is_read(tool: str, name: str) -> None:
     machine = real.MACHINES[name]
-    read = detect.read_text(WRITERS[tool](machine), origin="written")
+    read = reading.read_text(WRITERS[tool](machine), origin="written")
     assert read.unread == ()
     assert read.contradictions == ()
     assert [gpu.pci_address for gpu in read.gpus] == [gpu.pci_address for gpu in machine.gpus]
@@ -39,7 +39,8 @@ def hops(machine: Machine) -> dict[tuple[int, int], Hop | None]:
 def test_each_tool_is_read_for_what_it_alone_prints(name: str) -> None:
     machine = real.MACHINES[name]
     nccl, hwloc, verbose = (
-        detect.read_text(WRITERS[tool](machine), origin="written") for tool in ("NCCL", "hwloc", "lspci -vvv")
+        reading.read_text(WRITERS[tool](machine), origin="written")
+        for tool in ("NCCL", "hwloc", "lspci -vvv")
     )
     assert [link.nvlinks for link in nccl.links] == [link.nvlinks for link in machine.links]
     assert [gpu.numa_node for gpu in nccl.gpus] == [gpu.numa_node for gpu in machine.gpus]

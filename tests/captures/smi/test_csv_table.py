@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -182,7 +182,7 @@ def test_three_cards_whose_first_line_was_cut_are_counted_and_their_lines_listed
     path = CAPTURES / "query-gpu-csv-3gpu-pcie-gen_id71281284488.txt"
     if not path.is_file():
         pytest.skip("the folder of public captures is not beside this checkout")
-    machine = detect.read_text(path.read_text(encoding="utf-8"), origin=path.name)
+    machine = reading.read_text(path.read_text(encoding="utf-8"), origin=path.name)
     assert len(machine.gpus) == len(machine.unread) == 3
     assert all(gpu.memory_mib.total is None and gpu.pcie.gen_now is None for gpu in machine.gpus)
 

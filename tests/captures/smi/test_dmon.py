@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu
 
@@ -18,7 +18,7 @@ OTHER = IDLE.replace("    0     25", "    1     27")
 
 
 def of(text: str) -> Gpu:
-    (gpu,) = detect.read_text(text, origin="x").gpus
+    (gpu,) = reading.read_text(text, origin="x").gpus
     return gpu
 
 
@@ -34,7 +34,7 @@ def test_a_line_shows_the_load_of_a_gpu() -> None:
 def test_rows_of_one_gpu_are_samples(prompt: str) -> None:
     text = f"{HEAD}{IDLE}{OTHER}{BUSY}{OTHER}{HEAD}{IDLE}{OTHER}"
     text = prompt + text.replace("\n", "\n> ") if prompt == "> " else prompt + text
-    machine = detect.read_text(text, origin="x")
+    machine = reading.read_text(text, origin="x")
     assert (machine.source, len(machine.gpus), machine.unread) == ("nvidia-smi dmon", 2, ())
     loads = [sample.gpus[0]["utilization_percent.gpu"] for sample in machine.samples]
     assert set(loads) == {0, 98}
@@ -55,7 +55,7 @@ def test_rows_of_one_gpu_are_samples(prompt: str) -> None:
 )
 def test_the_time_of_a_row_is_read(head: str, row: str) -> None:
     later = row.replace("10:01:02", "10:01:03").replace("325", "25")
-    machine = detect.read_text(head + row + later, origin="x")
+    machine = reading.read_text(head + row + later, origin="x")
     times = [sample.time for sample in machine.samples]
     assert times == ["2024-03-05T10:01:02.000", "2024-03-05T10:01:03.000"]
     assert (machine.gpus[0].power_w.draw, machine.unread) == (25.0, ())
@@ -73,7 +73,7 @@ def test_errors_and_memory_are_read_and_other_columns_are_not() -> None:
 
 def test_columns_without_a_row_are_refused() -> None:
     with pytest.raises(InputError, match="no line of a GPU"):
-        detect.read_text(HEAD, origin="x")
+        reading.read_text(HEAD, origin="x")
 
 
 @given(st.data())
@@ -81,5 +81,5 @@ def test_a_line_anywhere_is_listed(data: st.DataObject) -> None:
     lines = (HEAD + IDLE + OTHER + BUSY + OTHER).splitlines()
     place = data.draw(st.integers(0, len(lines)))
     lines.insert(place, "zzz unknown marker 42")
-    machine = detect.read_text("\n".join(lines) + "\n", origin="x")
+    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
     assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]

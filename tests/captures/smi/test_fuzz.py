@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.detect import Format
+from gputopo.captures.ledger import Format
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import xml as smi_xml
@@ -23,9 +23,9 @@ from tests.captures.smi_numbers import made_up
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "captures"
 KINDS: dict[str, tuple[Format, str]] = {
-    "xml": (smi_xml, "smi_xml*/*.xml"),
-    "text": (smi_text, "smi_text/*.txt"),
-    "csv": (smi_csv, "other/query-gpu-csv*.txt"),
+    "xml": (smi_xml.FORMAT, "smi_xml*/*.xml"),
+    "text": (smi_text.FORMAT, "smi_text/*.txt"),
+    "csv": (smi_csv.FORMAT, "other/query-gpu-csv*.txt"),
 }
 OWN = {
     "xml": log(

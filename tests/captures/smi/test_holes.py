@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
-from gputopo.captures.smi.holes import Hole, Place, first_hole
+from gputopo.captures import reading
+from gputopo.captures.smi.text import Hole, SectionLine, first_hole
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
 SECTIONS = ["product name", "pci", "clocks", "temperature", "processes"]
 
 
-def places(sections: list[str]) -> list[Place]:
-    return [Place(section) for section in sections]
+def places(sections: list[str]) -> list[SectionLine]:
+    return [SectionLine(section) for section in sections]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def output(gpus: int = 3, driver: str = "525.105.17", first: int = 1) -> str:
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="a.txt")
+    return reading.read_text(text, origin="a.txt")
 
 
 @given(st.integers(0, 60), st.integers(0, 60))

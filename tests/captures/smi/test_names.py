@@ -1,15 +1,13 @@
 import msgspec
 import pytest
 
-from gputopo.captures.smi import table
-from gputopo.captures.smi.names import names
-from gputopo.captures.smi.table import COLLECTED, Dialect
+from gputopo.captures.smi.names import COLLECTED, DRIVER, GPU, PROCESS, Dialect, names
 from gputopo.reference.clock_events import BITS
 from gputopo.values.machine import Driver, Gpu, GpuProcess
 
 
 def test_every_fact_of_the_table_has_a_place_in_the_gpu() -> None:
-    for row in table.GPU:
+    for row in GPU:
         place: object = Gpu(index=0)
         for name in next((d for d in COLLECTED if row.fact.startswith(f"{d}.")), row.fact).split("."):
             assert isinstance(place, msgspec.Struct), row.fact
@@ -18,18 +16,18 @@ def test_every_fact_of_the_table_has_a_place_in_the_gpu() -> None:
 
 
 def test_the_driver_and_the_processes_have_their_places() -> None:
-    assert {row.fact for row in table.DRIVER} <= set(Driver.__struct_fields__)
-    assert {row.fact for row in table.PROCESS} <= set(GpuProcess.__struct_fields__)
+    assert {row.fact for row in DRIVER} <= set(Driver.__struct_fields__)
+    assert {row.fact for row in PROCESS} <= set(GpuProcess.__struct_fields__)
 
 
 def test_the_reasons_are_called_as_the_live_probe_calls_them() -> None:
-    ours = {row.fact.removeprefix("throttle.reasons.") for row in table.GPU if row.kind == "active"}
+    ours = {row.fact.removeprefix("throttle.reasons.") for row in GPU if row.kind == "active"}
     assert set(BITS) <= ours
 
 
 @pytest.mark.parametrize("dialect", ["xml", "text", "csv"])
 def test_no_name_stands_for_two_facts_or_is_passed_over_as_well(dialect: Dialect) -> None:
-    listed = [name for row in table.GPU for name in row.names(dialect)]
+    listed = [name for row in GPU for name in row.names(dialect)]
     assert len(listed) == len(set(listed)) > 60
     assert not [name for name in listed if names(dialect).is_unplaced(name)]
 

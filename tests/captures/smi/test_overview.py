@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.smi import overview
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, GpuProcess, Machine
@@ -102,14 +102,14 @@ def processes(*rows: str, width: int = 77) -> str:
 
 
 def only(text: str) -> Gpu:
-    (gpu,) = detect.read_text(text, origin="x").gpus
+    (gpu,) = reading.read_text(text, origin="x").gpus
     return gpu
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_every_fact_of_the_table_is_read(era: str) -> None:
     mode = "WDDM" if era == "Windows" else "On"
-    machine = detect.read_text(table(era, [ROW | {"mode": mode}], processes()), origin="x")
+    machine = reading.read_text(table(era, [ROW | {"mode": mode}], processes()), origin="x")
     (gpu,) = machine.gpus
     assert (gpu.index, gpu.name, gpu.pci_address) == (0, "NVIDIA L40S", "0000:3b:00.0")
     assert (gpu.ecc.mode, gpu.ecc.uncorrected_volatile, gpu.display_active) == (True, 0, False)
@@ -150,7 +150,7 @@ CELLS: dict[str, tuple[Row, dict[str, object]]] = {
 @pytest.mark.parametrize("name", CELLS)
 def test_each_cell_is_a_value_or_a_reason(name: str, era: str) -> None:
     change, facts = CELLS[name]
-    machine = detect.read_text(table(era, [ROW | change]), origin="x")
+    machine = reading.read_text(table(era, [ROW | change]), origin="x")
     assert machine.unread == ()
     for path, expected in facts.items():
         value: object = machine.gpus[0]
@@ -169,7 +169,7 @@ def test_processes_are_read_with_their_programs() -> None:
         "    0     1    0      1237      C                                       N/A  ",
         "    1      1238      C   /usr/bin/python                          1MiB ",
     )
-    gpus = detect.read_text(
+    gpus = reading.read_text(
         table("470", [ROW, ROW | {"index": "1", "address": "00000000:5E:00.0"}], processes(*rows)), origin="x"
     ).gpus
     assert gpus[0].processes == (
@@ -184,7 +184,7 @@ def test_processes_are_read_with_their_programs() -> None:
 def test_without_the_table_of_processes_nothing_is_known_of_them() -> None:
     assert only(table("470", [ROW])).processes is None
     row = "    0                  Not Supported                                         "
-    machine = detect.read_text(table("470", [ROW], processes(row)), origin="x")
+    machine = reading.read_text(table("470", [ROW], processes(row)), origin="x")
     assert machine.gpus[0].processes is None
     assert machine.missing["gpus[0].processes"] == "Not Supported"
 
@@ -205,34 +205,34 @@ def test_instances_are_counted() -> None:
         "|                  |      0MiB /  8191MiB |           |                       |\n"
         "+------------------+----------------------+-----------+-----------------------+\n"
     )
-    machine = detect.read_text(table("470", [ROW | {"mig": "Enabled"}]) + mig + processes(), origin="x")
+    machine = reading.read_text(table("470", [ROW | {"mig": "Enabled"}]) + mig + processes(), origin="x")
     assert (machine.gpus[0].mig.instances, machine.unread) == (2, ())
 
 
 def test_a_gpu_that_does_not_answer_is_lost() -> None:
     text = "Unable to determine the device handle for GPU1: 0000:5E:00.0: Unknown Error\n"
-    machine = detect.read_text(table("550", [ROW]) + text, origin="x")
+    machine = reading.read_text(table("550", [ROW]) + text, origin="x")
     assert [(gpu.index, gpu.lost) for gpu in machine.gpus] == [(0, False), (1, True)]
 
 
 def test_tables_one_below_the_other_are_samples() -> None:
     later = table("550", [ROW | {"utilization": "5%"}]).replace("10:01:02", "10:01:07")
-    machine = detect.read_text(table("550", [ROW]) + later, origin="x")
+    machine = reading.read_text(table("550", [ROW]) + later, origin="x")
     loads = [sample.gpus[0]["utilization_percent.gpu"] for sample in machine.samples]
     assert (loads, len(machine.gpus)) == ([90, 5], 1)
 
 
 def test_tables_of_two_machines_are_refused() -> None:
     with pytest.raises(InputError, match="two machines"):
-        detect.read_text(table("550", [ROW]) + table("470", [ROW]), origin="x")
+        reading.read_text(table("550", [ROW]) + table("470", [ROW]), origin="x")
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_other_lines_are_listed_and_prompts_are_not(era: str) -> None:
     text = f"user@box:~$ nvidia-smi\n{table(era, [ROW], processes())}zzz unknown marker 42\n```\n"
-    machine = detect.read_text(text, origin="x")
+    machine = reading.read_text(text, origin="x")
     assert [one.text for one in machine.unread] == ["zzz unknown marker 42"]
-    assert machine.gpus == detect.read_text(table(era, [ROW], processes()), origin="x").gpus
+    assert machine.gpus == reading.read_text(table(era, [ROW], processes()), origin="x").gpus
 
 
 @given(st.data(), st.sampled_from(sorted(ERAS)))
@@ -242,9 +242,9 @@ def test_a_line_anywhere_is_listed(data: st.DataObject, era: str) -> None:
     lines = text.splitlines()
     place = data.draw(st.integers(2, len(lines)))
     lines.insert(place, "zzz unknown marker 42")
-    machine = detect.read_text("\n".join(lines) + "\n", origin="x")
+    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
     assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]
-    assert machine.gpus == detect.read_text(text, origin="x").gpus
+    assert machine.gpus == reading.read_text(text, origin="x").gpus
 
 
 @given(

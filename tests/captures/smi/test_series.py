@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.merge import merge
 from gputopo.captures.smi.series import groups
 from gputopo.findings import find
@@ -44,7 +44,7 @@ def log(*readings: dict[str, Any], gpus: int = 2) -> str:
 
 
 def read(text: str) -> Machine:
-    return detect.read_text(text, origin="log.csv")
+    return reading.read_text(text, origin="log.csv")
 
 
 def ids(machine: Machine) -> set[tuple[str, str]]:
@@ -122,8 +122,8 @@ READINGS = st.fixed_dictionaries(
 @given(st.lists(READINGS, min_size=1, max_size=12))
 def test_a_log_has_the_faults_of_each_of_its_rows(readings: list[dict[str, Any]]) -> None:
     whole = ids(read(log(*readings)))
-    for reading in readings:
-        assert ids(read(log(reading))) <= whole
+    for one in readings:
+        assert ids(read(log(one))) <= whole
 
 
 @settings(max_examples=8)

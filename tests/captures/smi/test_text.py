@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.smi import text as smi_text
-from gputopo.captures.topo import matrix as topo_matrix
+from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
@@ -383,7 +383,7 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
 
 
 def test_it_is_distinguished_from_other_texts() -> None:
-    assert detect.read_text(BOX, origin="x").source == smi_text.SOURCE
+    assert reading.read_text(BOX, origin="x").source == smi_text.SOURCE
     assert not topo_matrix.recognise(BOX)
     for other in (
         "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",

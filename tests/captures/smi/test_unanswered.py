@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.captures.smi import text as smi_text
-from gputopo.captures.smi.unanswered import Unanswered, read
+from gputopo.captures.smi.machine import Unanswered, unanswered_of
 from gputopo.values.machine import Machine
 
 NO_HANDLE = "Unable to determine the device handle for "
@@ -42,12 +42,12 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
 def test_a_line_shows_number_address_both_or_neither(
     said: str, expected: tuple[int | None, str | None, str]
 ) -> None:
-    assert read(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
+    assert unanswered_of(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
 
 
 @pytest.mark.parametrize("said", ["Unknown Error", f"{NO_HANDLE}the printer: 1", "0, A, 41", ""])
 def test_another_line_is_none(said: str) -> None:
-    assert read(said) is None
+    assert unanswered_of(said) is None
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures import detect
+from gputopo.captures import reading
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.captures.smi import text as smi_text
 from gputopo.captures.smi import xml as smi_xml
@@ -52,7 +52,7 @@ def test_a_machine_has_every_line_and_no_number_that_its_capture_lacks_and_reaso
     path: Path,
 ) -> None:
     text = path.read_text(encoding="utf-8")
-    machine = detect.read_text(text, origin=path.name)
+    machine = reading.read_text(text, origin=path.name)
     assert machine.gpus
     assert made_up(machine, text) == []
     assert machine.unread == ()
@@ -230,4 +230,4 @@ def test_every_number_of_the_query_that_has_a_place_is_there(path: Path) -> None
 def test_the_largest_capture_is_read_in_a_fraction_of_a_second() -> None:
     path = max([*XML, *TEXT], key=lambda path: path.stat().st_size)
     text = path.read_text(encoding="utf-8")
-    assert cost_of(lambda: detect.read_text(text, origin=path.name), rounds=3) < 25
+    assert cost_of(lambda: reading.read_text(text, origin=path.name), rounds=3) < 25

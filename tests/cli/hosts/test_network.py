@@ -9,8 +9,8 @@ import pytest
 
 from gputopo.copies.network import Timing
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.client import Guest
 from gputopo.launch.hosts.messages import End, Refused
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.jobs.network import take_part
 from gputopo.probes.equipment import nccl_at
 from gputopo.probes.tcp import Listener
@@ -67,7 +67,7 @@ def test_rank_0_shows_what_two_hosts_measured(call: Call, monkeypatch: pytest.Mo
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, asked=asked)
-            return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
+            return take_part(RendezvousClient(1, LOOPBACK, port), own, listener, 10)
 
     later = Later(other)
     done = call("bandwidth", "--hosts", f"{LOOPBACK}:{port},n1", "--node-rank", "0", "--json", "--save")
@@ -91,7 +91,7 @@ def test_a_tool_that_another_host_lacks_is_refused_on_both(call: Call) -> None:
 
     def other() -> str:
         own = joining(1, "n1", address=LOOPBACK, port=1, asked=asked, resources=lacks)
-        reply = Guest(1, LOOPBACK, port).join(own, 10)
+        reply = RendezvousClient(1, LOOPBACK, port).join(own, 10)
         assert isinstance(reply, Refused)
         return reply.what
 
@@ -126,7 +126,7 @@ def with_nccl(call: Call, nccl: NcclTests, tool: str, *options: str) -> tuple[Ca
                 1, "n1", address=LOOPBACK, port=listener.port, asked=asked, resources={"tools": tools}
             )
             try:
-                return take_part(Guest(1, LOOPBACK, port), own, listener, 10)
+                return take_part(RendezvousClient(1, LOOPBACK, port), own, listener, 10)
             except HardwareError as error:
                 return Refused(what=error.what, hint=error.hint, exit_code=int(error.exit_code))
 
@@ -194,12 +194,12 @@ def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from gputopo.copies.network import Host
-    from gputopo.launch.hosts.server import Meeting
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.network import lead, order_of
 
     asked = {"network": True, "full": False, "network_tool": "auto", "num_hosts": 2}
 
-    with Meeting([LOOPBACK, "n1"], 0, asked=asked) as meeting:
+    with RendezvousServer([LOOPBACK, "n1"], 0, asked=asked) as meeting:
 
         def first() -> bool:
             with Listener(socket.AF_INET, LOOPBACK) as listener:

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import gputopo
 from gputopo.cli import run_command
 from gputopo.cli.run import training
-from gputopo.launch.hosts.client import Guest
 from gputopo.launch.hosts.messages import PATIENCE
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs import claims, serving
 from gputopo.launch.supervise import watchdog
 from tests.kit.faults import selected
@@ -33,7 +33,7 @@ def main(rank: str, port: str, what: str, *options: str) -> int:
     """Take part in the training of the hosts of this one, and return the exit code."""
     given = json.loads(what)
     patience = replace(PATIENCE, silent_s=given.get("silent_s", 5.0), every_s=0.1, retry_s=0.05, poll_s=0.1)
-    for kind in (Guest, Meeting):
+    for kind in (RendezvousClient, RendezvousServer):
         assert kind.__init__.__kwdefaults__ is not None
         kind.__init__.__kwdefaults__["patience"] = patience
     watchdog.LOOK_S = watchdog.SIGN_S = 0.1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.commands import list_options
-from gputopo.cli.run.command import choose_and_claim
+from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.runs.history import FILE, stored_results
@@ -345,5 +345,7 @@ def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(own
             gpu = min({0, 1, 2, 3} - claimed.keys())
             return Target("gpu", plan_for((gpu,)), machine())
 
-        assert choose_and_claim(machine(), choose, claims).plan.choice.gpus == (1,)
+        args = (os.environ, "gputopo run")
+        chosen = choose_and_claim(machine(), choose, claims, *args, on_problem=pytest.fail)
+        assert chosen.plan.choice.gpus == (1,)
         assert [list(each) for each in seen] == [[], [0]]

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.cli.placement import PlanOptions
-from gputopo.cli.run.prepare import implied_update, strategy_has_copies
-from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
+from gputopo.cli.run.prepare import Job, PlannedOn
 from gputopo.launch.spec.readers import MAX_TRACED, read_schedule, read_steps
 from gputopo.launch.spec.run_spec import RunSpec, Schedule
-from gputopo.launch.spec.target import Target
-from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.machine import Machine
 from gputopo.values.option import Text, given_of, options_of
 from gputopo.values.run.drill import Drill
 
@@ -30,17 +28,8 @@ def text_of(value: Any) -> Text:
 def spec(model: str = "alexnet", **typed: Any) -> RunSpec:
     """What runs on two CPU devices with these options."""
     texts = {name: text_of(value) for name, value in typed.items() if value is not False}
-    given_ = given_of(RunSpec, texts)
-    asked = {**given_of(PlanOptions, texts).typed, **given_.typed}
-    copies = strategy_has_copies(asked)
-    plan = cpu_plan(
-        model,
-        ps=typed.get("ps", "auto"),
-        variable_update="replicated" if copies else implied_update(asked),
-        all_reduce=typed.get("all_reduce"),
-    )
-    plan = reduced_by_strategy(plan) if copies else plan
-    return spec_of(Target("cpu", plan, None, why_cpu="No NVIDIA device"), model, asked, **given_.fields)
+    job = Job(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
+    return job.spec_of(job.placed(PlannedOn(Machine(source="live")).target(job.request)))
 
 
 def test_names_are_unique_and_every_option_is_explained() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.captures import places
+from gputopo.captures import matching
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
 from gputopo.values.machine import Gpu, Machine
 
@@ -83,7 +83,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
         )
         for index in range(gpus_each)
     )
-    place = HOSTS if hosts > 1 else places.group(range(gpus_each))
+    place = HOSTS if hosts > 1 else matching.group_place(range(gpus_each))
     reduction = random.choice(("sum", "max", "avg")) if program in _REDUCING else None
     root = random.randrange(ranks) if program in _ROOTED else None
     samples: list[Sample] = []

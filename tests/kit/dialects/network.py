@@ -86,27 +86,6 @@ def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str,
     return "\n".join([*head, *rows, _RULE, ""]), tuple(samples)
 
 
-def perftest_json(random: Random, form: Perftest) -> tuple[str, tuple[Sample, ...]]:
-    """Return what `--out_json` writes of one size, and what is in it. It names no unit of its rates."""
-    size = 2 ** random.randint(1, 16)  # the message rate has six decimals
-    _, samples = perftest(random, form, [size])
-    (one,) = samples
-    about = {
-        "test": form.title.replace(" ", "_"),
-        "Device": "mlx5_0",
-        "Number_of_qps": form.streams,
-        "Link_type": "IB",
-    }
-    results: dict[str, Any] = {"MsgSize": size, "n_iterations": 5000}
-    if form.unit is None:
-        results |= {"t_avg" if form.duration else "t_typical": one.median_us}
-    else:
-        gb_per_s = one.median_gb_per_s or 0.0
-        rate = round(gb_per_s / _GB_PER_S[form.unit], 2)
-        results |= {"BW_peak": rate, "BW_average": rate, "MsgRate": round(gb_per_s * 1e3 / size, 6)}
-    return json.dumps({"test_info": about, "results": results}, indent=1), samples
-
-
 _GB_PER_S = {"Gb": 1 / 8, "MiB": 2**20 / 1e9, "MB": 2**20 / 1e9}
 
 
@@ -152,94 +131,12 @@ def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Iperf3:
-    """How one run of iperf3 was started. `unit`: of `-f`."""
+    """How one run of iperf3 was started."""
 
     streams: int = 1
     reverse: bool = False
     bidirectional: bool = False
     udp: bool = False
-    of_server: bool = False
-    unit: str = "Gbit"
-    intervals: int = 2
-    title: str = "Bitrate"  # Bandwidth before 3.3
-
-
-_UNITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "MByte": 2.0**20, "GByte": 2.0**30}  # bytes/s
-
-
-def iperf3(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
-    """Return the output of client or server, and what is in it."""
-    lines = _hello(form)
-    ways = [form.reverse] if not form.bidirectional else [False, True]  # whether to the client
-    role = "[Role]" if form.bidirectional else ""
-    head = f"[ ID]{role} Interval           Transfer     {form.title}"
-    tail = "         Jitter    Lost/Total Datagrams" if form.udp else "         Retr"
-    ids = {way: [5 + 2 * (len(ways) * n + w) for n in range(form.streams)] for w, way in enumerate(ways)}
-    lines.append(head + tail)
-    lines += [
-        _line(form, stream, way, second, second + 1, 1.0, "")
-        for second in range(form.intervals)
-        for way in ways
-        for stream in ids[way]
-    ]
-    lines += ["- - - - - - - - - - - - - - - - - - - - - - - - -", head + tail]
-    samples = []
-    for way in ways:
-        parts = [round(random.uniform(1, 9.9), 2) for _ in ids[way]]
-        for end in ("sender", "receiver"):
-            if form.of_server and (end == "sender") != way:
-                continue  # a server prints its own end
-            factor = 1.02 if end == "sender" and not form.of_server else 1.0
-            lines += [
-                _line(form, stream, way, 0, 10, part * factor, end)
-                for stream, part in zip(ids[way], parts, strict=True)
-            ]
-            if form.streams > 1:
-                lines.append(_line(form, "SUM", way, 0, 10, sum(parts) * factor, end))
-        shown = float(_rate(sum(parts)) if form.streams > 1 else _rate(parts[0]))
-        samples.append(
-            Sample(
-                kind="network",
-                source=SERVER if way else CLIENT,
-                destination=CLIENT if way else SERVER,
-                with_reverse=form.bidirectional,
-                median_gb_per_s=shown * _UNITS[form.unit] / 1e9,
-                tool="iperf3",
-                transport="UDP" if form.udp else "TCP",
-                streams=form.streams,
-            )
-        )
-    return "\n".join([*lines, "", *(() if form.of_server else ("iperf Done.",)), ""]), tuple(samples)
-
-
-def _hello(form: Iperf3) -> list[str]:
-    if form.of_server:
-        rule = "-" * 59
-        return [
-            rule,
-            "Server listening on 5201 (test #1)",
-            rule,
-            "Accepted connection from 10.1.0.7, port 40000",
-        ]
-    reverse = ["Reverse mode, remote host 10.1.0.8 is sending"] if form.reverse else []
-    connected = "[  5] local 10.1.0.7 port 40002 connected to 10.1.0.8 port 5201"
-    return ["Connecting to host 10.1.0.8, port 5201", *reverse, connected]
-
-
-def _rate(value: float) -> str:
-    """Write a number in four places, as units.c does."""
-    return f"{value:4.2f}" if value < 9.995 else f"{value:4.1f}" if value < 99.95 else f"{value:4.0f}"
-
-
-def _line(form: Iperf3, stream: int | str, way: bool, first: int, end: int, rate: float, who: str) -> str:
-    role = ""
-    if form.bidirectional:
-        role = f"[{'TX' if way == form.of_server else 'RX'}-{'S' if form.of_server else 'C'}]"
-    datagrams = (
-        "0.010 ms  3/1000 (0.3%)  " if form.udp else ("  7            " if who == "sender" else "    ")
-    )
-    number = f"[{stream:>3}]{role} {first:6.2f}-{end:<6.2f} sec  1.09 GBytes  {_rate(rate)} {form.unit}s/sec"
-    return f"{number}  {datagrams} {who}".rstrip()
 
 
 def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
@@ -287,10 +184,6 @@ def any_iperf3(random: Random) -> Iperf3:
         bidirectional=both,
         reverse=not both and random.random() < 0.4,
         udp=random.random() < 0.3,
-        of_server=random.random() < 0.3,
-        unit=random.choice(list(_UNITS)),
-        intervals=random.randint(0, 3),
-        title=random.choice(("Bitrate", "Bandwidth")),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.client import Guest
 from gputopo.launch.hosts.messages import Joining, Patience, Start
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 T = TypeVar("T")
 PROMPT = Patience(
@@ -27,9 +27,9 @@ LOOPBACK = "127.0.0.1"
 START = Start(spec=msgspec.Raw(b'{"schema":"gputopo.run/1","steps":3}'), environment={"A": "b"})
 
 
-def meeting(*others: str | None, **options: Any) -> Meeting:
+def meeting(*others: str | None, **options: Any) -> RendezvousServer:
     """Return a meeting of rank 0 and others on a free port."""
-    return Meeting([LOOPBACK, *others], 0, **{"patience": PROMPT, **options})
+    return RendezvousServer([LOOPBACK, *others], 0, **{"patience": PROMPT, **options})
 
 
 def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
@@ -38,9 +38,9 @@ def joining(rank: int, name: str | None = None, **fields: Any) -> Joining:
     return Joining(rank=rank, name=name or f"n{rank}", **whole)
 
 
-def guest(of: Meeting, rank: int) -> Guest:
+def guest(of: RendezvousServer, rank: int) -> RendezvousClient:
     """Return the connection of a host to a meeting."""
-    return Guest(rank, LOOPBACK, of.port, patience=PROMPT)
+    return RendezvousClient(rank, LOOPBACK, of.port, patience=PROMPT)
 
 
 class Later(Generic[T]):
@@ -61,7 +61,7 @@ class Later(Generic[T]):
         return self._results[0]
 
 
-def started(of: Meeting, *ranks: int) -> list[Guest]:
+def started(of: RendezvousServer, *ranks: int) -> list[RendezvousClient]:
     """Let all other ranks join and start them; return their connections."""
     guests = [guest(of, rank) for rank in ranks]
     replies = [Later(partial(each.join, joining(rank))) for rank, each in zip(ranks, guests, strict=True)]

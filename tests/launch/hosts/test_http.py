@@ -13,15 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.http import authorization
-from gputopo.launch.hosts.messages import JOIN_PATH, MAX_BODY_BYTES, Refused, Unused, events_path
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.messages import BEARER, JOIN_PATH, MAX_BODY_BYTES, Refused, Unused, path_of
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.values import schema
 from tests.launch.hosts.meetings import LOOPBACK, PROMPT, Later, guest, joining, meeting
 
 
 @pytest.fixture(scope="module")
-def open_meeting() -> Iterator[Meeting]:
+def open_meeting() -> Iterator[RendezvousServer]:
     with meeting("n1") as one:
         yield one
 
@@ -29,7 +28,7 @@ def open_meeting() -> Iterator[Meeting]:
 def post(port: int, target: str, body: bytes, token: str = "t", **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     try:
-        connection.request("POST", target, body, {"Authorization": authorization(token), **headers})
+        connection.request("POST", target, body, {"Authorization": BEARER + token, **headers})
         response = connection.getresponse()
         return response.status, response.read()
     finally:
@@ -47,13 +46,13 @@ def raw(port: int, data: bytes) -> bytes:
     return b""
 
 
-def is_well(one: Meeting) -> bool:
+def is_well(one: RendezvousServer) -> bool:
     """Whether the server still answers, and has noticed nothing of its own."""
     return post(one.port, "/", b"")[0] == 404 and not list(one.events.take())
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_message_are_answered_by_400(open_meeting: Meeting, body: bytes) -> None:
+def test_bytes_that_are_no_message_are_answered_by_400(open_meeting: RendezvousServer, body: bytes) -> None:
     assert post(open_meeting.port, JOIN_PATH, body)[0] == 400
     assert is_well(open_meeting)
 
@@ -66,7 +65,9 @@ anything = st.recursive(
 
 
 @given(st.sampled_from(["rank", "name", "version", "job", "machine", "port", "asked", "schema"]), anything)
-def test_a_message_with_one_odd_field_costs_nothing(open_meeting: Meeting, field: str, value: object) -> None:
+def test_a_message_with_one_odd_field_costs_nothing(
+    open_meeting: RendezvousServer, field: str, value: object
+) -> None:
     message = {**msgspec.to_builtins(joining(5)), field: value}
     body = msgspec.json.encode(message)
     assert post(open_meeting.port, JOIN_PATH, body)[0] in (400, 403)
@@ -74,7 +75,7 @@ def test_a_message_with_one_odd_field_costs_nothing(open_meeting: Meeting, field
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc", "Zs"]), max_size=60))
-def test_an_unknown_path_or_query_is_refused(open_meeting: Meeting, text: str) -> None:
+def test_an_unknown_path_or_query_is_refused(open_meeting: RendezvousServer, text: str) -> None:
     assert post(open_meeting.port, f"/{text}", b"")[0] == 404
     assert post(open_meeting.port, f"/ranks/1/events?{text}", b"")[0] == 400
     assert is_well(open_meeting)
@@ -97,7 +98,7 @@ def test_an_unknown_path_or_query_is_refused(open_meeting: Meeting, text: str) -
     ],
 )
 def test_what_is_no_request_of_ours_is_refused_or_dropped(
-    open_meeting: Meeting, data: bytes, capfd: pytest.CaptureFixture[str]
+    open_meeting: RendezvousServer, data: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answer = raw(open_meeting.port, data)
     assert answer == b"" or answer.split(b" ")[1][:1] in b"45" or b"Error code" in answer
@@ -106,20 +107,20 @@ def test_what_is_no_request_of_ours_is_refused_or_dropped(
 
 
 @pytest.mark.parametrize("length", [str(MAX_BODY_BYTES + 1), "9" * 5000])
-def test_a_body_that_is_too_large_is_not_read(open_meeting: Meeting, length: str) -> None:
+def test_a_body_that_is_too_large_is_not_read(open_meeting: RendezvousServer, length: str) -> None:
     head = f"POST {JOIN_PATH} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
     assert b" 413 " in raw(open_meeting.port, head.encode())
     assert is_well(open_meeting)
 
 
-def test_deep_nesting_is_answered_by_400(open_meeting: Meeting) -> None:
+def test_deep_nesting_is_answered_by_400(open_meeting: RendezvousServer) -> None:
     assert post(open_meeting.port, JOIN_PATH, b'{"asked":' + b"[" * 100_000)[0] == 400
     assert is_well(open_meeting)
 
 
 def test_who_has_not_joined_cannot_report_for_a_rank() -> None:
     event = b'{"event":"noticed","time_s":0.0,"says":"a"}\n'
-    target = f"{events_path(1)}?first=0&sent=0&serves=0"
+    target = f"{path_of(1, 'events')}?first=0&sent=0&serves=0"
     with meeting("n1") as one:
         assert post(one.port, target, event)[0] == 403
         later = Later(lambda: post(one.port, JOIN_PATH, schema.encode(joining(1)), token="its"))
@@ -134,7 +135,7 @@ def test_who_has_not_joined_cannot_report_for_a_rank() -> None:
 
 
 @pytest.fixture(scope="module")
-def seated() -> Iterator[Meeting]:
+def joined() -> Iterator[RendezvousServer]:
     """A meeting that the host of rank 1 has joined, with the token t."""
     with meeting("n1") as one:
         assert post(one.port, JOIN_PATH, schema.encode(joining(1)))[0] == 200
@@ -144,12 +145,12 @@ def seated() -> Iterator[Meeting]:
 @example(b"", 2**64, 0.0)
 @given(st.binary(max_size=200), st.integers(), st.floats() | st.text(string.printable))
 def test_a_host_that_reports_nonsense_costs_nothing(
-    seated: Meeting, body: bytes, first: int, sent: object
+    joined: RendezvousServer, body: bytes, first: int, sent: object
 ) -> None:
     query = urllib.parse.urlencode({"first": first, "sent": sent, "serves": 0})
-    status, _ = post(seated.port, f"{events_path(1)}?{query}", body)
+    status, _ = post(joined.port, f"{path_of(1, 'events')}?{query}", body)
     assert status == 400 or (status == 200 and not body.strip())
-    assert is_well(seated)
+    assert is_well(joined)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_lines_that_are_no_events_of_a_host_are_not_taken(lines: bytes) -> None:
         later = Later(lambda: post(one.port, JOIN_PATH, schema.encode(joining(1))))
         one.wait(5)
         good = b'{"event":"noticed","time_s":0.0,"says":"a"}\n'
-        assert post(one.port, f"{events_path(1)}?first=0&sent=0&serves=0", good + lines)[0] == 400
+        assert post(one.port, f"{path_of(1, 'events')}?first=0&sent=0&serves=0", good + lines)[0] == 400
         assert list(one.events.take()) == []
         later.result()
 

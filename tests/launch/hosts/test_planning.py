@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.hosts.planning import (
+    _requests,
     cpu_devices_of_each,
     devices_of_each,
     joint,
@@ -12,9 +13,10 @@ from gputopo.launch.hosts.planning import (
     request_of,
     target_alone,
 )
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
 from gputopo.launch.spec.rules import check
-from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Server
+from gputopo.launch.spec.run_spec import Exchange, Lifecycle
 from gputopo.launch.spec.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
@@ -292,6 +294,15 @@ def test_batches_of_each_device_are_those_of_all_hosts_in_their_order() -> None:
         planned(*hosts, request=msgspec.structs.replace(asked, batch_size=(64,) * 8))
     with pytest.raises(UsageError, match="cannot be combined with --num-gpus auto"):
         planned(*hosts, request=msgspec.structs.replace(asked, num_gpus="auto"))
+
+
+def test_each_host_is_planned_for_with_the_batches_of_its_own_devices() -> None:
+    asked = Request(model="resnet50", num_gpus=5, batch_size=(1, 2, 3, 4, 5))
+    hosts = [brought(f"n{rank}", two_switches()) for rank in range(3)]
+    exclude = msgspec.structs.replace(asked, exclude=(0, 1, 2, 3, 4, 5))  # two are left on each
+    found = _requests(hosts, exclude, on_cpu=False, cpu_devices=2)
+    assert {rank: one.batch_size for rank, one in found.items()} == {0: (1,), 1: (2, 3), 2: (4, 5)}
+    assert [one.num_gpus for one in found.values()] == [1, 2, 2]
 
 
 def test_a_host_that_does_not_take_part_cannot_hold_the_variables_of_a_plan() -> None:

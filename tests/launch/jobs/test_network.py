@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
-from gputopo.launch.hosts.client import Guest, Telling
 from gputopo.launch.hosts.messages import End, Joining, Patience, Start
-from gputopo.launch.hosts.server import Meeting
+from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.network import lead, measure, measure_by_nccl, order_of, take_part
 from gputopo.probes.programs import ProgramError, Programs
 from gputopo.probes.tcp import Listener
@@ -160,18 +160,21 @@ def come(port: int, rank: int, name: str, listener: Listener) -> Joining:
 
 def served(port: int, rank: int, name: str) -> End:
     with Listener(socket.AF_INET, LOOPBACK) as listener:
-        guest = Guest(rank, LOOPBACK, port, patience=PATIENCE)
+        guest = RendezvousClient(rank, LOOPBACK, port, patience=PATIENCE)
         return take_part(guest, come(port, rank, name, listener), listener, 5)
 
 
 @contextlib.contextmanager
-def rank_0(others: int) -> Iterator[tuple[Meeting, Listener]]:
+def rank_0(others: int) -> Iterator[tuple[RendezvousServer, Listener]]:
     names = [LOOPBACK, *[None] * others]
-    with Meeting(names, 0, patience=PATIENCE) as meeting, Listener(socket.AF_INET, LOOPBACK) as listener:
+    with (
+        RendezvousServer(names, 0, patience=PATIENCE) as meeting,
+        Listener(socket.AF_INET, LOOPBACK) as listener,
+    ):
         yield meeting, listener
 
 
-def measured(meeting: Meeting, listener: Listener) -> Bandwidth:
+def measured(meeting: RendezvousServer, listener: Listener) -> Bandwidth:
     own = Host(name="n0", address=LOOPBACK, port=listener.port)
     return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
 
@@ -200,7 +203,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_ranks() -> None:
 
 def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
     def dies(port: int) -> None:
-        guest = Guest(1, LOOPBACK, port, patience=PATIENCE)
+        guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             assert isinstance(guest.join(come(port, 1, "n1", listener), 5), Start)
 
@@ -221,8 +224,8 @@ def test_a_host_that_dies_is_reported_and_the_others_are_measured() -> None:
 )
 def test_a_result_that_cannot_be_read_is_none(result: bytes) -> None:
     def strange(port: int) -> None:
-        guest = Guest(1, LOOPBACK, port, patience=PATIENCE)
-        with Listener(socket.AF_INET, LOOPBACK) as listener, Telling(guest):
+        guest = RendezvousClient(1, LOOPBACK, port, patience=PATIENCE)
+        with Listener(socket.AF_INET, LOOPBACK) as listener, Reporting(guest):
             guest.join(come(port, 1, "n1", listener), 5)
             guest.report(result)
 
@@ -278,7 +281,7 @@ def test_hosts_that_all_have_iperf3_are_measured_by_it(
     def host(port: int) -> End:
         with Listener(socket.AF_INET, LOOPBACK) as listener:
             own = joining(1, "n1", address=LOOPBACK, port=listener.port, resources={"tools": tools})
-            return take_part(Guest(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
+            return take_part(RendezvousClient(1, LOOPBACK, port, patience=PATIENCE), own, listener, 5)
 
     with rank_0(1) as (meeting, listener):
         end = Later(partial(host, meeting.port))

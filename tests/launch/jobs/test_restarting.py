@@ -1,5 +1,6 @@
 """The rest of a run after a failure of its worker."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +19,9 @@ from gputopo.launch.jobs.restarting import (
     require_losable,
     without_hosts,
 )
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import read_drills
@@ -247,6 +249,9 @@ class Hosts:
         self.specs: list[RunSpec] = []
         self.waited_s: list[float] = []
         self.noted: list[str] = []
+
+    def members(self) -> contextlib.AbstractContextManager["Hosts"]:
+        return contextlib.nullcontext(self)
 
     def lost(self) -> dict[int, str]:
         return dict(self._lost)

@@ -271,3 +271,27 @@ def test_a_clock_of_rank_0_that_is_set_back_holds_nothing_up() -> None:
     assert order.due(40.0) == [(101.0, (0, reported_step(0, 2)))]
     order.reported(0, 41.0, reported_step(0, 3), now_s=44.0)
     assert order.due(42.0) == [(41.0, (0, reported_step(0, 3)))]
+
+
+def test_what_is_held_is_due_in_the_order_of_time_and_reports_of_a_host_in_their_own() -> None:
+    order = InOrder()
+    first, second, here = (reported_step(pid, 2) for pid in (1, 2, 3))
+    sample = Sample(time_s=4.7, gpus=())
+    order.reported(1, 5.0, first, 9.0)
+    order.reported(1, 4.0, second, 9.0)  # its host's clock was set back
+    order.reported(0, 6.0, here, 4.4)  # none is later than now
+    order.sampled(sample)
+    assert order.due(4.3) == []
+    assert order.due(4.4) == [(4.4, (0, here))]
+    assert order.due(5.0) == [(4.7, sample), (5.0, (1, first)), (5.0, (1, second))]
+    assert order.due(9.0) == []
+
+
+def test_what_is_held_is_released_where_the_clock_of_this_host_is_set_back() -> None:
+    order = InOrder()
+    later = Sample(time_s=60.0, gpus=())
+    order.due(50.0)
+    order.sampled(later)
+    assert order.due(10.0) == [(60.0, later)]
+    order.sampled(later)
+    assert order.due(11.0) == []

@@ -1,0 +1,359 @@
+"""Bandwidth between hosts: the JSON of iperf3 and the text of linux-rdma's perftest (`ib_write_bw`, ...).
+
+The ends are the client and the server; addresses and host names are dropped, since they identify somebody's
+machine. Of perftest the average counts, since the peak is that of the best few messages. Its MB/sec, before
+2021, are MiB/sec: both divide by 2^20 (perftest_parameters.c, print_report_bw).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gputopo.captures.bandwidth import runs
+from gputopo.captures.bandwidth.texts import (
+    MAX_GB_PER_S,
+    MAX_US,
+    Program,
+    Read,
+    positive,
+    understood_of,
+)
+from gputopo.captures.ledger import Format
+from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+
+IPERF3 = "iperf3"
+PERFTEST = "perftest"
+
+_CLIENT, _SERVER = "host:client", "host:server"
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run of a network benchmark reports."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    not_measured: list[NotMeasured] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    complete: bool = True
+
+    def fail(self, program: str, message: str) -> None:
+        """Add an error that the program reports."""
+        says = f"{program}: {message.strip()[:200]}"
+        one = Failure(kind="network", source=_CLIENT, destination=_SERVER, reason=NETWORK_ERROR, says=says)
+        if one not in self.failures:
+            self.failures.append(one)
+
+    def machine(self, source: str) -> Machine:
+        """Return the machine, which has no GPU."""
+        return Machine(
+            source=source,
+            bandwidth=Bandwidth(
+                source=source,
+                samples=tuple(self.samples),
+                failures=tuple(self.failures),
+                not_measured=tuple(self.not_measured),
+                notes=tuple(self.notes),
+                complete=self.complete,
+            ),
+        )
+
+
+def _ends(*, to_client: bool) -> tuple[str, str]:
+    """Return source and destination of a transfer."""
+    return (_SERVER, _CLIENT) if to_client else (_CLIENT, _SERVER)
+
+
+# iperf3 -J, and the events of --json-stream
+
+
+_HINT = "run `iperf3 -J` again and copy all that it prints"
+_START = re.compile(r'\{\s*(?:"start"\s*:\s*\{|"event"\s*:\s*"(?:start|interval|end|error)")')
+_VERSION = re.compile(r'"version"\s*:\s*"iperf 3|"error"\s*:|"event"\s*:\s*"')
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b|'[^']{1,255}'")
+
+
+def recognise(text: str) -> bool:
+    """Return whether a JSON object of iperf3 begins in the text."""
+    return _START.search(text) is not None and _VERSION.search(text) is not None
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
+    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
+    return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
+
+
+def arrived(text: str, *, origin: str) -> tuple[float, ...]:
+    """Return GB/s of each interval at the receiver of one run of iperf3, where it has its server's output.
+
+    Intervals that were cut short at the end are left out. Raises InputError as `parse` does.
+    """
+    found: list[tuple[float, float]] = []  # seconds, GB/s
+    for document in _documents(text, origin):
+        intervals = _object(document.get("server_output_json")).get("intervals")
+        for one in intervals if isinstance(intervals, list) else ():
+            total = _object(_object(one).get("sum"))
+            seconds, rate = total.get("seconds"), _gb_per_s(_object(one), "sum")
+            if isinstance(seconds, int | float) and rate is not None and total.get("sender") is False:
+                found.append((seconds, rate))
+    whole_s = max((seconds for seconds, _ in found), default=0.0)
+    return tuple(rate for seconds, rate in found if seconds >= whole_s / 2)
+
+
+def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
+    """Yield the document of each run; events of one run are put together."""
+    streamed: dict[str, Any] = {}
+    for found in runs.documents(text, _START, origin=origin, hint=_HINT):
+        if "event" not in found:
+            yield found
+            continue
+        if found["event"] == "start" and streamed:
+            yield streamed
+            streamed = {}
+        if found["event"] != "interval":
+            streamed[found["event"]] = found.get("data")
+    if streamed:
+        yield streamed
+
+
+def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
+    """Return the machine of one run. Raises InputError where it is no output of iperf3."""
+    head, tail = _object(document.get("start")), _object(document.get("end"))
+    report = Report()
+    settings = _object(head.get("test_start"))
+    protocol = settings.get("protocol")
+    transport = protocol if protocol in ("TCP", "UDP", "SCTP") else None
+    for suffix in ("", "_bidir_reverse"):
+        rate = _rate(tail, suffix, transport, report)
+        if rate is None:
+            continue
+        source, destination = _ends(to_client=bool(settings.get("reverse")) != bool(suffix))
+        report.samples.append(
+            Sample(
+                kind="network",
+                source=source,
+                destination=destination,
+                with_reverse=bool(settings.get("bidir")) or "sum_received_bidir_reverse" in tail,
+                median_gb_per_s=rate,
+                tool=IPERF3,
+                transport=transport,
+                streams=_count(settings.get("num_streams")),
+            )
+        )
+        for total, name, words in (
+            ("sum_sent", "retransmits", "segments were sent again"),
+            ("sum", "lost_packets", "datagrams were lost"),
+        ):
+            if count := _count(_object(tail.get(f"{total}{suffix}")).get(name)):
+                report.notes[f"{IPERF3}: {count} {words}"] = None
+    error = document.get("error")
+    if isinstance(error, str) and error.startswith("interrupt - "):
+        report.complete = False
+    elif isinstance(error, str):
+        report.fail(IPERF3, _ADDRESS.sub("HOST", error.removeprefix("error - ")))
+    if not (report.samples or report.failures or report.not_measured):
+        if not head:
+            raise InputError(f"{origin} is JSON of iperf3 without a test", _HINT)
+        reason = "the JSON has no rate of the whole test"
+        report.not_measured.append(NotMeasured(what=IPERF3, reason=reason))
+        report.complete = False
+    return report.machine(IPERF3)
+
+
+def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
+    """Return the rate of all streams at the receiver, GB/s.
+
+    Old versions have one of UDP, `sum`: what was sent, and the share of it that was lost. TCP resends until
+    all has arrived, so that its rate is the sender's; of UDP without a receiver's report nothing is known.
+    """
+    received, sent, whole = (
+        _gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent", "sum")
+    )
+    rate = sent if sent is not None else whole
+    if received or rate is None:
+        return received or None
+    lost = _object(tail.get(f"sum{suffix}")).get("lost_percent")
+    if transport == "UDP" and received is None and isinstance(lost, int | float) and 0 <= lost < 100:
+        return rate * (1 - lost / 100)
+    if rate and transport != "UDP":
+        if received is not None:
+            report.notes[f"{IPERF3}: the receiver reports no bytes; the rate is the sender's"] = None
+        return rate
+    reason = "the receiver reports no bytes" if rate else "its rate is 0"
+    report.not_measured.append(NotMeasured(what=f"{IPERF3} {transport or ''}".rstrip(), reason=reason))
+    return None
+
+
+def _gb_per_s(totals: dict[str, Any], name: str) -> float | None:
+    bits = _object(totals.get(name)).get("bits_per_second")
+    return bits / 8e9 if isinstance(bits, int | float) and 0 <= bits / 8e9 <= MAX_GB_PER_S else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+# perftest
+
+_MAX_BYTES = 2**40
+_MAX_STREAMS = 1 << 20
+_GB_PER_S = {"MB": 2**20 / 1e9, "MiB": 2**20 / 1e9, "Gb": 1 / 8}
+_TITLE = re.compile(
+    r"^(Send|RDMA_Write|RDMA_Read|Atomic)(?:_imm)?(?: (?!BW|Latency|Bidirectional)\w{1,30})?( Bidirectional)?"
+    r"(?: Post List)? (BW|Latency)(?: forwarding)?(?: Multicast)? Test$",
+    re.IGNORECASE,
+)
+_RATES = re.compile(r"^#?bytes\b(\s+#sl\b)?.{0,80}\bBW average\[(MB|MiB|Gb)/sec\]")
+_LATENCIES = re.compile(r"^#?bytes\s+#iterations\s.{0,80}?\b(t_typical|t_avg)\[usec\]")
+_MARKS = re.compile(
+    r"\bBW average\[(?:MB|MiB|Gb)/sec\]|#iterations\s.{0,80}?\bt_(?:typical|avg)\[usec\]"
+    r"|^[^\w\n]{0,40}(?:Send|RDMA_(?:Write|Read)|Atomic)(?:_imm)?(?: \w{1,30}){0,3} (?:BW|Latency) Test\s*$"
+    r"|^ ?(?:Completion with error at (?:client|server)|Couldn't connect to \S{1,255}:\d{1,5}"
+    r"|Unexpected CM event \w.{0,80}|Port number \d{1,3} state is (?!Active)\w{1,20})\s*$",
+    re.MULTILINE,
+)
+_ROW = re.compile(r"^\d{1,13}(?:\s+\d{1,15}(?:\.\d{1,9})?){2,12}$", re.ASCII)
+_STREAMS = re.compile(r"^Number of (?:qps\s*:|qp's running) (\d{1,7})\b")
+_LINK = re.compile(r"^Link type\s*: (IB|Ethernet)\b")
+_DEVICE = re.compile(r"\bDevice\s*: ([\w.-]{1,40})$")
+_ERROR = re.compile(
+    r"^(?:Couldn't \w.{0,160}|Unable to \w.{0,160}|Failed (?:to|status) .{0,160}"
+    r"|Completion with error at (?:client|server).{0,80}|IB device .{0,80} not found"
+    r"|Did not detect devices.{0,80}|Unexpected CM event .{0,80}"
+    r"|Port number \d{1,3} state is (?!Active)\w{1,20})$"
+)
+# Settings (`TX depth : 128`), addresses, remarks: all else that it prints.
+_PROSE = re.compile(r"^(?:[A-Za-z][\w ./*|'-]{1,40}\s*:.*|.*\bMTU\b.*|\* Waiting for client .*|[-*]{5,}.*)$")
+_VERBS = {
+    "send": ("send", "RDMA send"),
+    "rdma_write": ("write", "RDMA write"),
+    "rdma_read": ("read", "RDMA read"),
+    "atomic": ("atomic", "RDMA atomic"),
+}
+_LINKS = {"IB": "InfiniBand", "Ethernet": "Ethernet (RoCE)"}
+_UNNAMED = f"{PERFTEST}: nothing names the test of a table; it is taken as one direction, client to server"
+
+
+class _Column(NamedTuple):
+    """Which word of a row counts, and its unit in GB/s; None: microseconds."""
+
+    place: int
+    unit: float | None
+
+
+@dataclass(slots=True)
+class Perftest:
+    """The tests of one text. `verb` None: no title."""
+
+    report: Report = field(default_factory=Report)
+    marks: list[runs.Mark] = field(default_factory=list)
+    understood: frozenset[int] = frozenset()
+    verb: str | None = None
+    bidirectional: bool = False
+    column: _Column | None = None
+    streams: int | None = None
+
+    def add(self, number: int, line: str) -> bool:
+        """Take one line; False where it is not understood."""
+        if title := _TITLE.match(line):
+            self.verb, self.bidirectional = title[1].lower(), title[2] is not None
+            self.column = self.streams = None
+            self.report.complete = False  # until its first row
+        elif rates := _RATES.match(line):
+            self._head(_Column(4 if rates[1] else 3, _GB_PER_S[rates[2]]))
+        elif latencies := _LATENCIES.match(line):
+            self._head(_Column(4 if latencies[1] == "t_typical" else 2, None))
+        elif _ROW.match(line):
+            return self._row(number, line.split())
+        elif streams := _STREAMS.match(line):
+            self.streams = min(int(streams[1]), _MAX_STREAMS) or None
+        elif link := _LINK.match(line):
+            self.report.notes[f"{PERFTEST} ran over {_LINKS[link[1]]}"] = None
+        elif _ERROR.match(line):
+            self.report.fail(PERFTEST, re.sub(r"(connect to) \S+", r"\1 the server", line))
+        else:
+            if device := _DEVICE.search(line):
+                self.report.notes[f"{PERFTEST} used the network card {device[1]}"] = None
+            return _PROSE.match(line) is not None
+        return True
+
+    def measured(self) -> list[runs.Mark]:
+        """Return the rows."""
+        return self.marks
+
+    def read(self, *, origin: str) -> Read:
+        """Return the machine, with the lines that were understood."""
+        del origin  # nothing in such a text is refused
+        return Read(self.report.machine(PERFTEST), self.understood)
+
+    def _head(self, column: _Column) -> None:
+        self.column = column
+        self.report.complete = False
+        if self.verb is None:
+            self.report.notes[_UNNAMED] = None
+
+    def _row(self, number: int, words: list[str]) -> bool:
+        column = self.column
+        if column is None or len(words) <= column.place or not 0 < int(words[0]) <= _MAX_BYTES:
+            return False
+        value = positive(words[column.place], MAX_US if column.unit is None else MAX_GB_PER_S)
+        if value is None:
+            return False
+        sample = self._sample(int(words[0]), value, column.unit)
+        self.report.samples.append(sample)
+        self.report.complete = True
+        of = (sample.kind, sample.transport, sample.bytes, sample.streams, sample.source)
+        self.marks.append((number, of))
+        return True
+
+    def _sample(self, size: int, value: float, unit: float | None) -> Sample:
+        source, destination = _ends(to_client=self.verb == "rdma_read")
+        program, transport = _VERBS.get(self.verb or "", (None, None))
+        kind: Kind = "network_bidirectional" if self.bidirectional else "network"
+        return Sample(
+            kind="network_latency" if unit is None else kind,
+            source=source,
+            destination=destination,
+            bytes=size,
+            median_gb_per_s=None if unit is None else value * unit,
+            median_us=value if unit is None else None,
+            tool=PERFTEST if program is None else f"ib_{program}_{'lat' if unit is None else 'bw'}",
+            transport=transport,
+            streams=self.streams,
+        )
+
+
+def is_perftest(text: str) -> bool:
+    """Return whether the text has a line that only the programs of perftest print."""
+    return _MARKS.search(text) is not None
+
+
+def read_perftest(text: str, *, origin: str) -> Read:
+    """Read the tests of perftest in a text, with the numbers of the lines that were understood."""
+    return runs.read(text, _scan, PERFTEST, origin=origin)
+
+
+def _scan(text: str, above: Perftest | None) -> Perftest:
+    """Return the content of one run; one without a title has the test above it."""
+    found = Perftest()
+    if above is not None and _TITLE.search(text) is None:
+        found.verb, found.bidirectional, found.column = above.verb, above.bidirectional, above.column
+    found.understood = understood_of(text, found.add)
+    return found
+
+
+PROGRAM = Program(is_perftest, read_perftest)
+FORMAT = Format(
+    "`iperf3 -J` JSON",
+    "measured bandwidth between hosts",
+    recognise,
+    parse,
+)

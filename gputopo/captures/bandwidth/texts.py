@@ -1,0 +1,224 @@
+"""Lines of the matrices that bandwidth tools print: a header of device numbers, then a row a device."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.captures import merge
+from gputopo.captures.ledger import Format, is_noise
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Contradiction, Link, Machine, Unread
+from gputopo.values.subject import at_link
+
+# Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
+MAX_GB_PER_S = 100_000.0
+MAX_US = 10_000_000.0  # ten seconds for one small copy
+MAX_DEVICES = 1024
+
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
+_DECIMALS = re.compile(r"(?<!\S)\d{1,15}\.(\d{1,12})(?!\S)", re.ASCII)
+_NEAR = 20_000  # characters in which the number before is looked for: a matrix of the largest server
+_EMPTY = frozenset({"-", "--", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "x"})
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain(line: str) -> str:
+    """Return a line without colours and the marks that quoting leaves around it."""
+    return _COLOUR.sub("", line).strip().strip("`|>#\u2502\u2503").strip()
+
+
+def without_cut_number(text: str) -> str:
+    """Return a text whose last number is "?" where the text ends in the middle of it.
+
+    These tools print their numbers with as many decimals each, so one at the very end of a text with fewer
+    than the number with decimals before it has lost some. bandwidthTest's first has one.
+    """
+    last = _AT_END.search(text)
+    if last is None:
+        return text
+    before = _DECIMALS.findall(text, max(0, last.start() - _NEAR), last.start())
+    indent = len(before[-1]) if before else int("Transfer Size (Bytes)" in text)
+    if len(last[1] or "") >= indent:
+        return text
+    return f"{text[: last.start()]}?"
+
+
+def positive(word: str, limit: float = MAX_GB_PER_S) -> float | None:
+    """Read a number above zero and at most `limit`; None for anything else, so also for nan and inf."""
+    if _NUMBER.fullmatch(word) is None:
+        return None
+    value = float(word)
+    return value if 0 < value <= limit else None
+
+
+def is_empty(word: str) -> bool:
+    """Return whether a cell means that there is no number."""
+    return word.lower() in _EMPTY
+
+
+def is_zero(word: str) -> bool:
+    """Return whether a cell is a zero, which some tools print where nothing was measured."""
+    return _NUMBER.fullmatch(word) is not None and float(word) == 0
+
+
+def devices(words: list[str]) -> tuple[int, ...] | None:
+    """Read the device numbers of a header, rising; None if the words are anything else."""
+    if not words or len(words) > MAX_DEVICES or not all(map(_is_index, words)):
+        return None
+    numbers = tuple(int(word) for word in words)
+    return numbers if all(a < b for a, b in itertools.pairwise(numbers)) else None
+
+
+def row(line: str) -> tuple[int, list[str]] | None:
+    """Read a row: its device and its cells. None if it does not begin with a device's number."""
+    words = line.replace("|", " ").split()
+    if len(words) < 2 or not _is_index(words[0]):
+        return None
+    return int(words[0]), words[1:]
+
+
+def _is_index(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) < 5
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One program's part of a text. `understood`: numbers of its lines, from 1."""
+
+    machine: Machine
+    understood: frozenset[int]
+
+
+class Program(NamedTuple):
+    """A bandwidth program's text: whether one has a line of it, and its reader (text, *, origin)."""
+
+    recognise: Callable[[str], bool]
+    read: Callable[..., Read]
+
+
+def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
+    """Offer each line that is not empty to `take`, with its number; return the numbers of those it took."""
+    lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
+    return frozenset(number for number, line in lines if line and take(number, line))
+
+
+# Each line by which a program is recognised has one of these words.
+_WORDS = re.compile(
+    r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
+    r"|Couldn't connect|Completion with error|CM event"
+    r"|Port number \d"
+    r"|\[(?:MB|MiB|Gb)/sec\]|\[usec\]|\b(?:BW|Latency) Test\b"
+    r"|algbw|in-place|nThreads?\b|Test (?:NCCL|CUDA)"
+    r"|\b(?:u?int(?:8|32|64)|char|half|b?float(?:16)?|double|f8e\dm\d)\b",
+    re.I,
+)
+_HINT = "copy the whole output of the program again"
+_MAX_UNREAD = 200
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has a line of one of these programs."""
+    return not text.lstrip().startswith("{") and _programs(text) != []
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the outputs of these programs. Raises InputError if there is none."""
+    machine, rest = take(text, origin=origin)
+    return with_unread(machine, rest)
+
+
+def take(text: str, *, origin: str) -> tuple[Machine, str]:
+    """Read the outputs of these programs, and return the text without the lines that they understood.
+
+    Raises InputError where nothing is left of the programs' results.
+    """
+    whole = without_cut_number(text)
+    machines: list[Machine] = []
+    understood: frozenset[int] = frozenset()
+    for program in _programs(whole):
+        read = program.read(whole, origin=origin)
+        if _has_results(read.machine):
+            machines.append(read.machine)
+            understood |= read.understood
+    if not machines:
+        raise InputError(f"{origin}: there is no result of a bandwidth test in it", _HINT)
+    lines = enumerate(text.splitlines(), 1)
+    rest = "\n".join("" if number in understood else line for number, line in lines)
+    return merge.merge(machines), rest
+
+
+def with_unread(machine: Machine, rest: str) -> Machine:
+    """Add the lines that were not understood; the first 200 of them."""
+    unread = [
+        Unread(source=machine.source, line=number, text=" ".join(line.split())[:200])
+        for number, line in enumerate(rest.splitlines(), 1)
+        if plain(line) and not is_noise(line)
+    ]
+    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
+
+
+def _programs(text: str) -> list[Program]:
+    """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
+    if _WORDS.search(text) is None:
+        return []
+    from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, network, nvbandwidth, p2p_test
+
+    readers = (p2p_test, bandwidth_test, nvbandwidth, nccl_tests, network)
+    known = [reader.PROGRAM for reader in readers]
+    return [program for program in known if program.recognise(text)]
+
+
+def _has_results(machine: Machine) -> bool:
+    found = machine.bandwidth
+    return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))
+
+
+FORMAT = Format(
+    "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...) "
+    "or perftest (`ib_write_bw`, ...) text",
+    "measured copies, latencies, peer access, collective operations, bandwidth between hosts",
+    recognise,
+    parse,
+)
+
+
+REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
+_NO_ACCESS = "CUDA: cannot access peer"
+
+
+def peer_links(
+    access: Mapping[tuple[int, int], set[bool]], source: str
+) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
+    """Return the pairs whose access is known, by (from, to), and what of them is missing or contradicts.
+
+    A pair with contradicting reports has no status.
+    """
+    found: list[Link] = []
+    missing: dict[str, str] = {}
+    contradictions: list[Contradiction] = []
+    for a, b in combinations(sorted({gpu for pair in access for gpu in pair}), 2):
+        reported = {pair: access[pair] for pair in ((a, b), (b, a)) if pair in access}
+        if not reported:
+            continue
+        said = set().union(*reported.values())
+        if len(said) > 1:
+            words = {f"{source}, from GPU {i}": _statuses(can) for (i, _), can in reported.items()}
+            facts = [at_link(a, b, fact) for fact in ("p2p_read", "p2p_write")]
+            contradictions += [Contradiction(fact=fact, said=words) for fact in facts]
+            missing |= dict.fromkeys(facts, "the two directions, or the list and the matrix, differ")
+            found.append(Link(a=a, b=b))
+        elif said == {True}:
+            found.append(Link(a=a, b=b, p2p_read="OK", p2p_write="OK"))
+        else:
+            found.append(Link(a=a, b=b, p2p_read=REFUSED, p2p_write=REFUSED, p2p_reason=_NO_ACCESS))
+    return tuple(found), missing, tuple(contradictions)
+
+
+def _statuses(can: set[bool]) -> str:
+    return " and ".join(sorted("OK" if one else REFUSED for one in can))

@@ -1,0 +1,266 @@
+"""CPUs and NUMA nodes of the host as `lscpu` and `numactl -H` print them: text in, Machine out."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.smi import values
+from gputopo.reference.expectations import address_order
+from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges, parse_ranges
+from gputopo.values.machine import Driver, Gpu, Host, Machine, NumaNode, Unread
+from gputopo.values.subject import EVERY, at_gpu
+
+_LSCPU = "lscpu"
+_NUMACTL = "numactl"
+_HINT = "copy the whole output of `lscpu` or `numactl -H` again"
+_LONGEST = 4000  # the flags of a CPU
+_TERMINAL = 78
+_MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT
+_PAIR = re.compile(r"\s*(?P<name>[A-Z][\w ()./,+-]{0,60}?):(?:\s+(?P<value>\S.*?))?\s*")
+_OF_LSCPU = re.compile(
+    r"\s*(?:Architecture|CPU op-mode\(s\)|CPU\(s\)|On-line CPU\(s\) list|(?:Core|Thread)\(s\) per \w+"
+    r"|Socket\(s\)|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Model name):(?:\s|$)"
+)
+_NODE_CPUS = re.compile(r"NUMA node(\d{1,4}) CPU\(s\)")
+_WORDS = re.compile(r"\s*[a-z][a-z0-9_]*(?: [a-z0-9_]+)*\s*")  # flags that a terminal wrapped
+_AVAILABLE = re.compile(r"available: \d{1,4} nodes? \([\d,-]+\)\s*")
+_NODE = re.compile(r"node (\d{1,4}) (cpus|size|free):\s*(.*?)\s*")
+_SIZE = re.compile(r"(\d{1,9}) MB")
+_DISTANCES = re.compile(r"node distances:\s*")
+_COLUMNS = re.compile(r"node\s+(\d{1,4}(?:\s+\d{1,4})*)\s*")
+_DISTANCE = re.compile(r"\s*(\d{1,4}):((?:\s+\d{1,3})+)\s*")
+# As the probes name them, by lscpu's hypervisor vendor.
+_VIRTUAL = {
+    "kvm": "kvm",
+    "microsoft": "hyper-v",
+    "vmware": "vmware",
+    "xen": "xen",
+    "oracle": "virtualbox",
+    "parallels": "parallels",
+    "bhyve": "bhyve",
+}
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has a line that only these tools print."""
+    if not any(word in text for word in ("(s)", "available: ", "node ", "Architecture:")):
+        return False
+    return any(_begins(line) for line in text.splitlines())
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is one that only these tools print."""
+    return _begins(lines[0])
+
+
+def _begins(line: str) -> bool:
+    return bool(_OF_LSCPU.match(line) or _AVAILABLE.fullmatch(line) or _NODE.fullmatch(line))
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the host. Raises InputError if nothing is known of it, or a node is described in two ways."""
+    reading = _Reading()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw[:_LONGEST].rstrip()
+        if not reading.take(line) and not is_noise(line):
+            reading.unread.append((number, " ".join(line.split())[:200]))
+    if len(reading.facts) + len(reading.nodes) == 0:
+        raise InputError(f"{origin} has no CPU or NUMA node in it", _HINT)
+    return reading.machine()
+
+
+@dataclass
+class _Reading:
+    """What the lines so far show. `facts`: of lscpu by name; `nodes`: facts of each NUMA node."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    nodes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sources: dict[str, None] = field(default_factory=dict)
+    unread: list[tuple[int, str]] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    wraps: bool = False  # the line above may go on: the flags of a CPU, as wide as a terminal or more
+    column: int | None = None  # where lscpu's values begin
+    columns: list[int] | None = None  # of the distances
+
+    def take(self, line: str) -> bool:
+        """Read a line. False where it is not understood."""
+        return self._of_numactl(line) or self._of_lscpu(line)
+
+    def _of_numactl(self, line: str) -> bool:
+        if _AVAILABLE.fullmatch(line) or _DISTANCES.fullmatch(line):
+            self.sources[_NUMACTL] = None
+        elif found := _NODE.fullmatch(line):
+            self.sources[_NUMACTL] = None
+            return self._node(int(found[1]), found[2], found[3])
+        elif found := _COLUMNS.fullmatch(line):
+            self.columns = [int(word) for word in found[1].split()]
+        elif self.columns is not None and (found := _DISTANCE.fullmatch(line)):
+            return self._distances(int(found[1]), [int(word) for word in found[2].split()])
+        else:
+            return False
+        return True
+
+    def _node(self, index: int, fact: str, text: str) -> bool:
+        if index >= _MAX_NODES:
+            return False
+        if fact == "cpus":
+            words = text.split()
+            if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+                return False
+            self._set(index, "cpus", index_ranges(int(word) for word in words))
+        elif fact == "size":
+            size = _SIZE.fullmatch(text)
+            if size is None:
+                return False
+            self._set(index, "memory_mib", int(size[1]))
+        return True
+
+    def _distances(self, index: int, row: list[int]) -> bool:
+        if self.columns != list(range(len(row))) or index >= len(row):
+            return False
+        self._set(index, "distances", tuple(row))
+        return True
+
+    def _set(self, index: int, fact: str, value: Any) -> None:
+        self.nodes.setdefault(index, {}).setdefault(fact, value)
+
+    def _of_lscpu(self, line: str) -> bool:
+        found = _PAIR.fullmatch(line)
+        if found is None:
+            wrapped, self.wraps = self.wraps, self.wraps and len(line) >= _TERMINAL
+            return wrapped and _WORDS.fullmatch(line) is not None
+        name, value = found["name"].strip(), found["value"]
+        known = _OF_LSCPU.match(line) is not None
+        if known and value is not None and self.column is None:
+            self.column = found.start("value")
+        if not known and (self.column is None or (value is not None and found.start("value") != self.column)):
+            return False
+        self.wraps = name == "Flags" and len(line) >= _TERMINAL
+        self.sources[_LSCPU] = None
+        if node := _NODE_CPUS.fullmatch(name):
+            cpus = parse_ranges(value or "")
+            if (value and cpus is None) or int(node[1]) >= _MAX_NODES:
+                return False
+            self._set(int(node[1]), "cpus", index_ranges(cpus or ()))
+        elif value is not None:
+            self.facts.setdefault(name, value)
+        return True
+
+    def machine(self) -> Machine:
+        """Return the host as a machine without GPUs."""
+        source = " + ".join(self.sources)
+        listed = self.facts.get("On-line CPU(s) list")
+        online = parse_ranges(listed) if listed else None
+        sockets, per_socket = self._count("Socket(s)"), self._count("Core(s) per socket")
+        vendor = self.facts.get("Hypervisor vendor", "").lower()
+        return Machine(
+            source=source,
+            host=Host(
+                cpu_model=self.facts.get("Model name"),
+                sockets=sockets,
+                physical_cores=sockets * per_socket if sockets and per_socket else None,
+                logical_cpus=len(online) if online is not None else self._count("CPU(s)"),
+                numa_nodes=tuple(NumaNode(index=n, **facts) for n, facts in sorted(self.nodes.items()))
+                or None,
+                virtual_machine=_VIRTUAL.get(vendor),
+            ),
+            missing={"gpus": f"not reported by {source}"},
+            unread=tuple(Unread(source=source, line=line, text=text) for line, text in self.unread),
+        )
+
+    def _count(self, name: str) -> int | None:
+        text = self.facts.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 6 and int(text) else None
+
+
+FORMAT = Format(
+    "`lscpu` and `numactl -H` text",
+    "CPU model, sockets, NUMA nodes with CPUs, memory and distances",
+    recognise,
+    parse,
+    begins=begins,
+)
+
+
+MODULE = "/proc/driver/nvidia"
+
+_MODULE_HINT = "use head -50 /proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information > FILE"
+_LONGEST_OF_MODULE = 300
+_VERSION = re.compile(r"NVRM version: +NVIDIA .{1,80}?  ?(\d{2,4}\.\d{1,4}(?:\.\d{1,4})?)(?: .*)?")
+_COMPILER = re.compile(r"GCC version:.*|==> \S+ <==|\*\*\* .*")
+_MODULE_PAIR = re.compile(
+    r"(Model|IRQ|GPU UUID|Video BIOS|Bus Type|DMA Size|DMA Mask|Bus Location|Device Minor"
+    r"|GPU Firmware|GPU Excluded|Blacklisted|Card Type)\s*:\s*(.*?)\s*"
+)
+_BEGIN = re.compile(r"Model: ?\t")
+_FACTS = {
+    "Model": "name",
+    "GPU UUID": "uuid",
+    "Video BIOS": "vbios_version",
+    "GPU Firmware": "gsp_firmware_version",
+}
+
+
+def recognise_module(text: str) -> bool:
+    """Return whether the text has a version of the module, or a GPU with its address."""
+    if "NVRM version:" not in text and "Bus Location:" not in text:
+        return False
+    lines = (line[:_LONGEST_OF_MODULE].strip() for line in text.splitlines())
+    return any(_VERSION.fullmatch(line) or line.startswith("Bus Location:") for line in lines)
+
+
+def begins_module(lines: Sequence[str]) -> bool:
+    """Return whether a line is the version, or the first of a GPU's file."""
+    return _VERSION.fullmatch(lines[0].strip()) is not None or _BEGIN.match(lines[0]) is not None
+
+
+def parse_module(text: str, *, origin: str) -> Machine:
+    """Read the files. Raises InputError if there is neither a version nor a GPU with its address."""
+    blocks: list[dict[str, str]] = []
+    version: str | None = None
+    unread: list[Unread] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw[:_LONGEST_OF_MODULE].strip()
+        if found := _VERSION.fullmatch(line):
+            version = version or found[1]
+        elif found := _MODULE_PAIR.fullmatch(line):
+            if not blocks or found[1] in blocks[-1]:
+                blocks.append({})
+            blocks[-1][found[1]] = found[2]
+        elif not _COMPILER.fullmatch(line) and not is_noise(line):
+            unread.append(Unread(source=MODULE, line=number, text=line[:200]))
+    gpus = {where: block for block in blocks if (where := values.address(block.get("Bus Location", "")))}
+    if version is None and not gpus:
+        raise InputError(f"{origin} has no version or GPU of the NVIDIA kernel module in it", _MODULE_HINT)
+    missing = {at_gpu(EVERY, fact): f"not reported by {MODULE}" for fact in ("clocks_mhz", "pcie", "power_w")}
+    return Machine(
+        source=MODULE,
+        driver=Driver(kernel_module_version=version),
+        gpus=tuple(
+            _gpu(index, where, gpus[where]) for index, where in enumerate(sorted(gpus, key=address_order))
+        ),
+        missing=missing if gpus else {"gpus": f"not reported by {MODULE}/version"},
+        unread=tuple(unread),
+    )
+
+
+def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
+    facts: dict[str, Any] = {}
+    for name, fact in _FACTS.items():
+        kind = "uuid" if fact == "uuid" else "words"
+        value = values.read(kind, block.get(name, "")).value
+        if value is not None and "?" not in value and value != "Unknown":
+            facts[fact] = value
+    return Gpu(index=index, pci_address=where, **facts)
+
+
+MODULE_FORMAT = Format(
+    "files of `/proc/driver/nvidia`",
+    "version of the kernel module, GPUs that are bound to it",
+    recognise_module,
+    parse_module,
+    begins=begins_module,
+)

@@ -1,0 +1,394 @@
+"""Lines of the kernel log (dmesg, journalctl -k, /var/log/kern.log) in any text: text in, Machine out.
+
+    [ 1234.567890] NVRM: Xid (PCI:0000:44:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+
+Each line is known by what stands before the message, or by the message itself, so the lines are found between
+those of other captures. Errors of GPUs, NVSwitches and PCIe become `KernelEvent`s. Formats: Linux,
+Documentation/PCI/pcieaer-howto.rst and drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User
+Guide" (SXid).
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.pci import pci_tree
+from gputopo.reference.expectations import address_order
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, LineCounts, Machine, Unread
+from gputopo.values.subject import EVERY, at_gpu
+
+SOURCE = "kernel log"
+
+_HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
+_LONGEST = 2000  # longer than any line of the kernel
+_MAX_TEXT = 200
+_MAX_LISTED = 1000  # lines of no daemon
+_MAX_STAMPED = 500  # lines
+_MAX_EVENTS = 512  # of different kinds, codes or devices
+_MIN_LINES = 3  # of fewer without an event, the text is not called a kernel log
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+# What quotations, listings and tools for many hosts put before a line.
+_MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"
+_SINCE_BOOT = r"\[ *(?P<boot>\d{1,9}\.\d{6})(?: <[ .\d]{1,20}>)?\]"
+_LOCAL = r"\[\w{3} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})\]"
+_HUMAN = r"\[(?: *\+\d{1,6}\.\d{6}|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]"  # dmesg -H: no seconds, or a delta
+_ISO_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
+_FRACTION = r"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_SYSLOG = (
+    rf"(?:(?:\w{{3}} )?(?P<iso>{_ISO_STAMP}){_FRACTION}(?: [A-Z]{{2,5}})?|(?P<syslog>[A-Z][a-z]{{2}} [ \d]\d "
+    r"\d\d:\d\d:\d\d(?:\.\d{1,6})?))"
+)
+_LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
+_OF_KERNEL = re.compile(
+    rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
+    rf"kernel: ?)(?:{_SINCE_BOOT} ?)?|(?:{_SINCE_BOOT.replace('boot', 'boot2')}|{_LOCAL}|{_HUMAN}"
+    rf"|(?P<dmesg>{_ISO_STAMP},\d{{6}}[+-]\d\d:?\d\d)) ?)(?:\[ *[TC]\d{{1,8}}\] ?)?"
+)
+_OF_SYSLOG = re.compile(rf"{_MARK}{_SYSLOG} \S{{1,64}} \S{{1,64}}: ")
+_OF_JOURNAL = re.compile(r"-- (?:Logs begin|Journal begins|Boot [0-9a-f]{8}|Reboot)")
+_WITHOUT_PREFIX = re.compile(
+    rf"{_MARK}(?=NVRM: |nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
+)
+# An error that stands anywhere in a line is of the kernel, whatever is before it.
+_WORDS = ("kernel:", "NVRM:", "SXid", "PCIe Bus Error", "AER:", "nvidia-nv", "pciehp", "DPC:", "power state")
+_STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
+_ANYWHERE = re.compile(
+    r"NVRM: Xid \(|\bSXid \(PCI:|NVRM: GPU .{1,60}fallen off the bus|PCIe Bus Error: severity="
+)
+
+_BDF = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?"
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<at>[0-9a-f:.]{1,20})\): (?P<code>\d{1,5})(?:, *(?P<text>.*))?", re.I
+)
+_SXID = re.compile(
+    rf"SXid \(PCI:(?P<at>{_BDF})\): (?P<code>\d{{1,6}}), *(?P<text>(?:(?P<severity>Fatal|Non-fatal), *)?.*)",
+    re.I,
+)
+_SXID_DETAIL = re.compile(r"(?:Severity \d|Data \{|Engine instance|LTSSM)", re.I)
+_LOST = re.compile(
+    rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<at>{_BDF}):? .{{0,40}}(?P<text>GPU has fallen off the bus.*)"
+    rf"|NVRM: GPU (?:at )?(?:PCI:)?(?P<at2>{_BDF}):? (?P<text2>has fallen off the bus.*)",
+    re.I,
+)
+_SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
+_AER = re.compile(
+    rf"(?P<driver>[\w-]{{1,40}}) (?P<at>{_BDF}): (?:AER: )?(?P<text>PCIe Bus Error: severity={_SEVERITY}.*)",
+    re.I,
+)
+_AER_RECEIVED = re.compile(
+    rf"(?P<driver>[\w-]{{1,40}}) (?P<port>{_BDF}): (?:AER: )?(?P<text>(?:Multiple )?{_SEVERITY} error "
+    rf"(?:message )?received(?: from|:) (?:(?P<at>{_BDF})|id=[0-9a-f]{{4}}).*)",
+    re.I,
+)
+_PCIE = re.compile(
+    rf"(?P<driver>nvidia|pcieport) (?P<at>{_BDF}): (?P<text>(?:DPC: containment event"
+    r"|.*\bpciehp: Slot\(.{1,20}\): (?:Link Down|Card not present)|AER: device recovery failed"
+    r"|(?:can't|Unable to) change power state.*inaccessible).*)",
+    re.I,
+)
+_NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
+_NVRM_AT = re.compile(
+    r"(?:GPU |PCI:)(?:at )?(?:PCI:)?(?P<at>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)", re.I
+)
+_OF_GPU = re.compile(r"NVRM|SXid|Bus Error|AER|DPC|pciehp|power state|nvidia-nv")
+_ERROR = re.compile(
+    r"fail|error|unable|cannot|can't|could not|time(?:d )?out|mismatch|assert|\blost\b|invalid|halted"
+    r"|exception|not called|does not|refus|conflict",
+    re.I,
+)
+_NVLINK = re.compile(r"nvlink", re.I)
+# Lines of the module that are no error, or go on with the one above.
+_REMARK = re.compile(
+    r"NVRM: (?:\s|loading NVIDIA|NVIDIA UNIX|Open nvidia\.ko|GPU at PCI:\S+: GPU-|GPU Board Serial"
+    r"|A GPU crash dump|nvidia-bug-report|BAR\d is|this (?:kernel module has|can occur)|make sure that"
+    r"|components have|Persistence mode|objClInitPcieChipset|installed in this|Try unloading|None of the"
+    r"|NVIDIA (?:graphics )?(?:GPU|device|driver)|(?:such as|or|and|reboot|Please|device\(s\)|was)\b)"
+    r"|nvidia-nv(?:switch|link)\S*: (?:Nvlink Core|Unregister|register|using |IRQ|Probing|open|close)",
+    re.I,
+)
+
+
+class Taken(NamedTuple):
+    """The kernel's lines of a text, and the text without them.
+
+    `lines`: how many are of the kernel, `read`: those about GPUs and PCIe. `stamped`: the first messages of
+    lines that only a time in brackets marks as the kernel's.
+    """
+
+    machine: Machine
+    rest: str
+    lines: int
+    read: int = 0
+    stamped: str = ""
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text has an error of a GPU or of PCIe in a line of the kernel, or several lines."""
+    return is_log(take(text))
+
+
+def is_log(taken: Taken) -> bool:
+    """Return whether there are enough lines of the kernel to call the text its log."""
+    return bool(taken.machine.kernel_events or taken.machine.unread) or taken.lines >= _MIN_LINES
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the kernel's lines; all others are not understood. Raises InputError if there is none."""
+    taken = take(text)
+    if not taken.lines:
+        raise InputError(f"{origin} has no line of the kernel log in it", _HINT)
+    return with_rest(taken)
+
+
+def take(text: str, *, stamps: bool = True) -> Taken:
+    """Read the kernel's lines, and return the text without them; every line keeps its number.
+
+    `stamps`: a time in brackets marks a line as one of the kernel; else such a line goes on without it, for
+    some tool has put it before each line of another output.
+    """
+    log = _Log()
+    if not any(word in text for word in _WORDS) and _STAMPED.search(text) is None:
+        return Taken(log.machine(), text, 0)
+    rest: list[str] = []
+    stamped: list[str] = []
+    lines = 0
+    for number, raw in enumerate(text.split("\n"), 1):
+        message = _message(raw[:_LONGEST])
+        if message is None:
+            rest.append(raw)
+            continue
+        if message.stamped is not None and _OF_GPU.search(message.text) is None:
+            if not stamps:
+                rest.append(message.stamped)
+                continue
+            if len(stamped) < _MAX_STAMPED:
+                stamped.append(message.stamped)
+        rest.append("\r" if raw.endswith("\r") else "")
+        lines += 1
+        log.add(number, message)
+    changed = lines or not stamps
+    return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
+
+
+def is_whole(taken: Taken) -> bool:
+    """Return whether nothing stands beside the log but lines of daemons that name no GPU."""
+    others = (line for line in taken.rest.split("\n") if line.strip())
+    return (
+        is_log(taken)
+        and "GPU" not in taken.rest
+        and all(_OF_SYSLOG.match(line[:_LONGEST]) for line in others)
+    )
+
+
+def with_rest(taken: Taken) -> Machine:
+    """Return the machine of a text that holds nothing but a log: lines of no daemon are not understood."""
+    others = [
+        Unread(source=SOURCE, line=number, text=_shown(line))
+        for number, line in enumerate(taken.rest.split("\n"), 1)
+        if line.strip() and _OF_SYSLOG.match(line[:_LONGEST]) is None and not is_noise(line)
+    ]
+    machine = counted(taken)
+    counts = machine.lines[0]
+    rest = sum(1 for line in taken.rest.split("\n") if line.strip())
+    counts = msgspec.structs.replace(
+        counts, known=counts.known + rest - len(others), not_understood=counts.not_understood + len(others)
+    )
+    unread = sorted((*machine.unread, *others[:_MAX_LISTED]), key=lambda one: one.line)
+    return msgspec.structs.replace(machine, unread=tuple(unread), lines=(counts,))
+
+
+def counted(taken: Taken) -> Machine:
+    """Return the machine of the log with its lines counted; messages of other devices are known."""
+    missed = len(taken.machine.unread)
+    read = taken.read - missed
+    counts = LineCounts(source=SOURCE, read=read, known=taken.lines - taken.read, not_understood=missed)
+    return msgspec.structs.replace(taken.machine, lines=(counts,))
+
+
+def with_gpus(machine: Machine) -> Machine:
+    """Return a machine of which only the kernel log is known with the GPUs that its errors name."""
+    if machine.gpus or not machine.kernel_events:
+        return machine
+    named = sorted(
+        {
+            event.pci_address
+            for event in machine.kernel_events
+            if event.pci_address is not None
+            and (event.kind in ("xid", "lost") or event.device_driver in ("nvidia", "NVRM"))
+        },
+        key=address_order,
+    )
+    missing = {at_gpu(EVERY, "index"): "the kernel log names the GPUs with errors only: these are numbered"}
+    missing |= {
+        at_gpu(EVERY, fact): f"not reported by the {SOURCE}" for fact in ("name", "clocks_mhz", "pcie")
+    }
+    return msgspec.structs.replace(
+        machine,
+        gpus=tuple(Gpu(index=index, pci_address=where) for index, where in enumerate(named)),
+        missing=machine.missing | (missing if named else {}),
+    )
+
+
+class _Message(NamedTuple):
+    time: str | None
+    text: str
+    stamped: str | None = None  # with its blanks, where a time in brackets alone stands before it
+
+
+def _message(line: str) -> _Message | None:
+    """Return the message of a line of the kernel; None for any other line."""
+    if prefix := _OF_KERNEL.match(line):
+        message = line[prefix.end() :]
+        return _Message(_time(prefix), message.strip(), None if "kernel:" in prefix[0] else message)
+    if prefix := _WITHOUT_PREFIX.match(line):
+        return _Message(None, line[prefix.end() :].strip())
+    if _OF_JOURNAL.match(line):
+        return _Message(None, "")
+    if _ANYWHERE.search(line):
+        return _Message(None, line.strip())
+    return None
+
+
+def _time(prefix: re.Match[str]) -> str | None:
+    """Return the time before a message: a date where there is one, else the seconds since boot."""
+    if stamp := prefix["iso"] or prefix["dmesg"]:
+        return stamp.replace(" ", "T", 1).partition(",")[0]
+    if prefix["syslog"]:
+        return " ".join(prefix["syslog"].split())
+    if prefix["year"] and prefix["month"] in _MONTHS:
+        month = 1 + _MONTHS.index(prefix["month"])
+        return f"{prefix['year']}-{month:02d}-{int(prefix['day']):02d}T{prefix['clock']}"
+    boot = prefix["boot"] or prefix["boot2"] or prefix["mono"]
+    return f"{boot} s" if boot else None
+
+
+def _shown(text: str) -> str:
+    return " ".join(text.split())[:_MAX_TEXT]
+
+
+def _address(text: str | None) -> str | None:
+    """Return the address of a function; that of function 0 where only bus and device are named."""
+    if text is None:
+        return None
+    return pci_tree.address(text if "." in text else f"{text}.0")
+
+
+class _Log:
+    """The events so far, by what makes two lines the same event."""
+
+    def __init__(self) -> None:
+        self.events: dict[tuple[object, ...], KernelEvent] = {}
+        self.received: list[tuple[_Message, re.Match[str]]] = []
+        self.unread: list[Unread] = []
+        self.read = 0  # lines
+
+    def add(self, number: int, message: _Message) -> None:
+        text = message.text
+        if _OF_GPU.search(text) is None:
+            return
+        self.read += 1
+        if found := _XID.search(text):
+            self._add("xid", message, found["text"], code=int(found["code"]), at=found["at"], driver="NVRM")
+        elif found := _SXID.search(text):
+            self._sxid(message, found)
+        elif found := _LOST.search(text):
+            self._add(
+                "lost",
+                message,
+                found["text"] or found["text2"],
+                at=found["at"] or found["at2"],
+                driver="NVRM",
+            )
+        elif found := _AER.search(text):
+            severity = _severity(found["severity"])
+            self._add(
+                "aer", message, found["text"], severity=severity, at=found["at"], driver=found["driver"]
+            )
+        elif found := _AER_RECEIVED.search(text):
+            self.received.append((message, found))
+        elif found := _PCIE.search(text):
+            self._add("pcie", message, found["text"], at=found["at"], driver=found["driver"])
+        elif found := _NVRM.match(text):
+            self._nvrm(number, message, found)
+
+    def _sxid(self, message: _Message, found: re.Match[str]) -> None:
+        """Add an SXid; lines with its severity as a number and its data follow the one that names it."""
+        if found["severity"] is None and _SXID_DETAIL.match(found["text"]):
+            return
+        severity = None if found["severity"] is None else found["severity"].lower().replace("-", "")
+        self._add("sxid", message, found["text"], code=int(found["code"]), severity=severity, at=found["at"])
+
+    def _nvrm(self, number: int, message: _Message, found: re.Match[str]) -> None:
+        if _REMARK.match(message.text):
+            return
+        if _ERROR.search(found["text"]):
+            at = _NVRM_AT.search(found["text"])
+            kind: KernelEventKind = "nvlink" if _NVLINK.search(message.text) else "nvrm"
+            self._add(kind, message, found["text"], at=at["at"] if at else None, driver="NVRM", apart=True)
+        else:
+            self.unread.append(Unread(source=SOURCE, line=number, text=_shown(message.text)))
+
+    def _add(
+        self,
+        kind: KernelEventKind,
+        message: _Message,
+        text: str | None,
+        *,
+        code: int | None = None,
+        severity: str | None = None,
+        at: str | None = None,
+        driver: str | None = None,
+        apart: bool = False,
+    ) -> None:
+        """Add an event; `apart`: of this kind each message is one, whatever numbers are in it."""
+        where = _address(at)
+        words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
+        key = (kind, code, severity, where, words)
+        known = self.events.get(key)
+        if known is not None:
+            self.events[key] = msgspec.structs.replace(
+                known, count=known.count + 1, last_time=message.time or known.last_time
+            )
+        elif len(self.events) < _MAX_EVENTS:
+            self.events[key] = KernelEvent(
+                kind=kind,
+                text=_shown(text or ""),
+                code=code,
+                severity=severity,
+                pci_address=where,
+                device_driver=driver,
+                time=message.time,
+                last_time=message.time,
+            )
+
+    def machine(self) -> Machine:
+        """Return the events as a machine. What a port received is one event with the error that follows."""
+        described = {
+            (event.pci_address, event.severity) for event in self.events.values() if event.kind == "aer"
+        }
+        for message, found in self.received:
+            severity = _severity(found["severity"])
+            where, port = _address(found["at"]), _address(found["port"])
+            if (where, severity) not in described and not (where is None and (port, severity) in described):
+                self._add("aer", message, found["text"], severity=severity, at=found["at"] or found["port"])
+        return Machine(source=SOURCE, kernel_events=tuple(self.events.values()), unread=tuple(self.unread))
+
+
+def _severity(text: str) -> str:
+    """Return AER's severity in one word; without a kind an uncorrected error is not called fatal."""
+    lower = text.lower()
+    if lower.startswith("correct"):
+        return "corrected"
+    return "nonfatal" if "non-fatal" in lower or "fatal" not in lower else "fatal"
+
+
+FORMAT = Format(
+    "kernel log lines (dmesg, journalctl -k)",
+    "Xid, SXid, AER, NVLink and driver errors with their times",
+    recognise,
+    parse,
+)

@@ -1,1 +1,0 @@
-"""What Linux and its tools show beside nvidia-smi: kernel log, CPUs and NUMA nodes, /proc, bug reports."""

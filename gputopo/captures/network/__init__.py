@@ -1,1 +1,0 @@
-"""Readers of network benchmarks between hosts: perftest and iperf3."""

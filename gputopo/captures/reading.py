@@ -1,0 +1,340 @@
+"""From the files after `--from`, or a text, to a Machine. The content decides the format, not the name."""
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputopo.captures import detect, intake, ledger, merge, recording
+from gputopo.captures.bandwidth import bandwidth_test, runs
+from gputopo.captures.ledger import Format
+from gputopo.captures.pci import sysfs
+from gputopo.values.errors import InputError
+from gputopo.values.machine import LineCounts, Machine, Unread
+
+_STDIN = "standard input"
+
+ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
+
+
+def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
+    """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
+
+    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys,
+    and so a tar of one; without it they are refused. Raises InputError.
+    """
+    if not sources:
+        raise InputError(
+            "there is nothing to read", "name a file, - for standard input, or a bundled machine"
+        )
+    if sources.count("-") > 1:
+        raise InputError("standard input can be read only once", "give - once")
+    machines = []
+    for source in sources:
+        with intake.limited_time(_STDIN if source == "-" else source):
+            machines.append(_load_one(source, read_tree))
+    machine = _checked(merge.merge(runs.by_files(sources, bandwidth_test.renumbered(sources, machines))))
+    if machine.gpus or not machine.kernel_events:
+        return machine
+    from gputopo.captures import kernel_log
+
+    return kernel_log.with_gpus(machine)
+
+
+def _checked(machine: Machine) -> Machine:
+    """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
+    if machine.bandwidth is None:
+        return machine
+    from gputopo.copies.physics import checked  # few captures hold a bandwidth
+
+    return replace(machine, bandwidth=checked(machine.bandwidth, machine))
+
+
+def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
+    if source == "-":
+        return _read_bytes(_standard_input(), _STDIN, read_tree)
+    if not source:
+        raise InputError(
+            "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
+        )
+    if not Path(source).is_file() and source in recording.bundled_names():
+        return recording.read_bundled(source)
+    if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
+        return read_tree(root)
+    return _read_bytes(_content(Path(source)), source, read_tree)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:
+        raise InputError("standard input is closed", "pipe a capture into it, or name a file")
+    return sys.stdin.buffer.read(intake.MAX_FILE_BYTES + 1)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(
+                f"{path} is a folder", "name a file in it, or the folder that holds a copied sys"
+            )
+        if stat.S_ISFIFO(mode) and not str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
+            return _named_pipe(path)
+        with open(path, "rb") as file:
+            return file.read(intake.MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}", _nearest(str(path))) from error
+    except PermissionError as error:
+        raise InputError(f"{path} may not be read by you", "change its permissions, or copy it") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
+
+
+def _named_pipe(path: Path) -> bytes:
+    """Read a named pipe that somebody writes into. Raises InputError where nobody does."""
+    import select  # only a named pipe needs it
+
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not select.select([file], [], [], intake.MAX_WAIT_S)[0]:
+            raise InputError(
+                f"{path} is a pipe into which nothing was written for {intake.MAX_WAIT_S:g} s",
+                "start the program that writes into it first",
+            )
+        os.set_blocking(file.fileno(), True)
+        return file.read(intake.MAX_FILE_BYTES + 1)
+
+
+def _nearest(source: str) -> str:
+    import difflib  # only an error needs it
+
+    known = recording.bundled_names()
+    if os.sep in source:
+        return "check the path"
+    near = difflib.get_close_matches(source.lower(), known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean the bundled {' or '.join(near)}? (all: {', '.join(known)})"
+    return f"check the path, or name a bundled machine: {', '.join(known)}"
+
+
+def read_bytes(data: bytes, *, origin: str, read_tree: ReadTree | None = None) -> Machine:
+    """Read the content of one file: a tar of a copied /sys, or text in any format. Raises InputError."""
+    return replace(_read_bytes(data, origin, read_tree), lines=())
+
+
+def _read_bytes(data: bytes, origin: str, read_tree: ReadTree | None) -> Machine:
+    if sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
+        data = intake.unpacked_text(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
+    if read_tree is not None and sysfs.is_archive(data) and len(data) <= intake.MAX_FILE_BYTES:
+        with sysfs.unpacked(data, origin=origin) as root:
+            return read_tree(root)
+    machine = _read_text(_decoded(data, origin), origin)
+    intake.require_gpus(machine.gpus, origin)
+    return machine
+
+
+def _decoded(data: bytes, origin: str) -> str:
+    """Return the text. Raises InputError if it is none, or too long."""
+    if len(data) > intake.MAX_FILE_BYTES:
+        size = intake.MAX_FILE_BYTES >> 20
+        raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
+    text = intake.decoded(data)
+    if text is None:
+        raise InputError(f"{origin} is a binary file, no text", detect.USE)
+    intake.require_text_size(text, origin)
+    return text
+
+
+def read_text(text: str, *, origin: str) -> Machine:
+    """Read the text of one file, whatever its format, without its count of lines. Raises InputError.
+
+    A text may hold several captures of one machine, as a bug report does: they are merged.
+    """
+    return replace(_read_text(text, origin), lines=())
+
+
+def _read_text(text: str, origin: str) -> Machine:
+    if not text.strip():
+        raise InputError(f"{origin} is empty", "make the capture again; the command may have failed")
+    if _BUG_REPORT.search(text):
+        return merge.merge(_of_bug_report(text, origin))
+    return merge.merge(_captures(text, origin))
+
+
+def _captures(text: str, origin: str) -> list[Machine]:
+    """Read the captures in a text, each as a machine. Raises InputError if there is none."""
+    if text.lstrip().startswith(("{", "[{")):
+        return _machines(text, origin)
+    from gputopo.captures import kernel_log
+    from gputopo.captures.smi import csv_table
+
+    if csv_table.is_whole(text):  # a log may have many lines: no other format is looked for
+        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
+    taken = kernel_log.take(text)  # before cleaning, which takes off the dates
+    if taken.stamped.strip() and detect.is_readable(intake.clean(taken.stamped, origin=origin)):
+        taken = kernel_log.take(text, stamps=False)
+    if kernel_log.is_whole(taken):
+        return [kernel_log.counted(taken)]
+    try:
+        rest = intake.clean(taken.rest, origin=origin)
+    except intake.SeveralHostsError as error:
+        return [_of_hosts(error, origin), *([kernel_log.counted(taken)] if taken.lines else [])]
+    if not taken.lines:
+        return _machines(rest, origin)
+    if kernel_log.is_log(taken) and not detect.is_readable(rest):
+        return [kernel_log.with_rest(taken)]
+    return [*_machines(rest, origin), kernel_log.counted(taken)]
+
+
+def _of_hosts(error: intake.SeveralHostsError, origin: str) -> Machine:
+    from gputopo.captures.bandwidth import texts
+
+    if not all(detect.format_of(text) is texts.FORMAT for text in error.texts.values()):
+        raise error
+    machines = [texts.parse(text, origin=f"{origin} ({host})") for host, text in error.texts.items()]
+    machine = runs.joined([*error.texts], machines, machines[0].source, origin=origin)
+    lines = zip(*(text.split("\n") for text in error.texts.values()), strict=True)
+    return ledger.completed(machine, "\n".join(map("".join, lines)), texts.FORMAT)
+
+
+def _machines(text: str, origin: str) -> list[Machine]:
+    from gputopo.captures.bandwidth import texts
+
+    if detect.format_of(text) is not texts.FORMAT:
+        if machines := _sections(text, origin):
+            return machines
+        raise detect.refusal(text, origin=origin)
+    try:
+        machine, rest = texts.take(text, origin=origin)
+    except InputError:
+        if machines := _sections(text, origin, but=texts.FORMAT):  # it only mentions a bandwidth program
+            return machines
+        raise
+    others = _sections(rest, origin, but=texts.FORMAT)
+    if not others:
+        return [ledger.completed(texts.with_unread(machine, rest), text, texts.FORMAT)]
+    understood = len(ledger.filled(text)) - len(ledger.filled(rest))
+    counts = LineCounts(source=machine.source, read=understood, known=0, not_understood=0)
+    return [*others, replace(machine, lines=(counts,))]
+
+
+def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
+    """Read the sections of a text that are of a format."""
+    kinds = [(s, kind) for s in detect.sections(text) if (kind := detect.format_of(s, but=but)) is not None]
+    machines = [kind.parse(section, origin=origin) for section, kind in kinds]
+    _refuse_other_machines(machines, origin)
+    if text.lstrip().startswith("{"):
+        return machines
+    whole = [ledger.completed(machine, *of) for machine, of in zip(machines, kinds, strict=True)]
+    return ledger.with_strays(whole, text, [section for section, _ in kinds])
+
+
+def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
+    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are of several machines."""
+    outputs = [machine for machine in machines if machine.source.startswith("nvidia-smi -q")]
+    if len(outputs) > 1:
+        from gputopo.captures.smi.machine import identity_of, refuse_others
+
+        refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
+
+
+# nvidia-bug-report.log: outputs of many commands, each below a rule and its title. The parts that show the
+# machine are read as captures of their own; all others (X logs, package lists, hex dumps) are set aside.
+
+BUG_REPORT = "nvidia-bug-report"
+_BUG_HINT = "run nvidia-bug-report.sh as root and give its whole log, or use nvidia-smi -q > FILE"
+_BUG_REPORT = re.compile(
+    r"^Start of NVIDIA bug report log file|^nvidia-bug-report\.sh Version:", re.MULTILINE
+)
+_RULE = re.compile(r"_{20,}\s*")
+_FILE = re.compile(r"\*\*\* (?!ls: )(\S.*?)\s*")
+_LISTING = re.compile(r"\*\*\* ls: .*")
+# Commands and files whose parts show the machine; others that do are known by their content.
+_READ = re.compile(
+    r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|/proc/driver/nvidia/\S*(?:version|information)$"
+    r"|/var/log/(?:messages|kern|syslog)|/run/log"
+)
+_CONTENT = re.compile(r"NVSMI LOG|^\| NVIDIA-SMI |<nvidia_smi_log|NVRM: Xid|SXid \(", re.MULTILINE)
+
+
+class Part(NamedTuple):
+    """One part. `line`: the number of lines above it; `lines`: how many lines with content it has."""
+
+    title: str
+    text: str
+    line: int
+    lines: int
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it may show the machine."""
+        return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
+
+
+def parts(text: str) -> list[Part]:
+    """Return the parts between the rules; several files under one rule are a part each."""
+    found: list[Part] = []
+    title, above, lines = "", 0, list[str]()
+
+    def end() -> None:
+        filled = sum(1 for line in lines if line.strip())
+        if filled or title:
+            found.append(Part(title, "\n".join(lines) + "\n", above, filled))
+
+    for number, line in enumerate(text.splitlines()):
+        file = _FILE.fullmatch(line)
+        if _RULE.fullmatch(line) or file:
+            end()
+            title, above, lines = (file[1] if file else ""), number + 1, []
+        elif _LISTING.fullmatch(line):
+            lines.append("")
+        elif not title and line.strip():
+            title = line.strip()
+            lines.append("")
+        else:
+            lines.append(line)
+    end()
+    return found
+
+
+def _of_bug_report(text: str, origin: str) -> list[Machine]:
+    """Read the parts of a bug report that show the machine. Raises InputError if none does."""
+    machines: list[Machine] = []
+    refused: list[Unread] = []
+    not_understood = 0
+    for part in parts(text):
+        if not part.is_read or not part.lines:
+            continue
+        try:
+            found = _captures(part.text, origin)
+        except intake.TooMuchError:
+            raise
+        except InputError as error:
+            words = f"{part.title}: {error.what.removeprefix(origin).lstrip(' :')}"
+            not_understood += part.lines
+            refused.append(Unread(source=BUG_REPORT, line=part.line + 1, text=words[:200]))
+            continue
+        machines += [
+            replace(one, unread=tuple(replace(u, line=u.line + part.line) for u in one.unread))
+            for one in found
+        ]
+    if not machines:
+        raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _BUG_HINT)
+    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
+    known = len(ledger.filled(text)) - accounted - not_understood
+    counts = LineCounts(source=BUG_REPORT, read=0, known=known, not_understood=not_understood)
+    return [*machines, Machine(source=BUG_REPORT, unread=tuple(refused), lines=(counts,))]
+
+
+def readable() -> list[tuple[str, str]]:
+    """Return each format, and what holds several, with the facts that are read."""
+    kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
+    return [
+        *kinds,
+        ("`nvidia-bug-report.log` (packed or not)", "all of these, as far as they are in it"),
+        (sysfs.READS, sysfs.FACTS),
+    ]

@@ -1,0 +1,457 @@
+"""The matrix of `nvidia-smi topo -m`, of any driver: text in, Machine out.
+
+The cells are the text's own. A PCIe class is a link's hop with no NVLinks; `NV4` is four NVLinks and an
+unknown hop; `SOC` of old drivers is SYS, `PSB` of dcgmi is INTERNAL. What cannot be read becomes an Unread
+line, and a reason in `missing` where nothing else in the text shows the fact. Lines outside the matrix and
+its legend are Unread only if they name a device or a hop: a log may hold a thousand others. A matrix that
+contradicts itself is refused.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputopo.captures import intake
+from gputopo.captures.ledger import Claims, Format
+from gputopo.captures.smi import topo_table
+from gputopo.captures.smi.topo_table import CELL, GPU, Column, Matrix, Reading, Row, cells_below
+from gputopo.topology.doubts import looks_cut
+from gputopo.values.errors import InputError
+from gputopo.values.index_ranges import index_ranges, parse_cpus
+from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
+from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
+
+SOURCE = "nvidia-smi topo"
+
+_HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
+_OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
+_NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
+_PERHAPS_NVLINKS = (
+    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
+)
+_NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
+
+
+_TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
+_MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
+
+
+@dataclass(slots=True)
+class Affinities:
+    """What the columns show, by GPU index, the NUMA nodes that follow, and what could not be read."""
+
+    cpus: dict[int, str | None] = field(default_factory=dict)
+    numa: dict[int, int | None] = field(default_factory=dict)
+    nodes: tuple[NumaNode, ...] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    unread: list[tuple[int, str]] = field(default_factory=list)
+
+
+def read_affinities(rows: Mapping[int, Row], columns: Sequence[Column]) -> Affinities:
+    """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
+    found = Affinities()
+    own_memory: dict[int, int] = {}
+    lists = {row.affinity.get("cpu", "") for row in rows.values()}
+    for index, row in rows.items():
+        if _is_cut(row, lists):
+            found.cpus[index] = None
+            found.missing[at_gpu(index, "cpu_affinity")] = "the text ends in the middle of it"
+            found.unread.append((row.line, f"{row.label} {_TITLES['cpu']}: {row.affinity['cpu']} (cut)"))
+        else:
+            found.cpus[index] = _cpu_list(found, index, row, columns)
+        found.numa[index] = _numa_node(found, index, row, columns)
+        node = _number(row.affinity.get("gpu_numa", ""))
+        if node is not None:
+            own_memory[node] = index
+        elif row.affinity.get("gpu_numa", "N/A") != "N/A":
+            found.unread.append((row.line, f"{row.label} {_TITLES['gpu_numa']}: {row.affinity['gpu_numa']}"))
+    found.nodes = _nodes(found, own_memory)
+    return found
+
+
+def _is_cut(row: Row, lists: Collection[str]) -> bool:
+    """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
+    own = row.affinity.get("cpu", "")
+    at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
+    return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
+
+
+def _cpu_list(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> str | None:
+    text = row.affinity.get("cpu")
+    if text is not None and parse_cpus(text) is not None:
+        return text
+    found.missing[_affinity_fact(index, "cpu_affinity", text, "cpu" in columns)] = _why(
+        found, row, "cpu", columns
+    )
+    return None
+
+
+def _numa_node(found: Affinities, index: int, row: Row, columns: Sequence[Column]) -> int | None:
+    text = row.affinity.get("numa", "")
+    node = _number(text)
+    if node is not None:
+        return node
+    several = parse_cpus(text)
+    found.missing[_affinity_fact(index, "numa_node", text, "numa" in columns)] = (
+        f"its NUMA affinity is several nodes: {text}" if several else _why(found, row, "numa", columns)
+    )
+    return None
+
+
+def _affinity_fact(index: int, name: str, text: str | None, has_column: bool) -> str:
+    return at_gpu(index if text or has_column else EVERY, name)
+
+
+def _why(found: Affinities, row: Row, column: Column, columns: Sequence[Column]) -> str:
+    text = row.affinity.get(column)
+    if text == "N/A":
+        return "N/A"
+    if text is not None:
+        found.unread.append((row.line, f"{row.label} {_TITLES[column]}: {text}"))
+        return f"could not be read: {text}"
+    if column in columns:
+        return f"the {_TITLES[column]} column is empty"
+    return f"the text has no {_TITLES[column]} column"
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,4}", text) and int(text) < _MAX_NODES else None
+
+
+def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
+    """Build the NUMA nodes that the GPUs name.
+
+    A node's CPUs are known only where its GPUs agree, or add up, and no other node has the same ones.
+    """
+    lists: dict[int, list[frozenset[int]]] = {}
+    for index, node in found.numa.items():
+        cpus = parse_cpus(found.cpus[index] or "")
+        if node is not None:
+            lists.setdefault(node, []).extend([cpus] if cpus else [])
+    if not lists and not own_memory:
+        found.missing["host.numa_nodes"] = "no GPU names a single NUMA node"
+        return None
+    nodes: list[NumaNode] = []
+    for node in sorted({*lists, *own_memory}):
+        reason = _doubt(node, lists, own_memory)
+        if reason is None:
+            nodes.append(NumaNode(index=node, cpus=index_ranges(frozenset().union(*lists[node]))))
+        else:
+            found.missing[at_numa_node(node, "cpus")] = reason
+            nodes.append(NumaNode(index=node))
+    return tuple(nodes)
+
+
+def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Mapping[int, int]) -> str | None:
+    """Return the reason why the CPUs of a node are not known, or None where they are."""
+    known = lists.get(node, [])
+    if node not in lists:
+        return f"it is the memory of GPU {own_memory[node]}, with which no GPU's CPUs are named"
+    if not known:
+        return "none of its GPUs has a readable CPU affinity"
+    if any(map(looks_cut, known)):
+        return "its GPUs name a few scattered CPUs: what a job or container may use"
+    if any(a != b and a & b for a in known for b in known):
+        return "its GPUs name CPU lists that overlap and differ"
+    others = frozenset().union(
+        *(cpus for other, cpus_of in lists.items() if other != node for cpus in cpus_of)
+    )
+    if others & frozenset().union(*known):
+        return "GPUs of another node name the same CPUs"
+    return None
+
+
+def recognise(text: str) -> bool:
+    """Return whether the text holds such a matrix, or at least a part that can only come from one."""
+    return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.read(text)))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is the command, or a header with a row of such cells below it."""
+    return topo_table.COMMAND.search(lines[0]) is not None or cells_below(lines) == "hops"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines of matrices and of their legends."""
+    reading = topo_table.read(text)
+    return Claims(reading.read, reading.legend)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the one matrix of a text; `origin` (a file name) stands in the error.
+
+    One of `topo -mp` beside it shows the hops of pairs with NVLinks. Raises InputError if there is none or
+    more than one, or it contradicts itself: a GPU without row or column, an X that is not on the diagonal,
+    too few or too many cells, two cells of one pair that differ.
+    """
+    reading = topo_table.read(text)
+    found = _candidates(reading)
+    if reading.renamed is not None and len(found) > 1:
+        line, label, name, second = reading.renamed
+        raise InputError(
+            f"{origin}: two machines: {label} is {name}, and {second} in line {line}",
+            "give one file for each machine",
+        )
+    whole = [matrix for matrix in found if matrix.pcie_only is False]
+    if not whole:
+        whole = [matrix for matrix in found if matrix.pcie_only is None]
+    pcie_only = [matrix for matrix in found if matrix not in whole]
+    machine = _machine(_the_matrix(whole or pcie_only, origin), reading, origin)
+    if not (whole and pcie_only):
+        return machine
+    pcie = _machine(_the_matrix(pcie_only, origin), reading, origin)
+    if other := _differences(machine, pcie):
+        raise InputError(
+            f"{origin}: the matrix of `topo -mp` is of another machine: {other[0]} differ",
+            "give one file for each machine",
+        )
+    return _completed(machine, pcie)
+
+
+def _machine(matrix: Matrix, reading: Reading, origin: str) -> Machine:
+    gpus = _gpu_rows(matrix, origin)
+    _check_gpus(matrix, gpus, origin)
+    return _Builder(matrix, gpus, reading).machine()
+
+
+def _candidates(reading: Reading) -> list[Matrix]:
+    with_rows = [m for m in reading.matrices if any(GPU.fullmatch(row.label) for row in m.rows)]
+    return with_rows or [m for m in reading.matrices if m.affinity or m.rows]
+
+
+def _the_matrix(found: Sequence[Matrix], origin: str) -> Matrix:
+    if not found:
+        raise InputError(f"{origin}: there is no `nvidia-smi topo -m` matrix in it", _HINT)
+    first = found[0]
+    for other in found[1:]:
+        if [(row.label, row.cells) for row in other.rows] != [(row.label, row.cells) for row in first.rows]:
+            line = f"near line {other.rows[0].line}" if other.rows else "without rows"
+            raise InputError(
+                f"{origin}: two different matrices, the second {line}",
+                "give one file for each machine",
+            )
+    return first
+
+
+def _gpu_rows(matrix: Matrix, origin: str) -> dict[int, Row]:
+    """Return the GPUs' rows by index, each with its column. Raises InputError where one has no other."""
+    rows: dict[str, Row] = {}
+    for row in matrix.rows:
+        if row.label in rows:
+            raise InputError(
+                f"{origin}: {row.label} has two rows, line {rows[row.label].line} and line {row.line}", _HINT
+            )
+        rows[row.label] = row
+    labels = [label for label in matrix.columns if GPU.fullmatch(label)]
+    if odd := next((label for label in (*labels, *rows) if re.fullmatch(r"GPU0\d+", label)), None):
+        raise InputError(f"{origin}: {odd} is no number of a GPU", _HINT)
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise InputError(f"{origin}: the header names {twice} twice", _HINT)
+    if bare := [label for label in labels if label not in rows]:
+        raise InputError(f"{origin}: no row for {', '.join(bare)}, which the header names", _HINT)
+    for label, row in rows.items():
+        if GPU.fullmatch(label) and label not in labels:
+            raise InputError(
+                f"{origin}: line {row.line} is a row of {label}, which is not in the header", _HINT
+            )
+    return {int(label[3:]): rows[label] for label in sorted(labels, key=lambda label: int(label[3:]))}
+
+
+def _check_gpus(matrix: Matrix, gpus: dict[int, Row], origin: str) -> None:
+    """Check the part of the matrix between GPUs: its width, its diagonal, its symmetry. Raises InputError."""
+    intake.require_gpus(gpus, origin)
+    at = {index: matrix.columns.index(f"GPU{index}") for index in gpus}
+    for row in gpus.values():
+        if row.more_cells or len(row.cells) <= max(at.values()):
+            source = "the header" if matrix.has_header else "there are rows, and no header names them"
+            many = f"more cells than {source}" if row.more_cells else f"only {len(row.cells)} cells"
+            raise InputError(
+                f"{origin}: the row of {row.label} (line {row.line}) has {many}",
+                _HINT,
+            )
+    for a, row in gpus.items():
+        for b, column in at.items():
+            cell, back = row.cells[column], gpus[b].cells[at[a]]
+            if (cell == "X") != (a == b):
+                wanted = "where X should stand" if a == b else "which belongs on the diagonal"
+                raise InputError(f"{origin}: cell GPU{a}-GPU{b} (line {row.line}) is {cell}, {wanted}", _HINT)
+            if CELL.fullmatch(cell) and CELL.fullmatch(back) and _meaning(cell) != _meaning(back):
+                raise InputError(
+                    f"{origin}: not symmetric: GPU{a}-GPU{b} is {cell} (line {row.line}), "
+                    f"GPU{b}-GPU{a} is {back} (line {gpus[b].line})",
+                    _HINT,
+                )
+
+
+def _meaning(cell: str) -> Hop | int | None:
+    """Return the hop of a cell, or the number of its NVLinks; None for X and for what is no cell."""
+    if CELL.fullmatch(cell) is None or cell == "X":
+        return None
+    if cell.startswith("NV"):
+        return int(cell[2:])
+    return _OTHER_NAMES.get(cell) or Hop(cell)
+
+
+class _Builder:
+    """Puts one checked matrix together, collecting what is missing and what was not read."""
+
+    def __init__(self, matrix: Matrix, gpus: dict[int, Row], reading: Reading) -> None:
+        self.matrix = matrix
+        self.gpus = gpus
+        self.reading = reading
+        self.missing: dict[str, str] = {}
+        self.unread: dict[tuple[int, str], Unread] = {}
+        self.nics = _nic_indices(matrix)
+
+    def machine(self) -> Machine:
+        """Return the machine that the matrix shows."""
+        links = tuple(self._links())
+        nics = tuple(self._nic(label, index) for label, index in self.nics.items())
+        affinities = read_affinities(self.gpus, self.matrix.affinity)
+        self._note_rest(affinities)
+        for fact in _NOT_REPORTED:
+            self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
+        return Machine(
+            source=SOURCE,
+            host=Host(numa_nodes=affinities.nodes),
+            gpus=tuple(
+                Gpu(index=index, numa_node=affinities.numa[index], cpu_affinity=affinities.cpus[index])
+                for index in self.gpus
+            ),
+            links=links,
+            nics=nics,
+            missing={**self.missing, **affinities.missing},
+            unread=tuple(self.unread[key] for key in sorted(self.unread)),
+        )
+
+    def _links(self) -> Iterator[Link]:
+        pairs = [(a, b) for a in self.gpus for b in self.gpus if a < b]
+        nvlinked = False
+        for a, b in pairs:
+            there, back = self._cell(self.gpus[a], f"GPU{b}"), self._cell(self.gpus[b], f"GPU{a}")
+            meaning = there if there is not None else back
+            if meaning is None:
+                self.missing[at_link(a, b, "hop")] = "neither of its two cells could be read"
+            elif isinstance(meaning, Hop):
+                yield Link(a=a, b=b, hop=meaning, nvlinks=0 if self.matrix.pcie_only is False else None)
+            else:
+                nvlinked = True
+                yield Link(a=a, b=b, nvlinks=meaning)
+        if self.matrix.pcie_only is not False and pairs:
+            reason = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
+            self.missing[at_link(EVERY, fact="nvlinks")] = reason
+        if nvlinked:
+            reason = "where the matrix shows NVLinks it does not show the PCIe hop"
+            self.missing[at_link(EVERY, fact="hop")] = reason
+
+    def _cell(self, row: Row, column: str) -> Hop | int | None:
+        """Return the value of a cell; one of unknown content is noted as not read."""
+        text = row.cells[self.matrix.columns.index(column)]
+        meaning = _meaning(text)
+        if meaning is None or (isinstance(meaning, int) and not column.startswith("GPU")):
+            like = next((f" (looks like a cut {h.value})" for h in Hop if h.value.startswith(text)), "")
+            self._note(row.line, f"{row.label}-{column}: {text}{like}")
+            return None
+        return meaning
+
+    def _note(self, line: int, text: str) -> None:
+        self.unread[line, text] = Unread(source=SOURCE, line=line, text=text)
+
+    def _note_rest(self, affinities: Affinities) -> None:
+        for line, text in (*self.reading.remarks, *affinities.unread):
+            self._note(line, text)
+        for row in self.matrix.rows:
+            if rest := [word for word in row.rest if word != "N/A"]:
+                self._note(row.line, f"{row.label}: {' '.join(rest)}")
+
+    def _nic(self, label: str, index: int) -> Nic:
+        name = self.reading.nic_names.get(label) or (None if label.startswith("NIC") else label)
+        if name is None:
+            self.missing[at_nic(index, "name")] = "the text has no NIC legend for it"
+        hops: dict[str, Hop] = {}
+        rows = {row.label for row in self.matrix.rows}
+        for key, other in self._others(label):
+            by_row = {by: hop for by, hop in self._nic_hops(label, other) if hop is not None}
+            if len(set(by_row.values())) == 1:
+                hops[key] = next(iter(by_row.values()))
+            elif by_row:
+                said = ", ".join(f"the row of {by} shows {hop.value}" for by, hop in by_row.items())
+                self.missing[at_nic(index, within("hops", key))] = said
+            elif rows.isdisjoint((label, other)):
+                self.missing[at_nic(index, within("hops", "nics"))] = "the text has no rows of them"
+            else:
+                self.missing[at_nic(index, within("hops", key))] = "the text has no readable cell for it"
+        return Nic(index=index, name=name, hops=hops)
+
+    def _others(self, label: str) -> Iterator[tuple[str, str]]:
+        yield from ((f"gpu:{index}", f"GPU{index}") for index in self.gpus)
+        yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
+
+    def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
+        """Return what the rows of a NIC and another device show, where their cells can be placed."""
+        rows = {row.label: row for row in self.matrix.rows}
+        for label, column in ((nic, other), (other, nic)):
+            row = rows.get(label)
+            if row is None or column not in self.matrix.columns:
+                continue
+            if not _placed(row, self.matrix, self.gpus):
+                self._note(row.line, row.text)
+            elif self.matrix.columns.index(column) < len(row.cells):
+                meaning = self._cell(row, column)
+                yield label, meaning if isinstance(meaning, Hop) else None
+
+
+def _nic_indices(matrix: Matrix) -> dict[str, int]:
+    """Number the NICs: as they are named (NIC3), else as they stand (mlx5_2 may come before mlx5_1)."""
+    labels = dict.fromkeys((*matrix.columns, *(row.label for row in matrix.rows)))
+    nics = [label for label in labels if not GPU.fullmatch(label)]
+    if all(re.fullmatch("NIC[0-9]{1,4}", label) for label in nics):
+        return {label: int(label[3:]) for label in sorted(nics, key=lambda label: int(label[3:]))}
+    return {label: position for position, label in enumerate(nics)}
+
+
+def _placed(row: Row, matrix: Matrix, gpus: dict[int, Row]) -> bool:
+    """Return whether a row's cells surely stand under their columns.
+
+    A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X
+    stands at its own name. In any other row an unknown cell is missing.
+    """
+    if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
+        return False
+    own = matrix.columns.index(row.label) if row.label in matrix.columns else None
+    expected = [own] if own is not None and own < len(row.cells) else []
+    return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
+
+
+def _differences(machine: Machine, pcie: Machine) -> list[str]:
+    """Return the facts in which a matrix and one of PCIe alone differ: then they are of two machines."""
+    if [gpu.index for gpu in machine.gpus] != [gpu.index for gpu in pcie.gpus]:
+        return ["GPUs"]
+    hops = {(link.a, link.b): link.hop for link in pcie.links}
+    shown = [(link, hops.get((link.a, link.b))) for link in machine.links if link.hop is not None]
+    return [f"GPU{link.a}-GPU{link.b}" for link, hop in shown if hop is not None and hop is not link.hop]
+
+
+def _completed(machine: Machine, pcie: Machine) -> Machine:
+    """Return the machine with the hop of each pair that has NVLinks."""
+    hops = {(link.a, link.b): link.hop for link in pcie.links}
+    links = tuple(
+        link if link.hop is not None else msgspec.structs.replace(link, hop=hops.get((link.a, link.b)))
+        for link in machine.links
+    )
+    missing = dict(machine.missing)
+    if all(link.hop is not None for link in links):
+        missing.pop(at_link(EVERY, fact="hop"), None)
+    return msgspec.structs.replace(machine, links=links, missing=missing)
+
+
+FORMAT = Format(
+    "`nvidia-smi topo -m` (or `-mp`) text",
+    "hops, NVLinks, CPU and NUMA affinity, NICs",
+    recognise,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -1,0 +1,450 @@
+"""Lines and words of a pasted `nvidia-smi topo -m`: escapes and wrapping undone, headers and rows found.
+
+The rows' labels find the rows, so prefixes, indentation, prompts and remarks around the matrix do not matter.
+"""
+
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gputopo.values.index_ranges import parse_cpus
+
+Column = Literal["cpu", "numa", "gpu_numa"]
+Head = tuple[tuple[str, ...], tuple[Column, ...]]
+
+GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
+CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|INTERNAL|PSB", re.ASCII)
+
+_ANSI = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])"
+    r"|\[\d{0,2}m",  # where only the ESC byte itself was lost
+)
+_BLANKS = str.maketrans({"\u00a0": " ", "\u200b": None, "\ufeff": None, "|": "\t"})
+_LINE_END = re.compile(r"\r*\n|\r")
+# Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
+_WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
+_NARROWEST_TERMINAL = 60
+_MAX_SEAMS = 6
+_LONGEST_NAME = 64  # Linux: IB_DEVICE_NAME_MAX
+_LABEL_WITHIN = 12  # words before a row's label: a log's date, level and rank
+
+_WORD = re.compile(r"\S+")
+_NIC = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:[0-9]|_)[\w.-]*", re.ASCII)
+# Where header words ran together, each of these starts a new one.
+_FUSED = re.compile(
+    r"(?<=\d)(?=(?:GPU|NIC)\d|mlx\d+_|GPU\s*NUMA|CPU\s*A|NUMA\s*A)|(?<=GPU\d)(?=[a-z])|(?<=GPU\d\d)(?=[a-z])",
+    re.ASCII,
+)
+_AFFINITY_WORD = re.compile(r"(?:CPU|NUMA|GPU|ID|Affinity|CPUAffinity|NUMAAffinity)+")
+_FRAGMENT = re.compile(r"X|[A-Z]{1,8}\d{0,3}|[\d,-]+|N/A?|/?A", re.ASCII)
+# The cells of `topo -p2p`, a table that looks the same.
+PEER_STATUS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
+
+
+@dataclass(slots=True)
+class Line:
+    """A line as it was before it was wrapped. `seams[i]` is what stood between segments i and i + 1."""
+
+    number: int
+    segments: list[str]
+    seams: list[str]
+    more: list[int] = field(default_factory=list)  # the numbers of the lines that go on with it
+
+    @property
+    def text(self) -> str:
+        """The line with blanks at its seams."""
+        return self._joined(self.seams)
+
+    def variants(self) -> Iterator[str]:
+        """Return every possible whole line: a seam is a blank or cuts a word."""
+        if len(self.seams) > _MAX_SEAMS:
+            yield self.text
+            return
+        for glue in itertools.product(*((seam, "") for seam in self.seams)):
+            yield self._joined(glue)
+
+    def _joined(self, glue: Sequence[str]) -> str:
+        return "".join(a + b for a, b in zip(self.segments, (*glue, ""), strict=True))
+
+
+def header_words(text: str) -> Head | None:
+    """Return the devices and the affinity columns of a header line, or None where it is no header."""
+    start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
+    if start is None:
+        return None
+    words = _FUSED.sub(" ", text[start.start() :]).split()
+    count = next(
+        (i for i, word in enumerate(words) if word[:3] in ("CPU", "NUM", "Aff") or word == "GPU"), len(words)
+    )
+    devices = tuple(words[:count])
+    if not devices or not GPU.fullmatch(devices[0]):
+        return None
+    if not all(GPU.fullmatch(d) or (_is_nic(d) and not CELL.fullmatch(d)) for d in devices):
+        return None
+    titles = "".join(words[count:])
+    found: list[Column] = ["cpu"] if titles.startswith("CPU") else []
+    if "NUMA" in titles.replace("GPUNUMA", ""):
+        found.append("numa")
+    if "GPUNUMA" in titles:
+        found.append("gpu_numa")
+    return devices, tuple(found)
+
+
+def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
+    """Return what stands in the first row below a header, the first of these lines; None where it is none."""
+    head = header_words(lines[0].translate(_BLANKS)) if "GPU" in lines[0] else None
+    if head is None:
+        return None
+    for line in lines[1:]:
+        words = words_of(line.translate(_BLANKS))
+        start = row_start(words, head[0])
+        if start is not None:
+            statuses = any(word[0] in PEER_STATUS for word in words[start + 1 : start + 1 + len(head[0])])
+            return "statuses" if statuses else "hops"
+    return None
+
+
+def read_lines(text: str) -> list[Line]:
+    """Undo escapes and wrapping. What a terminal put on the next line is one more segment of its line."""
+    lines: list[Line] = []
+    plain = _ANSI.sub("", text).translate(_BLANKS)
+    previous = ""
+    for number, raw in enumerate(_LINE_END.split(plain), 1):
+        wrapped = (
+            bool(lines)
+            and len(lines[-1].seams) < _MAX_SEAMS
+            and len(previous.expandtabs()) >= _NARROWEST_TERMINAL
+        )
+        if wrapped and _continues(raw, lines[-1]):
+            lines[-1].segments.append(raw.rstrip())
+            lines[-1].seams.append(" ")
+            lines[-1].more.append(number)
+        else:
+            parts = _WRAP.split(raw.rstrip())
+            lines.append(Line(number, parts[::2], parts[1::2]))
+        previous = raw
+    return lines
+
+
+def _continues(raw: str, line: Line) -> bool:
+    """Return whether a line is the rest of the header or row before it, cut by a narrow terminal."""
+    words = raw.split()
+    if not words or starts_row(raw, None):
+        return False
+    if starts_row(line.text, None):
+        return all(_FRAGMENT.fullmatch(word) for word in words)
+    previous = best_header(line)
+    ahead, more = header_words(previous), header_words(raw)
+    if ahead and more:
+        return not ahead[1] and not set(ahead[0]) & set(more[0])
+    joined = (header_words(previous.rstrip() + glue + raw.lstrip()) for glue in ("", " "))
+    return any(whole and whole != ahead for whole in joined)
+
+
+def starts_row(text: str, head: Head | None) -> bool:
+    """Return whether a line is a device's row under this header, or under none."""
+    return row_start(words_of(text), head[0] if head else ()) is not None
+
+
+def words_of(text: str) -> list[re.Match[str]]:
+    """Return the words of a line with their places."""
+    return list(_WORD.finditer(text))
+
+
+def label_of(word: str) -> str:
+    """Return a label without the marks that quoting, lists and prose put around it."""
+    return word.strip("#>/*-+:;,.`'\"$!()[]")
+
+
+def row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | None:
+    """Return the position of the label: a device's name after which mostly cells follow."""
+    for position, word in enumerate(words[: min(_LABEL_WITHIN, len(words) - 1)]):
+        label = label_of(word[0])
+        if not (GPU.fullmatch(label) or _is_nic(label)) or CELL.fullmatch(label):
+            continue
+        after = [w[0] for w in words[position + 1 :]]
+        cells = after[: len(columns)] if columns else list(itertools.takewhile(may_be_cell, after))
+        known = sum(1 for cell in cells if CELL.fullmatch(cell) or cell in PEER_STATUS)
+        if known and 2 * known >= len(cells):
+            return position
+    return None
+
+
+def may_be_cell(word: str) -> bool:
+    """Return whether a word is a cell, known or not, and none of the affinity columns."""
+    return word != "N/A" and not word.lstrip("-,")[:1].isdigit()
+
+
+def _is_nic(word: str) -> bool:
+    return len(word) <= _LONGEST_NAME and _NIC.fullmatch(word) is not None
+
+
+def best_header(line: Line) -> str:
+    """Choose how a wrapped header's parts join: the one that leaves the fewest words that are no title."""
+
+    def strange(text: str) -> int:
+        words = _FUSED.sub(" ", text).split()
+        return sum(1 for w in words if not (GPU.fullmatch(w) or _is_nic(w) or _AFFINITY_WORD.fullmatch(w)))
+
+    return min(line.variants(), key=strange)
+
+
+_GLUED = re.compile(r"([A-Z]{2,8})(\d.*)", re.ASCII)
+_LEGEND = re.compile(r"\bLegend:|(?<!\w)(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|INTERNAL|NV#)\s*=\s")
+_EXPLAINED = re.compile(r"(NODE|NV#)\s*=\s")
+_NIC_LEGEND = re.compile(r"(?:^|\s)(NIC\d+)\s*:\s*(\S{0,60}[\d_]\S{0,60})$", re.ASCII)
+_PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device's row. `cells` are the words under the devices, in the order of the columns.
+
+    `more_cells` is true where cells stand past the last column. `rest` are words of no column. `may_be_cut`:
+    the text ends with the row, without a line's end.
+    """
+
+    label: str
+    line: int
+    text: str
+    cells: tuple[str, ...]
+    glued: bool = False
+    more_cells: bool = False
+    affinity: dict[Column, str] = field(default_factory=dict)
+    rest: tuple[str, ...] = ()
+    may_be_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
+
+    `pcie_only`: it is of `topo -mp`, which shows the PCIe hop of every pair and no NVLinks: the command above
+    it shows that, or a legend below it that knows NODE and no NV#. None: unknown, as the text shows no
+    NVLinks, and has neither command nor legend.
+    """
+
+    columns: tuple[str, ...]
+    has_header: bool
+    rows: tuple[Row, ...]
+    affinity: tuple[Column, ...]
+    pcie_only: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All of one text: its matrices, the names of the NIC legend, and lines that look like data.
+
+    `read`, `legend`: the numbers of the lines that are a part of a matrix, or explain it.
+    """
+
+    matrices: tuple[Matrix, ...]
+    nic_names: dict[str, str]
+    remarks: tuple[tuple[int, str], ...]
+    renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, and both names
+    read: frozenset[int] = frozenset()
+    legend: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Block:
+    header: str  # "" where the text has none
+    head: Head | None
+    asked_pcie: bool | None = None  # None: there is no command above it
+    rows: list[Line] = field(default_factory=list)
+    legend: set[str] = field(default_factory=set)
+    has_legend: bool = False
+
+
+@functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
+def read(text: str) -> Reading:
+    """Find the matrices of a text. Returns none for a text without one; raises nothing."""
+    blocks: list[_Block] = []
+    names: dict[str, str] = {}
+    renamed: tuple[int, str, str, str] | None = None
+    remarks: list[tuple[int, str]] = []
+    lines = read_lines(text)
+    asked_pcie: bool | None = None
+    own: set[int] = set()
+    explained: set[int] = set()
+    for line in lines:
+        shown = line.text.strip()
+        if command := COMMAND.search(shown):
+            asked_pcie = command[1] is not None
+            own.add(line.number)
+            continue
+        if not shown or _LEGEND.search(shown):
+            explained.update((line.number, *line.more))
+            if blocks and shown:
+                blocks[-1].has_legend = True
+                blocks[-1].legend |= set(_EXPLAINED.findall(shown))
+            continue
+        if legend := _NIC_LEGEND.search(shown):
+            own.add(line.number)
+            if names.setdefault(legend[1], legend[2]) != legend[2]:
+                renamed = renamed or (line.number, legend[1], names[legend[1]], legend[2])
+        elif head := header_words(header := best_header(line)):
+            blocks.append(_Block(header if header == line.text else "", head, asked_pcie))
+            own.update((line.number, *line.more))
+        elif starts_row(line.text, blocks[-1].head if blocks else None):
+            if not blocks:
+                blocks.append(_Block("", None, asked_pcie))
+            blocks[-1].rows.append(line)
+            own.update((line.number, *line.more))
+        elif _looks_like_data(shown):
+            remarks.append((line.number, shown))
+    peers = _PEER_LEGEND.search(text) is not None
+    last = None if not lines or text.endswith(("\n", "\r")) else lines[-1].number
+    matrices = (_matrix(block, last) for block in blocks)
+    return Reading(
+        tuple(m for m in matrices if not _is_peer_table(m, peers)),
+        names,
+        tuple(remarks),
+        renamed,
+        frozenset(own),
+        frozenset(explained),
+    )
+
+
+def _matrix(block: _Block, last: int | None) -> Matrix:
+    if block.head is not None:
+        columns, affinity = block.head
+    else:
+        starts = [(words, row_start(words, ())) for words in (words_of(line.text) for line in block.rows)]
+        columns = tuple(label_of(words[start][0]) for words, start in starts if start is not None)
+        affinity = ()
+    rows = (_best_row(line, columns, affinity, block.header) for line in block.rows)
+    complete = tuple(replace(row, may_be_cut=row.line == last) for row in rows if row is not None)
+    return Matrix(columns, block.head is not None, complete, affinity, _is_pcie_only(block, complete))
+
+
+def _is_pcie_only(block: _Block, rows: tuple[Row, ...]) -> bool | None:
+    if any(cell.startswith("NV") for row in rows for cell in row.cells):
+        return False
+    if block.asked_pcie or block.legend == {"NODE"}:
+        return True
+    return False if block.has_legend or block.asked_pcie is False else None
+
+
+def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str) -> Row | None:
+    """Choose how a wrapped row's parts join: the one that reads most of it."""
+
+    def strange(row: Row) -> int:
+        unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
+        wrong = sum(1 for value in row.affinity.values() if value != "N/A" and parse_cpus(value) is None)
+        wanted = len(affinity) if GPU.fullmatch(row.label) else 0
+        short = abs(len(columns) - len(row.cells)) + abs(wanted - len(row.affinity))
+        return unknown + wrong + short + len(row.rest) + 2 * row.more_cells + 2 * row.glued
+
+    rows = [_row(line.number, text, columns, affinity, header) for text in line.variants()]
+    return min((row for row in rows if row is not None), key=strange, default=None)
+
+
+def _row(
+    number: int, text: str, columns: tuple[str, ...], affinity: tuple[Column, ...], header: str
+) -> Row | None:
+    words = words_of(text)
+    start = row_start(words, columns)
+    if start is None:
+        return None
+    cells: list[str] = []
+    after = start + 1
+    tail: list[str] = []
+    glued = False
+    while after < len(words) and len(cells) < len(columns) and may_be_cell(words[after][0]):
+        word = words[after][0]
+        after += 1
+        stuck = _GLUED.fullmatch(word)
+        if stuck and stuck[1] != "NV" and parse_cpus(stuck[2]) is not None and not CELL.fullmatch(word):
+            # A cut cell ran into the next column. Letters end where digits begin: both are the text's.
+            cells.append(stuck[1])
+            tail.append(stuck[2])
+            glued = True
+            break
+        cells.append(word)
+    end = words[after - 1].end()
+    more = not tail and after < len(words) and CELL.fullmatch(words[after][0]) is not None
+    tail = _mended([*tail, *(word[0] for word in words[after:])])
+    assigned = _assigned(tail, affinity, _fields(text, end, words[start + 1].start(), affinity, header))
+    return Row(
+        label=label_of(words[start][0]),
+        line=number,
+        text=text.strip(),
+        cells=tuple(cells),
+        glued=glued,
+        more_cells=more,
+        affinity=assigned,
+        rest=tuple((Counter(tail) - Counter(assigned.values())).elements()),
+    )
+
+
+def _mended(words: list[str]) -> list[str]:
+    """Join a CPU list that a blank tore: `0-17,36-` and `53` are one list."""
+    whole: list[str] = []
+    for word in words:
+        torn = whole and (whole[-1][-1] in ",-" or word[0] in ",-") and parse_cpus(whole[-1] + word)
+        if torn:
+            whole[-1] += word
+        else:
+            whole.append(word)
+    return whole
+
+
+def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
+    """Return each affinity column its word; where words are missing, by place, else by what they can be."""
+    if len(tail) >= len(affinity) > 0:
+        return dict(zip(affinity, tail, strict=False))
+    if not affinity:
+        # No title, but nvidia-smi's first column after the devices has always been the CPU affinity.
+        return {"cpu": tail[0]} if tail and re.search(r"\d[,-]\d", tail[0]) else {}
+    if placed and sorted(placed.values()) == sorted(tail):
+        return placed
+    sure: dict[Column, str] = {}
+    left = list(tail)
+    if left and left[-1] == "N/A" and "gpu_numa" in affinity:
+        sure["gpu_numa"] = left.pop()
+    if len(left) == 1 and "cpu" in affinity and re.search(r"\d[,-]\d", left[0]):
+        sure["cpu"] = left[0]
+    return sure
+
+
+def _fields(
+    text: str, end: int, first_cell: int, affinity: tuple[Column, ...], header: str
+) -> dict[Column, str]:
+    """Find by tabs, or by the titles above, the columns of the words after the last cell."""
+    rest = text[end:]
+    if "\t" in rest:
+        # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
+        fields = list(enumerate(part.strip() for part in rest.split("\t")[1:]))
+        return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
+    title = re.search(r"GPU\d", header)
+    if title is None or "\t" in header or "\t" in text or abs(title.start() - first_cell) > 2:
+        return {}
+    starts = [header.find(t) for t in ("CPU A", "NUMA A", "GPU NUMA")]
+    at = dict(zip(affinity, (s for s in starts if s >= 0), strict=False))
+    placed: dict[Column, str] = {}
+    for word in words_of(rest):
+        column = max((c for c, s in at.items() if s <= end + word.start()), key=lambda c: at[c], default=None)
+        if column is not None:
+            placed[column] = word[0]
+    return placed
+
+
+def _is_peer_table(matrix: Matrix, legend: bool) -> bool:
+    """Return whether it is a `topo -p2p` table: it looks the same, and its cells are OK, CNS, ..."""
+    cells = {cell for row in matrix.rows for cell in row.cells}
+    if cells & PEER_STATUS:
+        return True
+    return legend and cells <= {"X"} and not matrix.affinity
+
+
+def _looks_like_data(shown: str) -> bool:
+    words = [label_of(word) for word in shown.split()]
+    return any(
+        GPU.fullmatch(w) or re.fullmatch(r"NIC\d+", w) or (w != "X" and CELL.fullmatch(w)) for w in words
+    )

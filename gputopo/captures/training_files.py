@@ -1,0 +1,264 @@
+"""What the names of files and folders state of a run: Lambda's of 2018 and of 2020. Text in, facts out.
+
+2020 (lambdal/lambda-tensorflow-benchmark): `CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/
+throughput/REPEAT`. 2018 (LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-
+REPEAT.log`.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gputopo.captures import intake, training_logs, training_table
+from gputopo.values.errors import InputError
+from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
+
+_CONFIG = (
+    r"(?P<data>syn|real)-(?P<mode>[a-z]+(?:_[a-z]+)*)(?P<nccl>-nccl)?(?P<early>-distortions)?"
+    r"(?:-(?P<precision>fp16|fp32))?-(?P<count>\d{1,4})gpus(?P<rest>(?:-distortions|-inference)*)"
+)
+_OF_2020 = re.compile(
+    rf"(?:^|/)(?P<box>[^/]{{1,200}}?)(?:\.logs/|_){_CONFIG}[/_]"
+    r"(?P<model>[\w.]{1,60})-(?P<batch>\d{1,7})(?:/throughput/\d{1,6}|\.throughput\.log)$"
+)
+_OF_2018 = re.compile(
+    rf"(?:^|/)(?P<model>[\w.]{{1,60}}?)-{_CONFIG}-(?P<batch>\d{{1,7}})(?:-\d{{1,6}})?(?:\.log|\.txt)$"
+)
+# A box: its CPU up to the first word of a card.
+_BOX = re.compile(
+    r"^(?P<cpu>.{1,80}?)-(?P<gpu>(?:LambdaCloud_)?(?:\d{1,2}x)?"
+    r"(?:GeForce|Quadro|Tesla|TITAN|Titan|RTX|GTX|Radeon|[AHLPV]\d{2,4}\b).*)$"
+)
+_TAG = re.compile(r"_(?:TF\d+_\d+|XLA|trt\d*|NVLink|HP16|with_Max-Q_Design)(?=_|$)")
+_NUMBERED = re.compile(r"^\d{1,3}_")  # a file that was numbered when it was picked
+
+
+def facts_of(path: str) -> dict[str, Any]:
+    """Return the conditions that a path states, by field of `Measurement`; empty for another path."""
+    path = path.replace("\\", "/")
+    found = _OF_2020.search(path)
+    if found is not None:
+        return {**_config(found), **_box(_NUMBERED.sub("", found["box"]))}
+    found = _OF_2018.search(path)
+    return _config(found) if found is not None else {}
+
+
+def _config(found: re.Match[str]) -> dict[str, Any]:
+    real = found["data"] == "real"
+    distorted = bool(found["early"]) or "distortions" in found["rest"]
+    facts: dict[str, Any] = {
+        "model": found["model"],
+        "data": "real" if real else "synthetic",
+        "variable_update": found["mode"],
+        "n_gpus": max(1, int(found["count"])),
+        "batch_per_gpu": int(found["batch"]),
+    }
+    if real:
+        facts["distortions"] = distorted
+    if found["precision"]:
+        facts["precision"] = found["precision"]
+    if found["nccl"]:
+        facts["all_reduce"] = "nccl"
+    if "inference" in found["rest"]:
+        facts["task"] = "forward"
+    return facts
+
+
+def _box(name: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"machine": name, "xla": "_XLA" in name}
+    if (found := _BOX.match(name)) is not None:
+        facts["cpu"] = found["cpu"].replace("_", " ")
+        card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", found["gpu"]))
+        facts["gpu"] = card.replace("_", " ").strip()
+    return facts
+
+
+MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
+MAX_FILES = 200_000  # that are looked at, of all folders together
+MAX_MEASUREMENTS = 100_000
+LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of training"
+BINARY = "is a binary file, no log"
+UNKNOWN = "is no log of training, no table of measurements and no result of gputopo"
+_HINT = (
+    "give logs of tf_cnn_benchmarks or tensorpack, a CSV table with model and images_per_sec, or run folders "
+    "of gputopo: gputopo explain report"
+)
+_LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
+# A file of a searched folder with another ending is passed over if it cannot be read: data, pictures, models.
+_OF_LOGS = frozenset({"", ".log", ".txt", ".out", ".csv", ".json", ".jsonl"})
+_OURS = frozenset({"result.json", "events.jsonl"})  # one of them makes a folder a run of gputopo
+
+
+class Read(NamedTuple):
+    """What was read. `unread`: files that cannot be, with the reason; `passed`: how many others."""
+
+    measurements: tuple[Measurement, ...]
+    unread: tuple[tuple[str, str], ...] = ()
+    passed: int = 0
+
+
+ReadRun = Callable[[Path], Measurement | None]
+ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
+
+
+def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Read:
+    """Return all measurements of files and folders, in the order given, names in a folder sorted.
+
+    `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError for a
+    path that does not exist, or a file that was named and is no measurement.
+    """
+    found: list[Measurement] = []
+    unread: list[tuple[str, str]] = []
+    passed = looked_at = 0
+    for given in paths:
+        path = Path(given)
+        for file, named in _files(path):
+            looked_at += 1
+            if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
+                raise intake.TooMuchError(
+                    f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
+                    "name folders in it",
+                )
+            try:
+                some = _one(file, read_run, read_json)
+            except InputError as error:
+                if named:
+                    raise
+                if file.is_dir() or file.suffix in _OF_LOGS:
+                    unread.append((str(file), error.what))
+                else:
+                    passed += 1
+                continue
+            if some is None:
+                if named:
+                    raise InputError(f"{file} {UNKNOWN}", _HINT)
+                passed += 1
+                continue
+            found += some
+    return Read(
+        tuple(_encodable(one) for one in found),
+        tuple((encodable(name), encodable(why)) for name, why in unread),
+        passed,
+    )
+
+
+def encodable(path: str) -> str:
+    """Return a path as text that any file can have: bytes that are no UTF-8 as `\\xff`."""
+    return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
+
+
+def _encodable(one: Measurement) -> Measurement:
+    shown = encodable(one.source)
+    return one if shown == one.source else msgspec.structs.replace(one, source=shown)
+
+
+def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+    """Iterate over the files of a path, and run folders as they are; whether each was named itself."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        reason = (
+            "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        )
+        raise InputError(f"{path} {reason}", "check the path") from error
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is no path: {error}", "check the path") from error
+    if not stat.S_ISDIR(mode):
+        yield path, True
+        return
+    for folder, inner, files in os.walk(path):
+        inner[:] = sorted(name for name in inner if name not in _LEFT_OUT and not name.startswith("."))
+        if _OURS & set(files):
+            yield Path(folder), False
+            continue
+        if MANIFEST in files and EXAMPLES in inner:
+            inner.remove(EXAMPLES)
+        for name in sorted(files):
+            yield Path(folder, name), False
+
+
+def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
+    """Return the measurements of a file or a run folder; None: it is something else."""
+    if path.is_dir():
+        run = read_run(path)
+        return () if run is None else (run,)
+    if path.name == "events.jsonl":
+        run = read_run(path)
+        return () if run is None else (run,)
+    data = _content(path)
+    if data is None:
+        return None
+    if data[:1] == b"{" and b'"schema"' in data[:4096]:
+        return read_json(data, str(path))
+    text = intake.decoded(data)
+    if text is None:
+        raise InputError(f"{path} {BINARY}", _HINT)
+    return parse(text, origin=str(path), digest=hashlib.sha256(data).hexdigest())
+
+
+def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
+    """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
+    if training_table.recognise(text):
+        return training_table.parse(text, origin=origin)
+    facts = facts_of(origin)
+    with intake.limited_time(origin):
+        if training_logs.is_tensorpack(text):
+            found = training_logs.parse_tensorpack(text, origin=origin)
+        elif training_logs.is_tf_cnn(text) or facts:
+            found = training_logs.parse_tf_cnn(text, origin=origin)
+        else:
+            return None
+    if len(found) == 1:
+        return (_with_facts(found[0], facts, digest),)
+    return tuple(
+        msgspec.structs.replace(
+            one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None
+        )
+        for number, one in enumerate(found, 1)
+    )
+
+
+# What the log itself states of its run has precedence over the names of its folders.
+_OF_THE_LOG = ("model", "batch_per_gpu", "n_gpus", "variable_update", "data")
+
+
+def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) -> Measurement:
+    """Return a measurement with what the names of its folders state, and where these contradict its log."""
+    known = {
+        name: getattr(one, name)
+        for name in _OF_THE_LOG
+        if name in facts and getattr(one, name) not in (None, "unknown") and one.version is not None
+    }
+    against = [
+        f"the name states {name} {facts[name]}, the log {value}"
+        for name, value in known.items()
+        if facts[name] != value
+    ]
+    gpu = {"gpu": one.gpu} if one.gpu else {}
+    reduction = {"all_reduce": one.all_reduce} if one.all_reduce else {}
+    return msgspec.structs.replace(
+        one, **{**facts, **known, **gpu, **reduction}, conditions=tuple(against), digest=digest
+    )
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the bytes of a regular file, None for a device or a pipe. Raises InputError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode):
+                return None
+            if facts.st_size > MAX_LOG_BYTES:
+                raise InputError(f"{path} {LARGE}", "give the part with the header, the steps and the total")
+            return file.read()
+    except OSError as error:
+        why = f"cannot read {path}: {error.strerror}"
+        raise InputError(why, "change its permissions, or leave it out") from error

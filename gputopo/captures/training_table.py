@@ -1,0 +1,147 @@
+"""Measurements as CSV: a header of field names, one row a measurement. In both directions."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gputopo.captures.intake import TooMuchError
+from gputopo.values.errors import InputError
+from gputopo.values.run.measurement import Measurement
+
+MAX_ROWS = 200_000
+MAX_CELL = 4096
+# Columns: the fields that are one value each.
+COLUMNS: tuple[str, ...] = tuple(
+    name
+    for name in Measurement.__struct_fields__
+    if name not in ("devices", "predicted", "conditions", "digest")
+)
+# Other names of a column that are read.
+_ALSO = {
+    "tf_version": "version",
+    "gpu_ids": "gpus",
+    "batch_size": "batch_per_gpu",
+    "num_gpus": "n_gpus",
+    "variables": "variable_update",
+    "images/sec": "images_per_sec",
+    "layout": "data_format",
+}
+_NUMBERS = {"images_per_sec", "median", "uncertainty", "jitter", "time_s"}
+_COUNTS = {"n_gpus", "batch_per_gpu", "steps"}
+_SWITCHES = {"xla", "distortions"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
+_HINT = (
+    f"the header names fields such as model, n_gpus, batch_per_gpu, images_per_sec; all: {', '.join(COLUMNS)}"
+)
+
+
+def recognise(text: str) -> bool:
+    """Return whether the first line is a header of such a table."""
+    names = _names(text.lstrip("\ufeff").split("\n", 1)[0])
+    return "images_per_sec" in names and "model" in names
+
+
+def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
+    """Return the rows. Raises InputError for a value that its column cannot have, naming row and column."""
+    csv.field_size_limit(MAX_CELL * 16)
+    rows = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""))
+    try:
+        header = [_ALSO.get(name.strip().lower(), name.strip().lower()) for name in next(rows)]
+        found = []
+        for number, row in enumerate(rows, 2):
+            if number > MAX_ROWS:
+                raise TooMuchError(f"{origin} has more than {MAX_ROWS:,} rows", "split it")
+            if any(cell.strip() for cell in row):
+                found.append(_measurement(dict(zip(header, row, strict=False)), f"{origin}:{number}"))
+    except (csv.Error, StopIteration) as error:
+        raise InputError(f"{origin} is no CSV table: {error}", _HINT) from error
+    return tuple(found)
+
+
+def write(measurements: Iterable[Measurement]) -> str:
+    """Return a table of all measurements that `parse` reads. Text that looks like a formula gets a quote."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in measurements:
+        writer.writerow([cell_text(getattr(one, name)) for name in COLUMNS])
+    return out.getvalue()
+
+
+def cell_text(value: Any) -> str:
+    """Return a value as it stands in a table: empty for None, numbers in full."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, float):
+        return repr(value)
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """Return text for a cell, with a quote before what a spreadsheet would take for a formula."""
+    return f"'{text}" if text.startswith((*_FORMULA, "'")) else text
+
+
+def _names(line: str) -> list[str]:
+    names = [name.strip().strip('"').lower() for name in line[:8192].split(",")]
+    return [_ALSO.get(name, name) for name in names]
+
+
+def _measurement(row: dict[str, str], where: str) -> Measurement:
+    fields: dict[str, Any] = {}
+    for name, text in row.items():
+        if name in COLUMNS and text.strip():
+            fields[name] = _value(name, text.strip()[:MAX_CELL], where)
+    fields["source"] = fields.get("source") or where
+    if fields.get("gpus") and "n_gpus" not in fields:
+        fields["n_gpus"] = len(fields["gpus"])
+    if not fields.get("images_per_sec"):
+        # 0 is no figure: whoever writes it means that there is none.
+        fields["images_per_sec"] = None
+        fields["status"] = (
+            fields.get("status") if fields.get("status") not in (None, "complete") else "missing"
+        )
+        fields.setdefault("reason", "the table has no figure")
+    try:
+        return msgspec.convert(fields, Measurement)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {error}", _HINT) from error
+
+
+def _value(name: str, text: str, where: str) -> Any:
+    try:
+        if name in _NUMBERS:
+            value = float(text)
+            if not math.isfinite(value) or value < 0:
+                raise ValueError
+            return value
+        if name in _COUNTS:
+            count = int(float(text))
+            if not 0 < count < 2**31:
+                raise ValueError
+            return count
+        if name == "gpus":
+            numbers = text.replace(",", " ").split()
+            return [_index(one) for one in numbers[:4096]]
+        if name in _SWITCHES:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
+                text.lower()
+            ]
+    except (ValueError, KeyError, OverflowError):
+        raise InputError(f"{where}: {text[:40]!r} cannot be {name}", _HINT) from None
+    return text[1:] if text.startswith("'") else text
+
+
+def _index(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**31:
+        raise ValueError
+    return number

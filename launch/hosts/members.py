@@ -1,0 +1,329 @@
+"""The other hosts of a training, as rank 0 knows them: joined, refused, failed, silent. Pure."""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+import gputopo
+from gputopo.launch.failure import UNREACHABLE
+from gputopo.launch.hosts.messages import (
+    End,
+    HostEvent,
+    Joining,
+    Patience,
+    Refused,
+    Reply,
+    Silence,
+    Start,
+    Unable,
+)
+from gputopo.launch.user_program.steps import StepsReported
+from gputopo.values.errors import ExitCode
+from gputopo.values.option import listed, shown
+from gputopo.values.run.events import RankFailed, Sample, Silent
+
+# Counts, not measured on hardware.
+MAX_STRANGERS = 8  # refused hosts outside of the training that are remembered for the message
+CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
+_LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
+_NAME = re.compile(r"[\w.:%-]{1,255}")  # a host name or an address: what a terminal can show
+_SILENT = "no longer answers"
+
+
+class Member:
+    """A host that has joined."""
+
+    def __init__(self, joining: Joining, token: str, silence: Silence) -> None:
+        self.joining = joining
+        self.token = token
+        self.silence = silence
+        self.reply: Reply | None = None
+        self.taken = 0  # events that have come
+        self.later_s: deque[float] = deque(maxlen=CLOCK_REPORTS)  # by which rank 0's clock seemed ahead
+        self.failure: str | None = None
+        self.result: bytes | None = None  # what it reported at its end, where a result was requested
+        self.serves = 0  # number of the Start by which its server runs
+        self.end: End | None = None  # the run goes on without it
+        self.has_last = False  # it has been sent its last answer
+
+    @property
+    def start(self) -> Start | None:
+        """What it trains by, None for a host that does not take part."""
+        return self.reply if isinstance(self.reply, Start) else None
+
+    @property
+    def newer(self) -> Start | None:
+        """The Start by which it does not serve yet, None where it does."""
+        start = self.start
+        return start if start is not None and start.number > self.serves else None
+
+    @property
+    def place(self) -> int:
+        """Its rank among the hosts that train."""
+        start = self.start
+        return self.joining.rank if start is None or start.place is None else start.place
+
+
+class Members:
+    """The hosts of ranks 1 and above. `unable`: why the first host that cannot join cannot."""
+
+    def __init__(
+        self,
+        names: Sequence[str | None],
+        *,
+        job: str | None,
+        asked: Mapping[str, Any],
+        patience: Patience,
+    ) -> None:
+        """`names`: of all ranks, None where not known. `asked`: rank 0's options as typed."""
+        self._names = names
+        self._job = job
+        self._asked = msgspec.to_builtins(dict(asked))
+        self._patience = patience
+        self._refused: dict[int, str] = {}
+        self._strangers: list[str] = []
+        self.joined: dict[int, Member] = {}  # by rank
+        self.unable: Refused | None = None
+
+    def join(self, joining: Joining, token: str, now_s: float) -> Refused | None:
+        """Add a host, or refuse it. The same host may ask again. `now_s`: of a monotonic clock."""
+        refused = self._outside(joining) or self._taken_by_another(joining, token)
+        if refused is not None:
+            self._note_stranger(refused.what)
+            return refused
+        refused = self._unlike(joining)
+        if refused is not None:
+            self._refused[joining.rank] = refused.what
+            return refused
+        self._refused.pop(joining.rank, None)
+        member = self.member(joining.rank, token)
+        if member is None:
+            silence = Silence(now_s, expected_s=self._patience.look_s * _LOOKS_LATE)
+            member = self.joined[joining.rank] = Member(joining, token, silence)
+        member.silence.heard(now_s)
+        return None
+
+    def cannot_join(self, unable: Unable) -> None:
+        """Note why a host of this run cannot join, unless its rank is taken by one that has joined."""
+        if self._outside(unable) is None and unable.rank not in self.joined:
+            what = f"host {self.words(unable.rank, unable.name)}: {unable.what}"
+            self._refused[unable.rank] = what
+            self.unable = self.unable or Refused(what=what, hint=unable.hint, exit_code=unable.exit_code)
+
+    def refuse_other_version(self, rank: int, name: str, version: str) -> Refused:
+        """Refuse a host of another version of gputopo, whose other words may mean something else."""
+        what = f"gputopo is {_plain(version)} on {self.words(rank, name)}, {gputopo.__version__} on rank 0"
+        if 0 < rank < len(self._names):
+            self._refused[rank] = what
+        else:
+            self._note_stranger(what)
+        return _refusal(what, "install the same version on all hosts")
+
+    def member(self, rank: int, token: str) -> Member | None:
+        """Return the host that shows the token it joined with, else None."""
+        member = self.joined.get(rank)
+        return member if member is not None and member.token == token else None
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have not joined, or have fallen silent before they were answered."""
+        return tuple(
+            rank for rank in range(1, len(self._names)) if rank not in self.joined or self._is_lost(rank)
+        )
+
+    def is_decided(self) -> bool:
+        """Whether no host is to be waited for: every rank has joined, was refused, or cannot join."""
+        return all(rank in self._refused or self._has_failed(rank) for rank in self.missing())
+
+    def look(self, now_s: float, time_s: float) -> Iterator[RankFailed]:
+        """Yield the failures of hosts that were started and have fallen silent since the last look.
+
+        `time_s`: now, in seconds since the epoch.
+        """
+        for rank, member in self.joined.items():
+            silent_s = member.silence.look(now_s)
+            runs = member.start is not None and not member.has_last and member.failure is None
+            if runs and silent_s >= self._patience.silent_s:
+                member.failure = _SILENT
+                yield RankFailed(
+                    time_s=time_s,
+                    rank=rank,
+                    kind=UNREACHABLE,
+                    cause=f"host {self.words(rank)} {_SILENT}",
+                    remedy="see whether the host is up and its network works; what its gputopo printed "
+                    "is in the output of its starter",
+                    exit_code=int(ExitCode.HARDWARE),
+                )
+
+    def take(self, rank: int, first: int, events: Sequence[HostEvent], *, later_s: float) -> list[HostEvent]:
+        """Return the events that have not come before, with their rank, and times of rank 0's clock.
+
+        Samples, signs of life and reported steps have the rank of the host among those that train.
+
+        `first`: number of the first event, counted from 0; a request whose answer was lost comes again.
+        `later_s`: by how much rank 0's clock is ahead of the host's, and what this report took on its way.
+        Raises ValueError where events between are missing.
+        """
+        member = self.joined[rank]
+        if first > member.taken:
+            raise ValueError(f"event {first} comes after {member.taken} events")
+        member.later_s.append(later_s)
+        fresh = events[member.taken - first :]
+        member.taken += len(fresh)
+        for event in fresh:
+            if isinstance(event, RankFailed):
+                member.failure = member.failure or event.cause
+        return [self._adapted(rank, one, min(member.later_s)) for one in fresh]
+
+    def lost(self) -> dict[int, str]:
+        """Return the hosts that were started and have failed, by their ranks among those that train: why."""
+        found = {}
+        for rank, member in self.joined.items():
+            if member.start is not None and member.failure is not None:
+                why = f" {_SILENT}" if member.failure == _SILENT else f": {_printable(member.failure)}"
+                found[member.place] = f"host {self.words(rank)}{why}"
+        return found
+
+    def start_again(self, spec: bytes) -> None:
+        """Have all hosts that are left start their servers by another spec; the lost ones are to end."""
+        for member in self.joined.values():
+            start = member.start
+            if start is not None and member.failure is None:
+                member.reply = msgspec.structs.replace(start, spec=msgspec.Raw(spec), number=start.number + 1)
+            elif start is not None and member.end is None:
+                why = "it " * (member.failure == _SILENT) + _printable(member.failure or "")
+                member.end = End(
+                    exit_code=int(ExitCode.HARDWARE),
+                    cause=f"the training goes on without this host: {why}",
+                    hint="see its output and that of rank 0; to train with it, start all hosts again",
+                )
+
+    def serving(self) -> bool:
+        """Whether all hosts that are left serve by their latest Start."""
+        return all(one.newer is None for one in self.joined.values() if one.failure is None)
+
+    def give_up(self, why: str) -> None:
+        """Take those that do not serve for lost. `why`: in words, after "it"."""
+        for member in self.joined.values():
+            if member.failure is None and member.newer is not None:
+                member.failure = f"it {why}"
+
+    def words(self, rank: int, name: str | None = None) -> str:
+        """Return how a host is called in messages: `n3 (rank 2)`."""
+        if name is None and rank in self.joined:
+            name = self.joined[rank].joining.name
+        elif name is None and rank < len(self._names):
+            name = self._names[rank]
+        return f"rank {rank}" if name is None else f"{_plain(name)} (rank {rank})"
+
+    def absence(self, waited: str) -> str:
+        """Return which hosts are missing and what is known of each, as text; `waited`: " within 60 s"."""
+        absent = self.missing()
+        of = f"{len(absent)} of {len(self._names)} hosts"
+        text = f"{of} did not join{waited}: {listed([self.words(rank) for rank in absent], 'and')}"
+        for rank in absent:
+            if rank in self._refused:
+                text += f"; {self._refused[rank]}"
+            elif self._has_failed(rank):
+                text += f"; {self.words(rank)} has ended: {_printable(self.joined[rank].failure or '')}"
+            elif rank in self.joined:
+                text += f"; {self.words(rank)} joined and {_SILENT}"
+        if self._strangers:
+            text += f"; refused besides: {', '.join(self._strangers)}"
+        return text
+
+    def _is_lost(self, rank: int) -> bool:
+        member = self.joined[rank]
+        silent = member.silence.seconds >= self._patience.silent_s
+        return member.reply is None and (silent or member.failure is not None)
+
+    def _has_failed(self, rank: int) -> bool:
+        return rank in self.joined and self.joined[rank].failure is not None
+
+    def _outside(self, joining: Joining | Unable) -> Refused | None:
+        size, where = len(self._names), self.words(joining.rank, joining.name)
+        if joining.job != self._job:
+            return _refusal(
+                f"{where} belongs to {_job_words(joining.job)}, rank 0 to {_job_words(self._job)}",
+                "start all hosts in one job, or give each run a port of its own",
+            )
+        if not 0 < joining.rank < size:
+            return _refusal(
+                f"{where} cannot join: rank 0 waits for ranks 1 to {size - 1}",
+                "give each host its own rank, and the same number of hosts to all",
+            )
+        return None
+
+    def _taken_by_another(self, joining: Joining, token: str) -> Refused | None:
+        member = self.joined.get(joining.rank)
+        if member is None or member.token == token:
+            return None
+        if self._is_lost(joining.rank) and member.joining.name == joining.name:
+            return None  # it was started again
+        where = f"{self.words(joining.rank, joining.name)} cannot join"
+        if member.end is not None:
+            return _refusal(
+                f"{where}: the training has lost this host, and goes on without it",
+                "a training takes no host in: end it, and start all hosts again with --resume",
+                ExitCode.HARDWARE,
+            )
+        return _refusal(
+            f"{where}: that rank has joined already, from {_plain(member.joining.name)}",
+            "give each host its own rank, and start gputopo once on each",
+        )
+
+    def _unlike(self, joining: Joining) -> Refused | None:
+        """Refuse a host with another command line; what it leaves out is as rank 0 has it."""
+        for name, value in joining.asked.items():
+            if name not in self._asked or self._asked[name] != value:
+                flag = f"--{_plain(name.rstrip('_')).replace('_', '-')}"
+                where = self.words(joining.rank, joining.name)
+                other = f"{_value(self._asked[name])} on rank 0" if name in self._asked else "not on rank 0"
+                what = f"{flag} is {_value(value)} on {where}, {other}"
+                return _refusal(what, "start all hosts with the same options")
+        return None
+
+    def _adapted(self, rank: int, event: HostEvent, later_s: float) -> HostEvent:
+        place = self.joined[rank].place
+        if isinstance(event, StepsReported):
+            reports = tuple((time_s + later_s, report) for time_s, report in event.reports)
+            return StepsReported(rank=place, reports=reports)
+        changed: dict[str, Any] = {"rank": rank, "time_s": event.time_s + later_s}
+        if isinstance(event, RankFailed):
+            changed["cause"] = f"host {self.words(rank)}: {event.cause}"
+        if isinstance(event, Sample | Silent):
+            changed["rank"] = place
+        if isinstance(event, Sample) and event.host is not None:
+            changed["host"] = msgspec.structs.replace(event.host, time_s=event.host.time_s + later_s)
+        return msgspec.structs.replace(event, **changed)
+
+    def _note_stranger(self, words: str) -> None:
+        if words not in self._strangers and len(self._strangers) < MAX_STRANGERS:
+            self._strangers.append(words)
+
+
+def is_host_name(name: str) -> bool:
+    """Whether text from the network can be the name of a host."""
+    return _NAME.fullmatch(name) is not None
+
+
+def _refusal(what: str, hint: str, exit_code: int = ExitCode.USAGE) -> Refused:
+    return Refused(what=what, hint=hint, exit_code=exit_code)
+
+
+def _job_words(job: str | None) -> str:
+    return "no job" if job is None else f"job {_plain(job)}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
+
+
+def _plain(text: str) -> str:
+    return text if is_host_name(text) else shown(text)
+
+
+def _value(value: object) -> str:
+    return shown(value) if isinstance(value, str) else _plain(str(value))

@@ -1,0 +1,355 @@
+"""Events read line by line from the chunks of a pipe."""
+
+import collections
+import contextlib
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from gputopo.probes.processes import tethered
+from gputopo.values.run.events import (
+    BatchTried,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Exported,
+    LossNotFinite,
+    MemoryPeak,
+    ModelBuilt,
+    Noticed,
+    PhaseBegun,
+    PlacementChecked,
+    RankFailed,
+    ReplicasCompared,
+    Resumed,
+    Silent,
+    Step,
+    Traced,
+    WarmupDone,
+    decode_line,
+)
+
+WORKER_EVENTS = (
+    ModelBuilt,
+    PlacementChecked,
+    WarmupDone,
+    Step,
+    ReplicasCompared,
+    PhaseBegun,
+    Silent,
+    Noticed,
+    Resumed,
+    CheckpointSaved,
+    Evaluated,
+    Exported,
+    Traced,
+    LossNotFinite,
+    MemoryPeak,
+    BatchTried,
+    RankFailed,
+)
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a step of a thousand towers is far below
+
+
+class NotAnEventError(Exception):
+    """The worker wrote a line that is none of its events; the message holds its beginning."""
+
+
+class EventLines:
+    """Splits what comes through the pipe into lines and decodes them; an unfinished line waits for more."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> Iterator[Event]:
+        """Decode the events that `data` completes. Raises NotAnEventError at the first line that is none."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield _read(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise NotAnEventError(_shown(self._rest))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a line was begun and not ended."""
+        return bool(self._rest.strip())
+
+
+def _read(line: bytes) -> Event:
+    try:
+        event = decode_line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAnEventError(_shown(line)) from error
+    if not isinstance(event, WORKER_EVENTS):
+        raise NotAnEventError(_shown(line))
+    return event
+
+
+def _shown(line: bytes) -> str:
+    return ascii(line[:60].decode(errors="replace"))
+
+
+LINES = 20
+# What every TensorFlow without a GPU prints as it starts: it explains no failure.
+_CHATTER = re.compile(
+    rb"All log messages before absl::InitializeLog|oneDNN custom operations are on|"
+    rb"Could not find cuda drivers|failed call to cuInit|"
+    rb"This TensorFlow binary is optimized to use available CPU instructions|"
+    rb"To enable the following instructions"
+)
+LINE_BYTES = 500  # stored of a line; the file gets all of it
+# The first part of the log is for the start and the first error, the last part, at least so long and at most
+# twice as long, for the end. A run of a day with a line a second prints less than both. Ours.
+FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
+
+
+class WorkerOutput:
+    """The bytes of the worker's stdout and stderr, which share a pipe. Nothing here can fail a run."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the log; without it where the disk refuses."""
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=LINES)
+        self._open_line = b""
+        self._handle: int | None = None
+        self._size = 0
+        self._left_out = 0
+        with contextlib.suppress(OSError):
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._size = os.fstat(self._handle).st_size
+
+    def take(self, data: bytes) -> None:
+        """Take bytes that the worker printed, in chunks of any size."""
+        self._write(data)
+        *whole, rest = (self._open_line + data).split(b"\n")
+        lines = [line for line in whole if not _CHATTER.search(line)]
+        self._lines.extend(line[:LINE_BYTES] for line in lines[-LINES:])
+        self._open_line = rest[:LINE_BYTES]
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines, also one that is not ended yet; of a line that was rewritten, its last form."""
+        lines = [*self._lines, self._open_line]
+        shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").rstrip() for line in lines]
+        return tuple(line for line in shown if line)[-LINES:]
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._handle)
+            self._handle = None
+
+    def _write(self, data: bytes) -> None:
+        if self._handle is None:
+            return
+        try:
+            rest = memoryview(data)
+            while rest:
+                written = os.write(self._handle, rest)
+                self._size += written
+                rest = rest[written:]
+            if self._size > FIRST_BYTES + 2 * LAST_BYTES:
+                self._leave_out_middle(self._handle)
+        except OSError:
+            self.close()
+
+    def _leave_out_middle(self, handle: int) -> None:
+        """Leave the first and the last part, and between them how much there was. Raises OSError."""
+        last = os.pread(handle, LAST_BYTES, self._size - LAST_BYTES)
+        last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]  # from the begin of a line, if one is near
+        self._left_out += self._size - FIRST_BYTES - len(last)
+        kept = (
+            b"\n[gputopo: about %d MB of output are left out here]\n" % (self._left_out // 1_000_000) + last
+        )
+        os.ftruncate(handle, FIRST_BYTES)
+        self._size = FIRST_BYTES
+        while kept:
+            written = os.write(handle, kept)
+            self._size += written
+            kept = kept[written:]
+
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
+
+Command = Callable[[int], Sequence[str]]
+"""Makes the command line of a worker that writes its events to this file descriptor."""
+
+
+class Child:
+    """One worker and the launcher's ends of its three pipes.
+
+    `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:
+    becomes readable (end of file) when the worker has ended. All are non-blocking.
+    `peak_bytes`: its peak memory, once it has been reaped; 0 where unknown.
+    Use it as a context: on the way out the whole process group is killed and reaped.
+    """
+
+    def __init__(self, command: Command, environment: Mapping[str, str]) -> None:
+        """Start it. Raises OSError if no process can be made. Call it from the main thread (see tether)."""
+        self.events, events_in = _pipe()
+        self.output, output_in = _pipe()
+        self.ended, self._ended_in = _pipe()
+        try:
+            self._process = subprocess.Popen(
+                tethered(list(command(events_in)), signal.SIGKILL),
+                stdin=subprocess.DEVNULL,
+                stdout=output_in,
+                stderr=output_in,
+                pass_fds=(events_in,),
+                start_new_session=True,
+                env=dict(environment),
+            )
+        except OSError:
+            for handle in (self.events, self.output, self.ended, self._ended_in):
+                os.close(handle)
+            raise
+        finally:
+            os.close(events_in)
+            os.close(output_in)
+        self.peak_bytes = 0
+        self._ending = threading.Thread(target=self._signal_end, name="worker-end", daemon=True)
+        self._ending.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also that of its group and session."""
+        return self._process.pid
+
+    def state(self) -> tuple[str, float]:
+        """Its state and CPU time (see `process_state`)."""
+        return process_state(self.pid)
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the worker alone; a worker that has ended is fine."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def signal_group(self, signum: int) -> None:
+        """Send a signal to the worker and all that it started in its group; an empty group is fine."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signum)
+
+    def end(self, *, within_s: float) -> int | None:
+        """Kill what is left of the group, reap it, and return the worker's exit status (-n: signal n).
+
+        None if it does not end within that time: a process in an uninterruptible driver call cannot be ended.
+        """
+        self.signal_group(signal.SIGKILL)
+        self._ending.join(within_s)
+        if self._ending.is_alive():
+            return None
+        status = self._reap()
+        reaper = threading.Thread(target=self._reap_group, name="worker-reaper", daemon=True)
+        reaper.start()
+        reaper.join(within_s)
+        return status
+
+    def close(self) -> None:
+        """Close the launcher's ends of the pipes."""
+        for handle in (self.events, self.output, self.ended):
+            os.close(handle)
+
+    def _signal_end(self) -> None:
+        # WNOWAIT leaves it a zombie: its pid, and so the id of its group, cannot be given to others before
+        # the group has been killed.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        os.close(self._ended_in)
+
+    def _reap(self) -> int:
+        """Reap the worker, which is a zombie by now, with its resource usage."""
+        try:
+            _, status, used = os.wait4(self.pid, 0)
+        except ChildProcessError:  # somebody set SIGCHLD to be ignored
+            return self._process.wait()
+        # Linux counts the memory before exec too, which is that of this process.
+        self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak_kib() else 0
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode
+
+    def _reap_group(self) -> None:
+        # What the worker started came to us when it died (see `adopting`).
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.pid, 0)
+
+
+def process_state(pid: int) -> tuple[str, float]:
+    """Return the state of a process, the letter of proc(5), and its CPU time so far in seconds.
+
+    "?" if it has been reaped.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return "?", 0.0
+    return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Ours:
+    """Children of this process that others wait for, and what has the session of one of them.
+
+    Other threads may add some: with `starting` held until it is added, none is reaped in between.
+    """
+
+    def __init__(self) -> None:
+        self.starting = threading.Lock()
+        self._pids: set[int] = set()
+
+    def add(self, *pids: int) -> None:
+        """Add some."""
+        self._pids.update(pids)
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._pids
+
+    def has_session_of(self, pid: int) -> bool:
+        """Whether a process belongs to one of them: one that led a session of its own may have ended."""
+        with suppress(OSError):
+            return os.getsid(pid) in self._pids
+        return False
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Become the parent of orphaned descendants, so that they can be reaped here and not by process 1.
+
+    In a container process 1 is often a program that never reaps. Linux 3.4; see PR_SET_CHILD_SUBREAPER in
+    prctl(2). The setting that was before comes back at the end.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int(0)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose end for reading does not block."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _own_peak_kib() -> int:
+    """Peak memory of this process since its exec, in KiB."""
+    with (
+        suppress(OSError, StopIteration),
+        open("/proc/self/status", encoding="ascii", errors="replace") as lines,
+    ):
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

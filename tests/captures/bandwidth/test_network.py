@@ -1,0 +1,201 @@
+"""perftest and iperf3: each form is read back; several runs; errors; damage."""
+
+import json
+from math import isfinite
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.captures import reading
+from gputopo.findings import find_bandwidth
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.kit.dialects import network
+from tests.kit.dialects.network import Iperf3, Perftest
+
+seeds = st.integers(0, 2**32)
+FORMS = {
+    "Gb/s": Perftest(),
+    "MiB/s": Perftest(unit="MiB"),
+    "old MB/s, send": Perftest("Send", unit="MB"),
+    "read": Perftest("RDMA_Read", streams=4),
+    "atomic": Perftest("Atomic", unit="MiB"),
+    "both directions": Perftest(bidirectional=True),
+    "quality of service": Perftest(qos=True),
+    "two ports": Perftest(per_port=True, duration=True),
+    "with the CPU": Perftest("Send", cpu=True, duration=True),
+    "latency": Perftest("Send", unit=None),
+    "latency of reads": Perftest("RDMA_Read", unit=None),
+    "latency by duration": Perftest(unit=None, duration=True),
+}
+
+
+def read(text: str) -> tuple[Machine, Bandwidth]:
+    machine = reading.read_text(text, origin="log")
+    assert machine.bandwidth is not None
+    return machine, machine.bandwidth
+
+
+def check(text: str, expected: tuple[Sample, ...], source: str) -> Bandwidth:
+    machine, bandwidth = read(text)
+    assert machine.source == source
+    assert machine.gpus == ()
+    assert machine.unread == ()
+    assert bandwidth.complete
+    assert without_rates(bandwidth.samples) == without_rates(expected)
+    assert rates(bandwidth.samples) == pytest.approx(rates(expected), rel=1e-9)
+    return bandwidth
+
+
+def without_rates(samples: tuple[Sample, ...]) -> list[tuple[object, ...]]:
+    return [
+        (s.kind, s.source, s.destination, s.bytes, s.with_reverse, s.transport, s.streams, s.median_us)
+        for s in samples
+    ]
+
+
+def rates(samples: tuple[Sample, ...]) -> list[float]:
+    return [sample.median_gb_per_s or 0.0 for sample in samples]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_perftest_is_read_back(form: str) -> None:
+    @settings(max_examples=3)
+    @given(seeds)
+    def run(seed: int) -> None:
+        random = Random(seed)
+        sizes = [2**power for power in range(1, 24)] if random.random() < 0.5 else [65536]
+        check(*network.perftest(random, FORMS[form], sizes), "perftest")
+
+    run()
+
+
+@given(seeds)
+def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
+    random = Random(seed)
+    bandwidth = check(*network.iperf3_json(random, network.any_iperf3(random)), "iperf3")
+    assert any("7 segments were sent again" in note for note in bandwidth.notes)
+    assert "10.1.0" not in repr(bandwidth)
+
+
+def test_the_events_of_a_json_stream_are_one_run() -> None:
+    document = json.loads(network.iperf3_json(Random(1), Iperf3(streams=2))[0])
+    events = [
+        {"event": "start", "data": document["start"]},
+        {"event": "interval", "data": {}},
+        {"event": "end", "data": document["end"]},
+    ]
+    machine, bandwidth = read("\n".join(map(json.dumps, events)))
+    assert [one.streams for one in bandwidth.samples] == [2]
+    assert machine.unread == ()
+
+
+def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
+    texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
+    machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
+    assert [(one.run, one.median_gb_per_s) for one in bandwidth.samples] == [
+        (f"n{at}", samples[0].median_gb_per_s) for at, (_, samples) in enumerate(texts, 1)
+    ]
+    assert machine.unread == ()
+
+
+def test_a_table_without_its_title_is_taken_as_one_direction_and_says_so() -> None:
+    text, samples = network.perftest(Random(4), Perftest(), [65536])
+    _, bandwidth = read("\n".join(text.splitlines()[-4:]))
+    assert rates(bandwidth.samples) == rates(samples)
+    assert [(one.kind, one.transport) for one in bandwidth.samples] == [("network", None)]
+    assert any("nothing names the test" in note for note in bandwidth.notes)
+
+
+def iperf3(end: dict[str, object], **more: object) -> str:
+    start = {"version": "iperf 3.7", "test_start": {"protocol": "UDP", "num_streams": 1} | more}
+    return json.dumps({"start": start, "end": end})
+
+
+def test_udp_before_3_7_counts_what_was_not_lost() -> None:
+    text = iperf3({"sum": {"bits_per_second": 5e9, "lost_packets": 9, "lost_percent": 50}})
+    _, bandwidth = read(text)
+    assert rates(bandwidth.samples) == [pytest.approx(2.5 / 8)]
+    assert bandwidth.notes == ("iperf3: 9 datagrams were lost",)
+
+
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+def test_a_receiver_without_bytes_leaves_udp_unmeasured_and_tcp_to_its_sender(protocol: str) -> None:
+    end: dict[str, object] = {
+        "sum_sent": {"bits_per_second": 1e9},
+        "sum_received": {"bits_per_second": 0},
+        "sum": {"bits_per_second": 1e9, "lost_percent": 100},
+    }
+    _, bandwidth = read(iperf3(end, protocol=protocol))
+    assert rates(bandwidth.samples) == ([] if protocol == "UDP" else [0.125])
+    words = bandwidth.not_measured[0].reason if protocol == "UDP" else bandwidth.notes[0]
+    assert "the receiver reports no bytes" in words
+
+
+def test_an_interrupt_is_no_failure_of_the_network() -> None:
+    error = "interrupt - the client has terminated"
+    _, bandwidth = read(json.dumps({"start": {"version": "iperf 3.9", "connected": []}, "error": error}))
+    assert (bandwidth.samples, bandwidth.failures, bandwidth.complete) == ((), (), False)
+
+
+def test_a_text_without_a_row_is_refused() -> None:
+    head, _ = network.perftest(Random(5), Perftest(), [])
+    with pytest.raises(InputError, match="no result"):
+        read(head)
+
+
+def test_the_text_of_iperf3_is_refused_with_the_option_for_its_json() -> None:
+    row = "[  5]   0.00-10.04  sec  10.9 GBytes  9.37 Gbits/sec                  receiver"
+    with pytest.raises(InputError, match="of iperf") as error:
+        reading.read_text(f"Connecting to host 10.1.0.8, port 5201\n{row}\n\niperf Done.\n", origin="log")
+    assert "iperf3 -J" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"start": {"version": "iperf 3.9"}, "error": "error - unable to connect to server"}),
+        f"{'-' * 80}\n RDMA_Write BW Test\n{'-' * 80}\nCouldn't connect to 10.0.0.2:18515\n",
+        "Couldn't connect to 10.0.0.2:18515\n",
+        " Completion with error at client\n",
+        " Port number 1 state is Down\n",
+        "Unexpected CM event bl blka 6\n",
+    ],
+)
+def test_a_connection_that_was_refused_is_a_finding(text: str) -> None:
+    machine, _ = read(text)
+    (finding,) = find_bandwidth(machine)
+    assert (finding.id, finding.severity) == ("network.failed", "error")
+    assert "client to server: " in finding.says
+    assert "10.0.0.2" not in finding.says
+
+
+@settings(max_examples=40)
+@given(seeds)
+def test_damage_yields_finite_numbers_or_a_refusal(seed: int) -> None:
+    random = Random(seed)
+    text, _ = random.choice(
+        (
+            lambda: network.iperf3_json(random, network.any_iperf3(random)),
+            lambda: network.perftest(random, random.choice(list(FORMS.values())), [2, 65536]),
+        )
+    )()
+    letters = list(text)
+    for _ in range(random.randint(1, 30)):
+        at = random.randrange(len(letters))
+        letters[at : at + random.randint(0, 3)] = random.choice(
+            ["", "9" * 20, "nan", "-", "\n", "1e999", "["]
+        )
+        letters = letters or [" "]
+    damaged = "".join(letters)[: random.randint(1, len(letters))]
+    try:
+        machine = reading.read_text(damaged, origin="damaged")
+    except InputError:
+        return
+    for one in machine.bandwidth.samples if machine.bandwidth else ():
+        numbers = (one.median_gb_per_s, one.median_us)
+        assert all(isfinite(number) and number > 0 for number in numbers if number is not None)
+        assert any(number is not None for number in numbers)

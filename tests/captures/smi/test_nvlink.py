@@ -1,0 +1,110 @@
+"""`nvidia-smi nvlink -s`: every link with its speed, inactive ones, NVML's refusals."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures.smi.links import parse_nvlink
+from gputopo.findings import find
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Machine
+from tests.captures import samples
+
+CAPTURE = (
+    Path(__file__).parents[4]
+    / "shared/captures/other/nvlink-s_a100-inactive-links_azurehpc-health-checks.txt"
+)
+REFUSED = "Unable to retrieve NVLink information as all links are inactive"
+
+
+def read(text: str = samples.NVLINK) -> Machine:
+    return parse_nvlink(text, origin="x")
+
+
+def test_every_link_has_its_state_and_speed() -> None:
+    machine = read()
+    assert [gpu.uuid and gpu.uuid[4:12] for gpu in machine.gpus] == ["11111111", "22222222", "33333333"]
+    for gpu in machine.gpus[:2]:
+        assert gpu.nvlinks is not None
+        assert [(link.link, link.active, link.gb_per_s) for link in gpu.nvlinks] == [
+            (0, True, 25.781),
+            (1, False, None),
+        ]
+
+
+def test_a_refusal_of_nvml_is_the_reason() -> None:
+    machine = read(samples.NVLINK.replace("GPU 2: GeForce GTX 1070", "GPU 2: GeForce GTX 1080"))
+    assert machine.gpus[2].nvlinks is None
+    assert machine.missing["gpus[2].nvlinks"].startswith("Unable to retrieve NVLink information")
+    if CAPTURE.is_file():
+        public = read(CAPTURE.read_text(encoding="utf-8"))
+        assert [(gpu.index, gpu.name, gpu.uuid) for gpu in public.gpus] == [
+            (6, "NVIDIA A100-SXM4-80GB", None)
+        ]
+        assert public.missing["gpus[6].nvlinks"] == REFUSED
+
+
+def test_a_card_all_of_whose_links_are_down_has_as_many_as_its_peers() -> None:
+    machine = read()
+    assert machine.gpus[2].nvlinks is not None
+    assert [(link.link, link.active) for link in machine.gpus[2].nvlinks] == [(0, False), (1, False)]
+    assert "gpus[2].nvlinks" not in machine.missing
+    up = "".join(f"\t Link {link}: 25 GB/s\n" for link in range(12))
+    cards = "".join(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: GPU-{index}a)\n{up}" for index in range(7))
+    server = read(f"{cards}GPU 7: NVIDIA A100-SXM4-80GB (UUID: GPU-7a)\n\t {REFUSED}\n")
+    (found,) = [one for one in find(server) if one.id == "nvlink.down"]
+    assert (found.subject.text, found.severity) == ("gpu:7", "error")
+    assert "0 NVLinks up, expected 12" in found.says
+
+
+def test_a_text_cut_behind_a_gpu_does_not_state_that_it_has_no_links() -> None:
+    machine = read(samples.NVLINK[: samples.NVLINK.index("NVML")])
+    assert machine.gpus[2].nvlinks is None
+    assert machine.missing["gpus[2].nvlinks"] == "no line about its links follows"
+
+
+def test_other_ends_are_read_beside_the_speeds() -> None:
+    ends = "GPU 0: A (UUID: GPU-1)\n Link 0: Remote Device 00000000:06:00.0: Link 3\n Link 0: 25 GB/s\n"
+    (gpu,) = read(ends).gpus
+    assert gpu.nvlinks is not None
+    assert (gpu.nvlinks[0].remote_pci_address, gpu.nvlinks[0].gb_per_s) == ("0000:06:00.0", 25.0)
+
+
+def test_an_indented_text_is_read_and_talk_below_it_is_passed_over() -> None:
+    page = "".join(f"        {line}\n" for line in samples.NVLINK.splitlines())
+    assert read(page + "user@box:~$ exit.\n") == read()
+
+
+def test_lines_that_state_something_else_are_listed() -> None:
+    machine = read(samples.NVLINK + "\t Link 2: P2P is supported: true\n")
+    assert [(unread.line, unread.text) for unread in machine.unread] == [
+        (9, "Link 2: P2P is supported: true")
+    ]
+
+
+def test_one_link_with_two_speeds_is_refused() -> None:
+    with pytest.raises(InputError, match="link 0 twice"):
+        read(samples.NVLINK.replace("Link 1: <inactive>", "Link 0: 20 GB/s", 1))
+    assert read(samples.NVLINK * 2) == read()
+
+
+links = st.lists(
+    st.one_of(st.none(), st.integers(1, 100_000).map(lambda number: number / 1000)), min_size=1, max_size=18
+)
+
+
+@given(st.lists(links, min_size=1, max_size=8))
+def test_what_was_printed_is_what_is_read(cards: list[list[float | None]]) -> None:
+    text = ""
+    for index, speeds in enumerate(cards):
+        text += f"GPU {index}: Card (UUID: GPU-{index}abc)\n"
+        for link, speed in enumerate(speeds):
+            text += f"\t Link {link}: {'<inactive>' if speed is None else f'{speed:.3f} GB/s'}\n"
+    machine = read(text)
+    reported = [[link.gb_per_s for link in gpu.nvlinks or ()] for gpu in machine.gpus]
+    assert reported == cards
+    assert [[link.active for link in gpu.nvlinks or ()] for gpu in machine.gpus] == [
+        [speed is not None for speed in speeds] for speeds in cards
+    ]

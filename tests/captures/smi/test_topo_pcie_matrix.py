@@ -1,0 +1,85 @@
+"""`nvidia-smi topo -mp`: the same matrix, of PCIe alone."""
+
+import pytest
+
+from gputopo.captures import merge, reading
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop, Machine
+
+WHOLE = "GPU0 GPU1 GPU2\nGPU0 X NV4 SYS\nGPU1 NV4 X SYS\nGPU2 SYS SYS X\n"
+PCIE = "GPU0 GPU1 GPU2\nGPU0 X PXB SYS\nGPU1 PXB X SYS\nGPU2 SYS SYS X\n"
+LEGEND = "\nLegend:\n\n  X = Self\n  SYS = far\n  NODE = nearer\n"
+NVLINKS = "  NV# = so many NVLinks\n"
+
+
+def read(text: str) -> Machine:
+    return reading.read_text(text, origin="box.txt")
+
+
+def nvlinks(machine: Machine) -> list[int | None]:
+    return [link.nvlinks for link in machine.links]
+
+
+@pytest.mark.parametrize(
+    "text", ["$ nvidia-smi topo -mp\n" + PCIE, "$ nvidia-smi topo --matrix_pci\n" + PCIE, PCIE + LEGEND]
+)
+def test_a_matrix_of_pcie_alone_reports_nothing_of_nvlinks(text: str) -> None:
+    machine = read(text)
+    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+    assert nvlinks(machine) == [None, None, None]
+    assert "topo -mp" in machine.missing["links[*].nvlinks"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nvidia-smi topo -m\n" + PCIE, PCIE + LEGEND + NVLINKS, PCIE + "\nLegend:\n\n  SOC = far\n"],
+    ids=["command", "legend", "old legend"],
+)
+def test_a_whole_matrix_without_nvlinks_states_that_there_are_none(text: str) -> None:
+    assert nvlinks(read(text)) == [0, 0, 0]
+
+
+def test_a_matrix_that_neither_command_nor_legend_explains_reports_nothing_of_nvlinks() -> None:
+    machine = read(PCIE)
+    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+    assert nvlinks(machine) == [None, None, None]
+    assert "neither a command nor a legend" in machine.missing["links[*].nvlinks"]
+    assert nvlinks(read(WHOLE)) == [4, 0, 0]
+
+
+@pytest.mark.parametrize("texts", [(WHOLE, PCIE), (PCIE, WHOLE)])
+def test_without_command_and_legend_it_adds_to_a_source_that_shows_nvlinks(texts: tuple[str, str]) -> None:
+    for machine in (merge.merge([read(text) for text in texts]), read("\nand\n".join(texts))):
+        assert nvlinks(machine) == [4, 0, 0]
+        assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+        assert machine.contradictions == ()
+
+
+def test_a_legend_that_breaks_off_before_nvlinks_does_not_take_those_in_the_cells_away() -> None:
+    assert nvlinks(read(WHOLE + LEGEND)) == [4, 0, 0]
+
+
+@pytest.mark.parametrize("first", ["-m", "-mp"])
+def test_both_matrices_in_one_text_show_hops_and_nvlinks(first: str) -> None:
+    parts = {"-m": "$ nvidia-smi topo -m\n" + WHOLE, "-mp": "$ nvidia-smi topo -mp\n" + PCIE}
+    text = "\n".join([parts[first], *(part for name, part in parts.items() if name != first)])
+    machine = read(text)
+    assert [link.hop for link in machine.links] == [Hop.PXB, Hop.SYS, Hop.SYS]
+    assert nvlinks(machine) == [4, 0, 0]
+    assert "links[*].hop" not in machine.missing
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_both_matrices_in_two_files_show_the_same_in_either_order(swapped: bool) -> None:
+    machines = [read(WHOLE), read(PCIE + LEGEND)]
+    merged = merge.merge(machines[::-1] if swapped else machines)
+    assert nvlinks(merged) == [4, 0, 0]
+    assert merged.contradictions == ()
+
+
+@pytest.mark.parametrize(
+    "other", [PCIE.replace("SYS", "PHB"), "GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"], ids=["hops", "GPUs"]
+)
+def test_matrices_of_two_machines_in_one_text_are_refused(other: str) -> None:
+    with pytest.raises(InputError, match="of another machine"):
+        read(f"$ nvidia-smi topo -m\n{WHOLE}\n$ nvidia-smi topo -mp\n{other}")

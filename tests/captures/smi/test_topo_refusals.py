@@ -1,0 +1,155 @@
+"""Matrices that contradict themselves, and cells that mean nothing."""
+
+import time
+
+import pytest
+
+from gputopo.captures.smi import topo_matrix
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop
+
+WITH_NIC = "GPU0 GPU1 NIC0\nGPU0 X PIX SYS\nGPU1 PIX X SYS\nNIC0 SYS SYS X\n\nNIC Legend:\n"
+
+REFUSED = [
+    (
+        "GPU0 GPU1\nGPU0 X PIX\nGPU1 PHB X",
+        "not symmetric: GPU0-GPU1 is PIX .line 2., GPU1-GPU0 is PHB .line 3.",
+    ),
+    ("GPU0 GPU1\nGPU0 X NV4\nGPU1 NV2 X", "GPU0-GPU1 is NV4"),
+    ("GPU0 GPU1\nGPU0 X PIX\nGPU1 X PIX", "GPU1-GPU0 is X .line 3."),
+    ("GPU0 GPU1\nGPU0 X X\nGPU1 X X", "cell GPU0-GPU1 .line 2. is X, which belongs on the diagonal"),
+    ("GPU0 GPU1\nGPU0 SYS PIX\nGPU1 PIX X", "cell GPU0-GPU0 .line 2. is SYS, where X should stand"),
+    ("GPU0 GPU1\nGPU0 X PIX", "no row for GPU1"),
+    ("GPU0 GPU1 CPU Affinity\n", "no row for GPU0, GPU1"),
+    ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
+    ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU1 PIX X", "GPU1 has two rows, line 3 and line 4"),
+    ("GPU0 GPU0\nGPU0 X PIX", "the header names GPU0 twice"),
+    ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has only 2 cells"),
+    ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
+    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows, and no header names them"),
+    ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
+    (f"{WITH_NIC}NIC0: mlx5_0\n\n{WITH_NIC}NIC0: rocep4s0f0\n", "NIC0 is mlx5_0, and rocep4s0f0 in line 15"),
+    ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_a_matrix_that_cannot_be_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"box.txt: .*{message}") as caught:
+        topo_matrix.parse(text, origin="box.txt")
+    assert "\n" not in caught.value.what + caught.value.hint
+    assert caught.value.hint
+
+
+def test_the_same_matrix_twice_is_read_once() -> None:
+    one = "GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n"
+    assert topo_matrix.parse(one + "\n" + one, origin="x").links == topo_matrix.parse(one, origin="x").links
+
+
+def test_a_matrix_without_its_header_is_read_by_its_rows() -> None:
+    machine = topo_matrix.parse("GPU0 X PIX SYS 0-9\nGPU1 PIX X SYS 0-9\nGPU2 SYS SYS X 10-19", origin="x")
+    assert [(link.a, link.b, link.hop) for link in machine.links] == [
+        (0, 1, Hop.PIX),
+        (0, 2, Hop.SYS),
+        (1, 2, Hop.SYS),
+    ]
+    assert [gpu.cpu_affinity for gpu in machine.gpus] == ["0-9", "0-9", "10-19"]
+
+
+def test_an_unknown_cell_takes_its_link_away_and_the_others_stay() -> None:
+    text = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tWAT\tSYS\nGPU1\tWAT\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
+    machine = topo_matrix.parse(text, origin="x")
+    assert machine.link(0, 1) is None
+    assert machine.missing["links[0-1].hop"] == "neither of its two cells could be read"
+    assert [(u.line, u.text) for u in machine.unread] == [(2, "GPU0-GPU1: WAT"), (3, "GPU1-GPU0: WAT")]
+    assert len(machine.links) == 2
+
+
+def test_one_readable_cell_of_a_pair_is_enough_and_the_other_is_noted() -> None:
+    machine = topo_matrix.parse("GPU0 GPU1 GPU2\nGPU0 X PH SYS\nGPU1 PHB X SYS\nGPU2 SYS SYS X", origin="x")
+    link = machine.link(0, 1)
+    assert link is not None
+    assert link.hop is Hop.PHB
+    assert [u.text for u in machine.unread] == ["GPU0-GPU1: PH (looks like a cut PHB)"]
+
+
+def test_a_row_of_a_nic_with_a_lost_cell_is_not_used_at_all() -> None:
+    text = (
+        "\tGPU0\tGPU1\tNIC0\tNIC1\nGPU0\t X \tPIX\tNODE\tSYS\nGPU1\tPIX\t X \tNODE\tSYS\nNIC0 NODE NODE X\n"
+    )
+    machine = topo_matrix.parse(text, origin="x")
+    assert machine.nics[0].hops == {"gpu:0": Hop.NODE, "gpu:1": Hop.NODE}
+    assert "nics[0].hops.nic:1" in machine.missing
+    assert [u.line for u in machine.unread] == [4]
+
+
+def test_a_nic_whose_two_rows_disagree_has_neither_hop() -> None:
+    machine = topo_matrix.parse("GPU0 NIC0\nGPU0 X PIX\nNIC0 SYS X", origin="x")
+    assert machine.nics[0].hops == {}
+    assert machine.missing["nics[0].hops.gpu:0"] == "the row of NIC0 shows SYS, the row of GPU0 shows PIX"
+
+
+def test_a_single_gpu_has_no_links_and_nothing_is_wrong() -> None:
+    machine = topo_matrix.parse("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0", origin="x")
+    assert machine.links == ()
+    assert machine.source == "nvidia-smi topo"
+    assert machine.driver.status == "not_read"
+
+
+def test_an_affinity_alone_is_placed_by_its_column() -> None:
+    text = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t3\t\tN/A"
+    tabs = topo_matrix.parse(text, origin="x")
+    assert (tabs.gpus[0].cpu_affinity, tabs.gpus[0].numa_node) == (None, 3)
+    titles = "        GPU0    CPU Affinity    NUMA Affinity   GPU NUMA ID"
+    blanks = topo_matrix.parse(titles + "\nGPU0     X      3                               N/A", origin="x")
+    assert (blanks.gpus[0].cpu_affinity, blanks.gpus[0].numa_node) == ("3", None)
+    unclear = topo_matrix.parse("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 3", origin="x")
+    assert (unclear.gpus[0].cpu_affinity, unclear.gpus[0].numa_node) == (None, None)
+    assert [u.text for u in unclear.unread] == ["GPU0: 3"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU0 " + "1a" * 200_000 + "!",
+        "GPU0 X " * 50_000,
+        "NIC0: " + "1" * 200_000 + " !",
+        "GPU0" * 50_000,
+        "X" * 10**6,
+    ],
+    ids=["long word", "many rows", "long name", "many headers", "no blanks"],
+)
+def test_a_line_of_a_megabyte_does_not_take_minutes(line: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InputError):
+        topo_matrix.parse("GPU0 GPU1\n" + line + "\n", origin="x")
+    assert time.process_time() - start < 2
+
+
+def test_numbers_beyond_any_machine_are_not_read_as_numbers() -> None:
+    big = "9" * 5000
+    machine = topo_matrix.parse(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{big}\t{big}", origin="x")
+    assert (machine.gpus[0].cpu_affinity, machine.gpus[0].numa_node) == (None, None)
+    assert len(machine.unread) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("\tGPU00\tGPU1\nGPU00\tX\tPIX\nGPU1\tPIX\tX\n", "GPU00 is no number"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tPIX\nGPU0\tX\tPIX\n", "two rows"),
+    ],
+)
+def test_damaged_matrices_are_refused_in_words(text: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        topo_matrix.parse(text, origin="x")
+
+
+def test_where_no_nic_has_a_row_it_is_reported_once_that_their_paths_are_unknown() -> None:
+    machine = topo_matrix.parse(
+        "GPU0 GPU1 NIC0 NIC1 NIC2\nGPU0 X SYS PIX NODE SYS\nGPU1 SYS X SYS SYS PIX", origin="x"
+    )
+    assert [nic.hops["gpu:1"] for nic in machine.nics] == [Hop.SYS, Hop.SYS, Hop.PIX]
+    assert [fact for fact in machine.missing if ".hops" in fact] == [
+        f"nics[{index}].hops.nics" for index in range(3)
+    ]

@@ -1,0 +1,117 @@
+"""nvidia-bug-report.log: each part is read by its own reader, and all of them are one machine."""
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputopo.captures import load, reading
+from gputopo.findings import find
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Hop
+from tests.captures.samples import GPUS, LSPCI_VERBOSE, OVERVIEW, TOPO
+from tests.captures.test_host import LSCPU_2_37
+from tests.captures.test_proc_nvidia import GPU, UUID, VERSION
+
+HEAD = """\
+Start of NVIDIA bug report log file.  Please include this file, along
+with a detailed description of your problem, when reporting a graphics
+driver bug via the NVIDIA Linux forum.
+
+nvidia-bug-report.sh Version: 33950312
+
+Date: Tue Mar  5 10:00:00 UTC 2024
+uname: Linux box 5.15.0-91-generic
+command line flags:
+"""
+RULE = "\n____________________________________________\n\n"
+XID = f"[  100.000000] NVRM: Xid (PCI:{GPUS[1][:-2]}): 79, pid=12, GPU has fallen off the bus.\n"
+KERNEL = f"[    0.000000] Linux version 5.15\n{XID}"
+
+
+def file(name: str, text: str) -> str:
+    return f"*** {name}\n*** ls: -r--r--r-- 1 root root 0 2024-03-05 10:00:00.000000000 +0000 {name}\n{text}"
+
+
+def report(*parts: str) -> str:
+    return RULE.join(["", HEAD, *parts])
+
+
+WHOLE = report(
+    file("/etc/issue", "Ubuntu 22.04 LTS \\n \\l\n"),
+    file("/proc/driver/nvidia/./version", VERSION),
+    file(
+        "/proc/driver/nvidia/./gpus/0000:05:00.0/information", GPU.format(address=GPUS[0], uuid=UUID)
+    ).replace("NVIDIA GeForce RTX 3090", "GeForce GTX 1070")
+    + file("/proc/driver/nvidia/./warnings/README", "The NVIDIA graphics driver tries to detect\n"),
+    f"/usr/bin/nvidia-smi\n\n{OVERVIEW}",
+    f"/usr/bin/nvidia-smi topo -m\n\n{TOPO}",
+    f"/usr/bin/lspci -vvv\n\n{LSPCI_VERBOSE}",
+    f"/usr/bin/lscpu\n\n{LSCPU_2_37.replace('0-1,4-5', '0-3').replace('2-3,6-7', '4-7')}",
+    f"/bin/dmesg\n\n{KERNEL}",
+    file("/var/log/Xorg.0.log", "[     4.123] (--) Log file renamed\n[     4.123] X.Org X Server 1.21\n"),
+    "base64 of nvidia-debugdump\n\n" + "QUJD\n" * 100,
+)
+
+
+def test_all_parts_are_one_machine() -> None:
+    machine = reading.read_text(WHOLE, origin="x")
+    assert [gpu.pci_address for gpu in machine.gpus] == list(GPUS)
+    assert [gpu.name for gpu in machine.gpus] == ["GeForce GTX 1070"] * 3
+    assert [gpu.uuid for gpu in machine.gpus] == [UUID, None, None]
+    assert [gpu.utilization_percent.gpu for gpu in machine.gpus] == [0] * 3
+    assert [link.hop for link in machine.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
+    assert (machine.driver.version, machine.driver.kernel_module_version) == ("418.67", "535.104.05")
+    assert machine.host.sockets == 2
+    assert [event.code for event in machine.kernel_events] == [79]
+    assert machine.unread == ()
+    found = {one.id: one for one in find(machine)}
+    assert found["gpu.lost"].subject.text == "gpu:1"
+    assert "driver.version_mismatch" in found
+
+
+def test_it_is_read_as_it_is_attached(tmp_path: Path) -> None:
+    path = tmp_path / "nvidia-bug-report.log.gz"
+    path.write_bytes(gzip.compress(WHOLE.encode()))
+    machine = load([str(path)])
+    assert msgspec.structs.replace(machine, lines=()) == reading.read_text(WHOLE, origin="x")
+    assert sum(one.not_understood for one in machine.lines) == 0
+    filled = sum(1 for line in WHOLE.splitlines() if line.strip())
+    assert sum(one.read + one.known for one in machine.lines) == filled
+    assert {one.source: one.read for one in machine.lines}["nvidia-smi topo"] == 5
+
+
+def test_lines_keep_their_numbers() -> None:
+    text = report(f"/usr/bin/nvidia-smi\n\n{OVERVIEW}zzz unknown marker 42\n")
+    (unread,) = reading.read_text(text, origin="x").unread
+    assert (unread.text, text.splitlines()[unread.line - 1]) == ("zzz unknown marker 42",) * 2
+
+
+def test_a_part_that_cannot_be_read_is_named_and_does_not_hide_the_others() -> None:
+    cut = "\n".join(TOPO.splitlines()[:2])
+    machine = reading.read_text(
+        report(f"/usr/bin/nvidia-smi topo -m\n\n{cut}\n", f"dmesg\n\n{KERNEL}"), origin="x"
+    )
+    assert [event.code for event in machine.kernel_events] == [79]
+    (unread,) = machine.unread
+    assert unread.source == "nvidia-bug-report"
+    assert unread.text.startswith("/usr/bin/nvidia-smi topo -m: no row for GPU1")
+
+
+def test_a_report_without_the_gpus_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InputError, match="without a part that shows the GPUs") as error:
+        reading.read_text(report(file("/etc/issue", "Ubuntu\n")), origin="x")
+    assert "as root" in error.value.hint
+
+
+def test_every_line_of_a_report_is_in_one_part() -> None:
+    parts = reading.parts(WHOLE)
+    lines = WHOLE.splitlines()
+    for part in parts:
+        for number, line in enumerate(part.text.splitlines()):
+            assert line in ("", lines[part.line + number])
+    assert [part.title for part in parts if part.is_read][:2] == [
+        "/proc/driver/nvidia/./version",
+        "/proc/driver/nvidia/./gpus/0000:05:00.0/information",
+    ]

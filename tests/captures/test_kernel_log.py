@@ -1,0 +1,281 @@
+"""Lines of the kernel log: read in every form that dmesg, journalctl and syslog have, alone or not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.captures import kernel_log, load, reading
+from gputopo.findings import find
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, KernelEvent, Machine, PciNode
+from tests.captures.samples import ALL, GPUS
+
+XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus."
+# What stands before a message, and the time that it shows.
+PREFIXES = {
+    "dmesg": ("[ 1234.567890] ", "1234.567890 s"),
+    "dmesg, caller": ("[   12.000001] [T4711] ", "12.000001 s"),
+    "dmesg -T": ("[Tue Mar  5 10:01:02 2024] ", "2024-03-05T10:01:02"),
+    "dmesg -x": ("kern  :err   : [ 1234.567890] ", "1234.567890 s"),
+    "dmesg -r": ("<3>[ 1234.567890] ", "1234.567890 s"),
+    "dmesg -d": ("[ 1234.567890 <    0.000012>] ", "1234.567890 s"),
+    "dmesg -H": ("[  +0.000012] ", None),
+    "dmesg --time-format iso": ("2024-03-05T10:01:02,123456+00:00 ", "2024-03-05T10:01:02"),
+    "journalctl -k": ("Mar 05 10:01:02 node7 kernel: ", "Mar 05 10:01:02"),
+    "journalctl -o short-monotonic": ("[ 1234.567890] node7 kernel: ", "1234.567890 s"),
+    "journalctl -o short-full": ("Tue 2024-03-05 10:01:02 UTC node7 kernel: ", "2024-03-05T10:01:02"),
+    "kern.log": ("Mar  5 10:01:02 node7 kernel: [ 1234.567890] ", "Mar 5 10:01:02"),
+    "kern.log, ISO": ("2024-03-05T10:01:02.123456+01:00 node7 kernel: [  1.000000] ", "2024-03-05T10:01:02"),
+    "bare": ("", None),
+    "quoted": ("> [ 1234.567890] ", "1234.567890 s"),
+    "pdsh": ("node7: [ 1234.567890] ", "1234.567890 s"),
+}
+
+
+def events(text: str) -> tuple[KernelEvent, ...]:
+    return reading.read_text(text, origin="log").kernel_events
+
+
+def ids(machine: Machine) -> dict[str, str]:
+    return {found.id: found.severity for found in find(machine)}
+
+
+@pytest.mark.parametrize("form", PREFIXES)
+def test_an_xid_is_read_with_its_time(form: str) -> None:
+    prefix, time = PREFIXES[form]
+    (event,) = events(f"{prefix}{XID_79}\n")
+    assert (event.kind, event.code, event.pci_address) == ("xid", 79, "0000:05:00.0")
+    assert (event.time, event.last_time, event.count) == (time, time, 1)
+    assert event.text.endswith("GPU has fallen off the bus.")
+
+
+@pytest.mark.parametrize("form", PREFIXES)
+@pytest.mark.parametrize("name", ["topo", "lspci -tv", "nvlink -s"])
+def test_a_line_beside_a_capture_is_read_and_leaves_the_capture_as_it_is(name: str, form: str) -> None:
+    bare = reading.read_text(ALL[name], origin="log")
+    for text in (f"{ALL[name]}\n{PREFIXES[form][0]}{XID_79}\n", f"{PREFIXES[form][0]}{XID_79}\n{ALL[name]}"):
+        both = reading.read_text(text, origin="log")
+        assert both.gpus == bare.gpus
+        assert both.links == bare.links
+        assert [event.code for event in both.kernel_events] == [79]
+
+
+def test_a_line_in_the_middle_of_a_capture_does_not_end_it() -> None:
+    lines = ALL["topo"].splitlines()
+    text = "\n".join([*lines[:2], f"[  1.000000] {XID_79}", *lines[2:]])
+    bare, both = reading.read_text(ALL["topo"], origin="log"), reading.read_text(text, origin="log")
+    assert (both.gpus, both.links, both.nics) == (bare.gpus, bare.links, bare.nics)
+    assert ids(both)["gpu.lost"] == "error"
+
+
+LINES = {
+    "NVRM: Xid (0000:05:00): 13, 0003 00000000": ("xid", 13, None, "0000:05:00.0"),
+    "NVRM: Xid (PCI:0000:05:00.0): 31, pid=1, Ch 00000008": ("xid", 31, None, "0000:05:00.0"),
+    "NVRM: Xid (0005:00): 8, Channel": ("xid", 8, None, None),
+    "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.": ("lost", None, None, "0000:05:00.0"),
+    "NVRM: GPU at PCI:0000:05:00 has fallen off the bus.": ("lost", None, None, "0000:05:00.0"),
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": (
+        "sxid", 20034, "fatal", "0000:c1:00.0",
+    ),
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 45 egress error (First)": (
+        "sxid", 12028, "nonfatal", "0000:05:00.0",
+    ),
+    "nvidia 0000:05:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)": (
+        "aer", None, "corrected", "0000:05:00.0",
+    ),
+    "nvidia 0000:05:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer": (
+        "aer", None, "fatal", "0000:05:00.0",
+    ),
+    "pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer": (
+        "aer", None, "nonfatal", "0000:00:02.0",
+    ),
+    "pcieport 0000:00:02.0: AER: Multiple Corrected error received: 0000:05:00.0": (
+        "aer", None, "corrected", "0000:05:00.0",
+    ),
+    "pcieport 0000:00:02.0: AER: Uncorrected (Fatal) error received: id=0010": (
+        "aer", None, "fatal", "0000:00:02.0",
+    ),
+    "pcieport 0000:00:02.0: DPC: containment event, status:0x1f01 source:0x0000": (
+        "pcie", None, None, "0000:00:02.0",
+    ),
+    "pcieport 0000:00:02.0: pciehp: Slot(3): Link Down": ("pcie", None, None, "0000:00:02.0"),
+    "nvidia 0000:05:00.0: Unable to change power state from D3cold to D0, device inaccessible": (
+        "pcie", None, None, "0000:05:00.0",
+    ),
+    "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)": ("nvrm", None, None, "0000:05:00.0"),
+    "NVRM: API mismatch: the client has the version 515.65.01, but": ("nvrm", None, None, None),
+    "NVRM: knvlinkUpdateLinkMask: Failed to update Rx Detect Link mask!": ("nvlink", None, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", LINES)
+def test_each_error_is_read(message: str) -> None:
+    (event,) = events(f"[  1.000000] {message}\n")
+    assert (event.kind, event.code, event.severity, event.pci_address) == LINES[message]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Linux version 6.5.0 (gcc)",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+        "NVRM: GPU at PCI:0000:05:00: GPU-11111111-2222-3333-4444-555555555555",
+        "nvidia 0000:05:00.0:   device [10de:2204] error status/mask=00000001/0000a000",
+        "nvidia 0000:05:00.0:    [ 0] RxErr                  (First)",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Severity 1 Engine instance 30",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Data {0x00000000, 0x00000000}",
+        "pcieport 0000:00:02.0: AER: enabled with IRQ 26",
+        "EXT4-fs error (device sda1): none of a GPU",
+    ],
+)
+def test_other_lines_of_the_kernel_are_no_errors_and_not_listed(message: str) -> None:
+    machine = reading.read_text(f"[  1.000000] {message}\n" * 3, origin="log")
+    assert (machine.kernel_events, machine.unread) == ((), ())
+
+
+def test_a_message_of_the_module_that_is_not_known_is_listed() -> None:
+    machine = reading.read_text(
+        f"[  1.000000] NVRM: zzz unknown marker 42\n[  1.000000] {XID_79}", origin="log"
+    )
+    assert [(one.line, one.text) for one in machine.unread] == [(1, "NVRM: zzz unknown marker 42")]
+
+
+def test_a_line_of_nothing_known_is_listed_and_one_of_a_daemon_is_not() -> None:
+    text = f"Mar  5 10:01:02 n kernel: {XID_79}\nMar  5 10:01:03 n cron[1]: x\nzzz unknown marker 42\n"
+    machine = reading.read_text(text, origin="log")
+    assert [(one.line, one.text) for one in machine.unread] == [(3, "zzz unknown marker 42")]
+
+
+def test_what_journalctl_writes_between_boots_is_known() -> None:
+    text = "-- Journal begins at Tue 2024-03-05 10:00:00 UTC, ends at --\n-- Boot 0123456789abcdef --\n"
+    machine = reading.read_text(f"{text}Mar 05 10:01:02 n kernel: {XID_79}\n", origin="log")
+    assert (len(machine.kernel_events), machine.unread) == (1, ())
+
+
+@pytest.mark.parametrize("name", sorted({*ALL} - {"table"}))
+@pytest.mark.parametrize("stamp", ["[ 1234.567890] ", "[Tue Mar  5 10:01:02 2024] ", "[Mar 5 10:01] "])
+def test_a_capture_with_a_time_before_each_line_is_no_kernel_log(name: str, stamp: str) -> None:
+    stamped = "".join(f"{stamp}{line}\n" for line in ALL[name].splitlines())
+    machine = reading.read_text(f"{stamped}[ 1.000000] {XID_79}\n", origin="log")
+    bare = reading.read_text(ALL[name], origin="log")
+    assert (machine.gpus, machine.links) == (bare.gpus, bare.links)
+    assert [event.code for event in machine.kernel_events] == [79]
+
+
+def test_a_log_of_a_boot_is_a_kernel_log() -> None:
+    text = "".join(
+        f"[    0.{number:06}] {message}\n"
+        for number, message in enumerate(
+            [
+                "Linux version 5.15.0-91-generic (buildd@lcy02) (gcc 11.4.0) #101-Ubuntu SMP",
+                "Command line: BOOT_IMAGE=/boot/vmlinuz root=UUID=x ro quiet",
+                "Early memory node ranges",
+                "  node   0: [mem 0x0000000000001000-0x000000000009ffff]",
+                "NUMA: Node 0 [mem 0x00000000-0xbfffffff] + [mem 0x100000000-0x43fffffff]",
+                "smpboot: CPU0: AMD EPYC 7542 32-Core Processor (family: 0x17, model: 0x31)",
+                "pci 0000:01:00.0: [10de:2204] type 00 class 0x030000",
+                "pci 0000:01:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at "
+                "0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)",
+                "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
+                "nvidia 0000:01:00.0: vgaarb: changed VGA decodes: olddecodes=io+mem,decodes=none:owns=none",
+                "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+                "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
+                "[drm] [nvidia-drm] [GPU ID 0x00000100] Loading driver",
+                "[drm] Initialized nvidia-drm 0.0.0 20160202 for 0000:01:00.0 on minor 0",
+            ]
+        )
+    )
+    machine = reading.read_text(text, origin="log")
+    assert (machine.source, machine.kernel_events, machine.unread) == ("kernel log", (), ())
+
+
+def test_errors_of_one_kind_are_counted() -> None:
+    text = "".join(f"[ {at}.000000] {XID_79}\n" for at in range(100, 400))
+    (event,) = events(text)
+    assert (event.count, event.time, event.last_time) == (300, "100.000000 s", "399.000000 s")
+
+
+def test_what_a_port_receives_and_the_error_of_its_device_are_one() -> None:
+    text = (
+        "[ 1.000000] pcieport 0000:00:02.0: AER: Corrected error received: 0000:05:00.0\n"
+        "[ 1.000001] nvidia 0000:05:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer\n"
+    )
+    (event,) = events(text)
+    assert (event.pci_address, event.device_driver, event.count) == ("0000:05:00.0", "nvidia", 1)
+
+
+def test_a_log_alone_names_the_gpus_with_errors(tmp_path: object) -> None:
+    path = f"{tmp_path}/dmesg.txt"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            f"[ 1.000000] {XID_79}\n[ 1.000000] nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected\n"
+        )
+    machine = load([path])
+    assert [gpu.pci_address for gpu in machine.gpus] == ["0000:05:00.0"]
+    assert ids(machine) == {"gpu.lost": "error", "driver.xid": "error"}
+
+
+GPU_0 = Gpu(index=3, pci_address="00000000:05:00.0")
+TREE = (
+    PciNode(address="0000:00:02.0", root="pci0000:00", kind="bridge"),
+    PciNode(address="0000:05:00.0", root="pci0000:00", parent="0000:00:02.0", kind="gpu"),
+)
+FOUND = {
+    XID_79: {"driver.xid": "error", "gpu.lost": "error"},
+    "NVRM: Xid (PCI:0000:05:00): 31, pid=1": {"driver.xid": "warning"},
+    "NVRM: Xid (PCI:0000:05:00): 999, pid=1": {"driver.xid": "warning"},
+    "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.": {"gpu.lost": "error"},
+    "NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x22:0x56:667)": {"driver.kernel_error": "error"},
+    "nvidia 0000:05:00.0: PCIe Bus Error: severity=Corrected": {"pcie.errors": "info"},
+    "nvidia 0000:05:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)": {"pcie.errors": "error"},
+    "pcieport 0000:00:02.0: DPC: containment event, status:0x1f01": {"pcie.errors": "warning"},
+    "pcieport 0000:80:02.0: DPC: containment event, status:0x1f01": {},
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30": {"nvlink.errors": "error"},
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 4": {"nvlink.errors": "warning"},
+}
+
+
+@pytest.mark.parametrize("message", FOUND)
+def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
+    log = reading.read_text(f"[ 1.000000] {message}\n", origin="log")
+    machine = Machine(source="x", gpus=(GPU_0,), pci=TREE, kernel_events=log.kernel_events)
+    assert ids(machine) == FOUND[message]
+    assert {one.subject.text for one in find(machine)} <= {"gpu:3", "machine"}
+
+
+def test_an_error_of_a_gpu_that_is_not_known_is_found_all_the_same() -> None:
+    log = reading.read_text(f"[ 1.000000] {XID_79}\n", origin="log")
+    (lost, xid) = find(log)
+    assert (lost.id, xid.id) == ("gpu.lost", "driver.xid")
+    assert "0000:05:00.0" in xid.says
+
+
+@pytest.mark.parametrize(
+    "text", ["GPU0 is slow\n", "See NVRM in dmesg\n", "[ 1.000000] usb 1-1: new device\n"]
+)
+def test_other_texts_are_no_kernel_log(text: str) -> None:
+    assert not kernel_log.recognise(text)
+    with pytest.raises(InputError, match="in no format"):
+        reading.read_text(text, origin="log")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_line_of_another_capture_is_one_of_the_kernel(name: str) -> None:
+    assert kernel_log.take(ALL[name]).lines == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(PREFIXES)), st.sampled_from(sorted(LINES)))),
+    st.text(max_size=200),
+)
+def test_any_log_is_read_line_by_line(lines: list[tuple[str, str]], tail: str) -> None:
+    text = "".join(f"{PREFIXES[form][0]}{message}\n" for form, message in lines) + tail
+    taken = kernel_log.take(text)
+    assert taken.rest.count("\n") == text.count("\n")
+    assert taken.lines >= len(lines)
+    kinds = {event.kind for event in taken.machine.kernel_events}
+    assert kinds >= {LINES[message][0] for _, message in lines}
+
+
+def test_gpus_of_samples_are_those_of_the_lines() -> None:
+    assert GPUS[0] == "0000:05:00.0"

@@ -1,0 +1,321 @@
+import contextlib
+import os
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gputopo
+from gputopo.launch.hosts.messages import End, HostEvent, Refused, Reply, Start, Unable, Unused
+from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, Reporting
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+from gputopo.launch.supervise.sampling import EventQueue
+from gputopo.values import schema
+from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.machine import Machine
+from gputopo.values.run.events import Noticed, RankFailed
+from tests.launch.hosts.meetings import LOOPBACK, PROMPT, START, Later, guest, joining, meeting, started
+
+OVER = End(exit_code=0)
+
+
+def join(of: RendezvousServer, rank: int) -> Later[Reply]:
+    return Later(lambda: guest(of, rank).join(joining(rank)))
+
+
+def taken(events: EventQueue[Any], number: int) -> list[Any]:
+    """Return the next events, in their order."""
+    found: list[Any] = []
+    while len(found) < number:
+        assert select.select([events.ready], [], [], 5)[0], f"only {found} came"
+        found += events.take()
+    return found
+
+
+def noticed(says: str) -> Noticed:
+    return Noticed(time_s=time.time(), says=says)
+
+
+def test_hosts_join_are_answered_and_learn_the_end() -> None:
+    with meeting("n1", "n2") as one:
+        later = {rank: join(one, rank) for rank in (2, 1)}
+        brought = one.wait(5)
+        assert brought == {1: joining(1), 2: joining(2)}
+        one.answer({1: START, 2: Unused(why="1 host is enough")})
+        start = later[1].result()
+        assert isinstance(start, Start)
+        assert bytes(start.spec) == bytes(START.spec)
+        assert start.environment == {"A": "b"}
+        assert later[2].result() == Unused(why="1 host is enough")
+        one.end(OVER)
+
+
+def test_a_whole_machine_arrives_as_it_was() -> None:
+    machine = Machine(source="live", missing={"gpus[0].uuid": "NOT_SUPPORTED"})
+    with meeting("n1") as one:
+        later = Later(lambda: guest(one, 1).join(joining(1, machine=machine, resources={"cpu_devices": 2})))
+        (brought,) = one.wait(5).values()
+        one.answer({1: Unused(why="")})
+        later.result()
+    assert brought.machine == machine
+    assert brought.resources == {"cpu_devices": 2}
+
+
+def test_events_come_with_their_rank_in_their_order_and_the_end_is_told() -> None:
+    with meeting("n1", "n2") as one:
+        first_host, second_host = started(one, 1, 2)
+        with Reporting(first_host) as first, Reporting(second_host) as second:
+            for number in range(20):
+                first.put(noticed(str(number)))
+            second.put(noticed("a"), noticed("b"))
+            found = taken(one.events, 22)
+            assert [event.says for event in found if event.rank == 1] == [str(number) for number in range(20)]
+            assert [event.says for event in found if event.rank == 2] == ["a", "b"]
+            one.end(End(exit_code=3, cause="out of memory", hint="less"))
+            for telling in (first, second):
+                assert select.select([telling.ready], [], [], 5)[0]
+                assert telling.end == End(exit_code=3, cause="out of memory", hint="less")
+
+
+def test_results_are_waited_for_and_a_host_that_falls_silent_has_none() -> None:
+    with meeting("n1", "n2") as one:
+        first, _ = started(one, 1, 2)
+        assert one.results(0.0) == {}
+        with Reporting(first):
+            first.report(b'{"a": 1}')
+            assert one.results(5) == {1: b'{"a": 1}'}
+        one.end(OVER)
+
+
+def test_the_result_of_a_host_that_rank_0_does_not_know_is_refused() -> None:
+    with meeting("n1") as one:
+        started(one, 1)
+        with pytest.raises(LeaderGoneError, match="did not take the result: it answered 403"):
+            guest(one, 1).report(b"{}")
+        assert one.results(0.0) == {}
+        one.end(OVER)
+
+
+def test_a_clock_that_is_an_hour_ahead_does_not_shift_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting("n1") as one:
+        (its,) = started(one, 1)
+        now_s = time.time()
+        with monkeypatch.context() as patched:
+            patched.setattr("gputopo.launch.hosts.rendezvous_client.wall_s", lambda: now_s + 3600)
+            assert its.tell([Noticed(time_s=now_s + 3590, says="")]) is None
+        (event,) = taken(one.events, 1)
+        assert event.time_s == pytest.approx(now_s - 10, abs=5)
+
+
+def test_the_missing_hosts_are_named_after_the_time_to_join() -> None:
+    with meeting("n1", "n2", None) as one:
+        later = join(one, 2)
+        with pytest.raises(HardwareError) as failed:
+            one.wait(0.3)
+        assert failed.value.what == "2 of 4 hosts did not join within 0.3 s: n1 (rank 1) and rank 3"
+        assert f"port {one.port}" in failed.value.hint
+        one.end(End(exit_code=3, cause=failed.value.what, hint="start them"))
+    assert later.result() == Refused(what=failed.value.what, hint="start them", exit_code=3)
+
+
+def test_a_refused_host_hears_why_and_rank_0_does_too_at_once() -> None:
+    with meeting("n1", asked={"batch_size": 64}) as one:
+        refused = guest(one, 1).join(joining(1, asked={"batch_size": 32}))
+        said = "--batch-size is 32 on n1 (rank 1), 64 on rank 0"
+        assert refused == Refused(what=said, hint="start all hosts with the same options", exit_code=2)
+        with pytest.raises(HardwareError, match=re.escape(said)):
+            one.wait(60)
+
+
+def unable(rank: int, **fields: Any) -> Unable:
+    whole = {"name": f"n{rank}", "version": gputopo.__version__, "what": "no disk", "hint": "mount it"}
+    return Unable(rank=rank, **{**whole, "exit_code": 3, **fields})
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, HardwareError), (2, UsageError)])
+def test_a_host_that_cannot_join_is_the_reason_at_once_whoever_else_is_missing(
+    code: int, kind: type[GputopoError]
+) -> None:
+    with meeting("n1", "n2", "n3") as one:
+        excused = Later(lambda: guest(one, 2).excuse(unable(2, exit_code=code)))
+        with pytest.raises(kind) as failed:
+            one.wait(60)
+    excused.result()
+    assert (failed.value.what, failed.value.hint) == ("host n2 (rank 2): no disk", "mount it")
+
+
+def test_where_not_all_are_needed_a_host_that_cannot_join_is_named_and_the_others_are_waited_for() -> None:
+    with meeting("n1", "n2") as one:
+        excused = Later(lambda: guest(one, 2).excuse(unable(2)))
+        joined = join(one, 1)
+        with pytest.raises(HardwareError, match=r"n2 \(rank 2\); host n2 \(rank 2\): no disk"):
+            one.wait(60, needs_all=False)
+        assert list(one.present()) == [1]
+        one.answer({1: Unused(why="")})
+        joined.result()
+    excused.result()
+
+
+@pytest.mark.parametrize("fields", [{"job": "another"}, {"rank": 7}, {"rank": 1}])
+def test_what_a_stranger_cannot_do_is_no_reason(fields: dict[str, Any]) -> None:
+    with meeting("n1", "n2") as one:
+        later = join(one, 1)
+        until(lambda: 1 in one.present())
+        guest(one, 2)._post("/join", schema.encode(unable(**{"rank": 2, **fields})))
+        with pytest.raises(HardwareError, match=r"did not join within 0.1 s: n2 \(rank 2\)$"):
+            one.wait(0.1)
+    later.result()
+
+
+def test_a_host_of_another_version_is_refused_whatever_else_it_brings() -> None:
+    with meeting("n1") as one:
+        refused = guest(one, 1).join(joining(1, version="99.0"))
+        assert isinstance(refused, Refused)
+        assert refused.what.startswith("gputopo is 99.0 on n1 (rank 1), ")
+        with pytest.raises(HardwareError, match=r"99\.0"):
+            one.wait(60)
+
+
+def test_a_host_that_dies_is_named_and_one_that_lives_is_not() -> None:
+    with meeting("n1", "n2") as one:
+        its, _ = started(one, 1, 2)
+        with Reporting(its) as telling:
+            (failed,) = taken(one.events, 1)
+            assert isinstance(failed, RankFailed)
+            assert (failed.rank, failed.kind) == (2, "unreachable")
+            assert failed.cause == "host n2 (rank 2) no longer answers"
+            one.end(OVER)
+        assert telling.end == OVER
+
+
+def test_the_reason_of_a_host_comes_before_its_silence() -> None:
+    died = RankFailed(time_s=time.time(), kind="killed", cause="its server died", remedy="", exit_code=137)
+    with meeting("n1", "n2") as one:
+        first, _ = started(one, 1, 2)
+        assert first.tell([died]) is None
+        found = taken(one.events, 2)  # the silence of the other, after that of the one
+        assert [event.cause for event in found if isinstance(event, RankFailed)] == [
+            "host n1 (rank 1): its server died",
+            "host n2 (rank 2) no longer answers",
+        ]
+
+
+def test_a_host_that_ends_while_it_waits_is_waited_for_no_longer() -> None:
+    died = RankFailed(time_s=time.time(), kind="interrupted", cause="Ctrl-C", remedy="", exit_code=130)
+    with meeting("n1", None) as one:
+        its = guest(one, 1)
+        later = Later(lambda: its.join(joining(1)))
+        while one.events.ready not in select.select([one.events.ready], [], [], 0)[0]:
+            its_own: list[HostEvent] = [died]
+            try:
+                its.tell(its_own)
+            except LeaderGoneError:  # it has not joined yet
+                continue
+        with pytest.raises(HardwareError, match=r"n1 \(rank 1\) has ended: Ctrl-C"):
+            one.wait(0.2)
+    later.result()
+
+
+def test_an_error_of_rank_0_is_what_the_waiting_hosts_are_told() -> None:
+    with contextlib.suppress(UsageError), meeting("n1") as one:
+        later = join(one, 1)
+        one.wait(5)
+        raise UsageError("no plan for 2 hosts", "ask for fewer GPUs")
+    assert later.result() == Refused(what="no plan for 2 hosts", hint="ask for fewer GPUs", exit_code=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141), (KeyError, 70)]
+)
+def test_hosts_end_with_the_exit_code_of_rank_0(error: type[BaseException], code: int) -> None:
+    with contextlib.suppress(error), meeting("n1") as one:
+        later = join(one, 1)
+        one.wait(5)
+        raise error
+    assert later.result() == Refused(what="rank 0 has ended", hint="see its output", exit_code=code)
+
+
+def test_the_end_waits_for_no_host_that_is_gone() -> None:
+    with meeting("n1") as one:
+        started(one, 1)
+        began = time.monotonic()
+        one.end(OVER)
+        assert time.monotonic() - began < PROMPT.end_s
+
+
+def test_every_host_must_be_answered() -> None:
+    with meeting("n1") as one:
+        later = join(one, 1)
+        one.wait(5)
+        with pytest.raises(ValueError, match=r"replies for ranks \[\], not \[1\]"):
+            one.answer({})
+    later.result()
+
+
+def test_a_run_of_one_host_waits_for_nobody() -> None:
+    with meeting() as one:
+        assert one.wait(0) == {}
+
+
+def test_a_port_in_use_is_named() -> None:
+    with meeting("n1") as one, pytest.raises(HardwareError, match=f"port {one.port} .* is in use"):
+        RendezvousServer([LOOPBACK, "n1"], one.port)
+
+
+def test_nothing_is_left_of_a_meeting() -> None:
+    with meeting("n1") as one:
+        one.end(OVER)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(one.events.ready)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, one.port))
+    assert "rendezvous" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_host_starts_again_and_reports_that_it_serves() -> None:
+    with meeting("n1", "n2") as one:
+        guests = started(one, 1, 2)
+        with Reporting(guests[0]) as first, Reporting(guests[1]) as second:
+            first.put(RankFailed(time_s=0.0, kind="killed", cause="killed", remedy="", exit_code=3))
+            taken(one.events, 1)
+            assert one._members.lost() == {1: "host n1 (rank 1): killed"}
+            one._members.start_again(b'{"schema":"gputopo.run/1","steps":9}')
+            for telling in (first, second):
+                assert select.select([telling.ready], [], [], 5)[0]
+            assert first.end is not None
+            assert first.end.exit_code == 3
+            assert str(first.end.cause) == "the training goes on without this host: killed"
+            assert second.end is None
+            assert second.start is not None
+            assert b'"steps":9' in bytes(second.start.spec)
+            assert not one._members.serving()
+            second.serves(second.start.number)
+            until(one._members.serving)
+            assert second.end is None
+        one.end(OVER)
+
+
+def test_the_same_start_is_one_news_however_often_it_comes() -> None:
+    with meeting("n1") as one:
+        (its,) = started(one, 1)
+        with Reporting(its) as telling:
+            for number in (1, 2):
+                one._members.start_again(b"{}")
+                assert select.select([telling.ready], [], [], 5)[0]
+                os.eventfd_read(telling.ready)
+                assert telling.start is not None
+                assert telling.start.number == number
+                assert not select.select([telling.ready], [], [], 5 * PROMPT.every_s)[0]
+        one.end(OVER)
+
+
+def until(so: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 5
+    while not so():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)

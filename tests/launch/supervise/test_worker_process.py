@@ -1,0 +1,191 @@
+"""A worker process: what is known of it once it has ended."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.launch.supervise import worker_process
+from gputopo.launch.supervise.worker_process import (
+    LINE_BYTES,
+    LINES,
+    MAX_LINE_BYTES,
+    Child,
+    EventLines,
+    NotAnEventError,
+    WorkerOutput,
+)
+from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
+
+MIB = 2**20
+
+
+def python(program: str) -> Callable[[int], Sequence[str]]:
+    return lambda events_fd: (sys.executable, "-I", "-c", program)
+
+
+@pytest.mark.parametrize(("program", "status"), [("raise SystemExit(7)", 7), ("import os; os.abort()", -6)])
+def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> None:
+    with closing(Child(python(program), dict(os.environ))) as child:
+        os.set_blocking(child.ended, True)
+        assert os.read(child.ended, 1) == b""
+        assert child.end(within_s=60) == status
+
+
+ALLOCATES = """
+import os, sys
+from contextlib import closing
+from gputopo.launch.supervise.worker_process import Child
+
+memory = b"x" * int(sys.argv[1])
+program = f"print(len(b'x' * {sys.argv[2]}))"
+with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
+    os.set_blocking(child.ended, True)
+    assert os.read(child.ended, 1) == b""
+    assert child.end(within_s=60) == 0
+    print(child.peak_bytes)
+"""
+
+
+def peak_bytes(*, launcher: int, worker: int) -> int:
+    """Peak memory of a worker that allocates so many bytes, of a launcher that does."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATES, str(launcher), str(worker)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_the_peak_memory_is_that_of_the_worker_alone() -> None:
+    assert 200 * MIB < peak_bytes(launcher=1, worker=200 * MIB) < 300 * MIB
+    assert 300 * MIB < peak_bytes(launcher=200 * MIB, worker=300 * MIB) < 400 * MIB
+
+
+def test_of_a_worker_smaller_than_its_launcher_the_memory_is_not_known() -> None:
+    assert peak_bytes(launcher=200 * MIB, worker=1) == 0
+
+
+EVENTS: list[Event] = [
+    WarmupDone(time_s=1.0, steps=3, seconds=0.5),
+    RankFailed(time_s=2.0, kind="error", cause="line\nbreak", remedy="ä", exit_code=3),
+    WarmupDone(time_s=3.0, steps=0, seconds=0.0),
+]
+STREAM = b"".join(map(encode_line, EVENTS))
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_where_the_stream_is_cut_makes_no_difference(places: list[int]) -> None:
+    cuts = [0, *sorted(places), len(STREAM)]
+    lines = EventLines()
+    got = [event for a, b in pairwise(cuts) for event in lines.take(STREAM[a:b])]
+    assert got == EVENTS
+    assert not lines.unfinished
+
+
+def test_a_line_that_is_begun_is_unfinished() -> None:
+    lines = EventLines()
+    assert list(lines.take(STREAM[:-1])) == EVENTS[:-1]
+    assert lines.unfinished
+
+
+@pytest.mark.parametrize("line", [b"\x00\xff\n", b"{}\n", b'{"event": "step"}\n', b"[1]\n", b"Hello\n"])
+def test_what_is_no_event_is_refused_with_its_beginning(line: bytes) -> None:
+    with pytest.raises(NotAnEventError):
+        list(EventLines().take(line))
+
+
+def test_events_before_the_bad_line_are_given() -> None:
+    stream = EventLines().take(STREAM + b"Hello\n")
+    assert [next(stream) for _ in EVENTS] == EVENTS
+    with pytest.raises(NotAnEventError, match="Hello"):
+        next(stream)
+
+
+def test_an_event_that_only_the_launcher_writes_is_refused() -> None:
+    line = encode_line(RunFinished(time_s=1.0, status="complete", exit_code=0, wall_s=1.0))
+    with pytest.raises(NotAnEventError, match="run_finished"):
+        list(EventLines().take(line))
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+    lines = EventLines()
+    assert list(lines.take(b"x" * MAX_LINE_BYTES)) == []
+    with pytest.raises(NotAnEventError):
+        list(lines.take(b"x"))
+
+
+def taken(path: Path, *pieces: bytes) -> tuple[str, ...]:
+    output = WorkerOutput(path)
+    for piece in pieces:
+        output.take(piece)
+    output.close()
+    return output.last_lines
+
+
+def test_all_goes_to_the_log_and_the_last_lines_are_stored(tmp_path: Path) -> None:
+    lines = [b"%d\n" % number for number in range(100)]
+    assert taken(tmp_path / "log", *lines) == tuple(str(number) for number in range(100 - LINES, 100))
+    assert (tmp_path / "log").read_bytes() == b"".join(lines)
+
+
+def test_a_line_that_is_not_ended_is_a_last_line(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"one\ntw", b"o") == ("one", "two")
+
+
+def test_of_a_line_that_is_rewritten_its_last_form_is_stored(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"10 %\r20 %\r30 %\nwindows\r\n") == ("30 %", "windows")
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    output = WorkerOutput(tmp_path / "log")
+    for _ in range(100):
+        output.take(b"x" * 65536)
+    output.close()
+    assert output.last_lines == ("x" * LINE_BYTES,)
+    assert (tmp_path / "log").stat().st_size == 100 * 65536
+
+
+def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(worker_process, "LAST_BYTES", 2000)
+    taken(tmp_path / "log", *[b"line %06d\n" % number for number in range(250_000)])
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[:2] == ["line 000000", "line 000001"]
+    assert lines[-1] == "line 249999"
+    (gap,) = (place for place, one in enumerate(lines) if one.startswith("[gputopo: about 3 MB of output"))
+    kept = [int(one.split()[1]) for one in lines[gap + 1 :]]
+    assert kept == list(range(kept[0], 250_000))
+    assert 2000 - LINE_BYTES <= sum(len(one) + 1 for one in lines[gap + 1 :]) <= 4000
+
+
+def test_what_tensorflow_prints_at_every_start_is_in_the_log_and_not_among_the_last_lines(
+    tmp_path: Path,
+) -> None:
+    start = b"I0000 port.cc:153] oneDNN custom operations are on. You may see slightly ...\n"
+    assert taken(tmp_path / "log", start, b"it broke\n") == ("it broke",)
+    assert (tmp_path / "log").read_bytes() == start + b"it broke\n"
+
+
+def test_bytes_that_are_no_text_are_stored_as_well_as_can_be(tmp_path: Path) -> None:
+    assert taken(tmp_path / "log", b"\xff\xfe bad\n") == ("\ufffd\ufffd bad",)
+
+
+def test_a_log_that_cannot_be_written_costs_the_log_only() -> None:
+    assert taken(Path("/dev/full"), b"one\n", b"two\n") == ("one", "two")
+    assert taken(Path("/no/such/folder/log"), b"one\n") == ("one",)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_where_the_parts_are_cut_makes_no_difference(pieces: list[bytes]) -> None:
+    assert taken(Path("/dev/null"), *pieces) == taken(Path("/dev/null"), b"".join(pieces))
