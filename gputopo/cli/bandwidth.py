@@ -393,7 +393,7 @@ def measure_links(
     `on_pause` is called again and again meanwhile.
     """
     from gputopo.cli.printing import ProgressLine
-    from gputopo.copies.jobs import Request
+    from gputopo.copies.copies import Request
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched

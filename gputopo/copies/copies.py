@@ -1,11 +1,11 @@
 """What is to be copied, and what came out, as values; and the engine that copies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from gputopo.values.bandwidth import Failure, Kind, Method, gpu_of
+from gputopo.values.bandwidth import Failure, Kind, Level, Method, Path, gpu_of
 
 CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
@@ -59,6 +59,76 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that its copies touch, each once."""
         return tuple(dict.fromkeys(gpu for copy in self.copies for gpu in copy.gpus))
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked for: which GPUs (None: all), how much, and which node the host memory is to lie on
+    (None: each GPU's own). `sizes`: bytes of each copy, `loops`: windows that count; else both are chosen.
+    `soak_s`: copies under load for so long instead."""
+
+    gpus: tuple[int, ...] | None = None
+    level: Level = "quick"
+    numa: int | None = None
+    sizes: tuple[int, ...] = ()
+    loops: int | None = None
+    soak_s: float | None = None
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides which copies there are.
+
+    `gpus`: indices of the machine, those that are measured. `nodes` and `far_nodes`: each GPU's near and
+    farthest NUMA node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
+    `no_kernels`: GPUs on which no kernel can run, with the reason; `no_local`: where no copy within the
+    memory can be measured. `l2_bytes`: the L2 cache of each GPU. `sizes`, `loops`: as in Request.
+    """
+
+    gpus: tuple[int, ...]
+    level: Level = "quick"
+    nodes: Mapping[int, int] = {}
+    far_nodes: Mapping[int, int] = {}
+    peers: frozenset[tuple[int, int]] = frozenset()
+    no_kernels: Mapping[int, str] = {}
+    no_local: Mapping[int, str] = {}
+    l2_bytes: Mapping[int, int] = {}
+    sizes: tuple[int, ...] = ()
+    loops: int | None = None
+
+
+def gpu_place(gpu: int) -> str:
+    """Write the place of a GPU: `gpu:3`."""
+    return f"gpu:{gpu}"
+
+
+def group_name(what: str, gpus: Sequence[int]) -> str:
+    """Write the name of copies that ran at the same time: `h2d gpus:0,1,2`."""
+    return f"{what} gpus:{','.join(map(str, gpus))}"
+
+
+def describe(job: Job) -> str:
+    """Return what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
+    if job.group is not None:
+        return job.group if job.bytes is None else f"{job.group} {job.bytes} bytes"
+    copy = job.copies[0]
+    arrow = "<->" if job.kind == "bidirectional" else "->"
+    words = [job.kind, f"{copy.source} {arrow} {copy.destination}"]
+    if copy.pinned is False:
+        words.append("pageable")
+    if job.kind in ("bidirectional", "latency") and path_of(job):
+        words.append(str(path_of(job)))
+    if copy.method != "copy_engine":
+        words.append(copy.method)
+    if job.bytes is not None and job.kind != "latency":
+        words.append(f"{job.bytes} bytes")
+    return " ".join(words)
+
+
+def path_of(job: Job) -> Path | None:
+    """Return how a pair of GPUs is joined in `bidirectional` and `latency`; None for all other jobs."""
+    if job.kind not in ("bidirectional", "latency"):
+        return None
+    paths: dict[CopyKind, Path] = {"p2p_direct": "direct", "p2p_staged": "staged"}
+    return paths.get(job.copies[0].kind)
 
 
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyKind, Job
+from gputopo.copies.copies import Copy, CopyKind, Job, Setting, gpu_place, group_name
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
-from gputopo.values.bandwidth import Level, Method, NotMeasured, Path, Sample
+from gputopo.values.bandwidth import Method, NotMeasured, Sample
 
 MIB = 2**20
 # A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
@@ -26,6 +26,7 @@ LATENCY_BYTES = 16  # two of the words that the check of a copy compares
 KIB = 1024
 # 4 KiB to 512 MiB: powers of four, and the end.
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
+_PATHS: tuple[tuple[CopyKind, bool], ...] = (("p2p_direct", True), ("p2p_staged", False))
 _UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
 _BY_KERNEL: tuple[Method, ...] = ("kernel_read", "kernel_write")
 # Groups of copies between GPUs, as in `Sample.group`.
@@ -34,82 +35,59 @@ BISECTION = "bisection"
 MATCHING = "pairs"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asked for: which GPUs (None: all), how much, and which node the host memory is to lie on
-    (None: each GPU's own). `sizes`: bytes of each copy, `loops`: windows that count; else both are chosen.
-    `soak_s`: copies under load for so long instead."""
-
-    gpus: tuple[int, ...] | None = None
-    level: Level = "quick"
-    numa: int | None = None
-    sizes: tuple[int, ...] = ()
-    loops: int | None = None
-    soak_s: float | None = None
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which copies there are.
-
-    `gpus`: indices of the machine, those that are measured. `nodes` and `far_nodes`: each GPU's near and
-    farthest NUMA node where known. `peers`: (a, b) where the driver lets `a` reach the memory of `b`.
-    `no_kernels`: GPUs on which no kernel can run, with the reason; `no_local`: where no copy within the
-    memory can be measured. `l2_bytes`: the L2 cache of each GPU. `sizes`, `loops`: as in Request.
-    """
-
-    gpus: tuple[int, ...]
-    level: Level = "quick"
-    nodes: Mapping[int, int] = {}
-    far_nodes: Mapping[int, int] = {}
-    peers: frozenset[tuple[int, int]] = frozenset()
-    no_kernels: Mapping[int, str] = {}
-    no_local: Mapping[int, str] = {}
-    l2_bytes: Mapping[int, int] = {}
-    sizes: tuple[int, ...] = ()
-    loops: int | None = None
-
-
-def gpu_place(gpu: int) -> str:
-    """Write the place of a GPU: `gpu:3`."""
-    return f"gpu:{gpu}"
-
-
-def group_name(what: str, gpus: Sequence[int]) -> str:
-    """Write the name of copies that ran at the same time: `h2d gpus:0,1,2`."""
-    return f"{what} gpus:{','.join(map(str, gpus))}"
-
-
 def jobs(setting: Setting) -> tuple[Job, ...]:
-    """Return all copies of a session that are known beforehand, the most important first.
-
-    That is what a program uses: each link, the memory, each pair of GPUs by the path it has. Then what
-    follows from other numbers: a pair in both directions, through the host where there is a direct path, by
-    kernels.
-    """
+    """Return all copies of a session that are known beforehand, the most important first."""
     full = setting.level == "full"
     every = (
-        *_alone(setting),
-        *_all_at_once(setting),
-        *_inside(setting),
-        *_direct(setting, ("copy_engine",)),
-        *_staged(setting, direct=False),
-        *_fabric(setting),
-        *_both_directions_with_host(setting),
-        *_host_latencies(setting),
-        *_latencies(setting, direct=True),
-        *_pageable(setting),
-        *_pairs_both_directions(setting, "p2p_direct", direct=True),
-        *_pairs_both_directions(setting, "p2p_staged", direct=False),
-        *_staged(setting, direct=True),
-        *_latencies(setting, direct=False),
-        *_pairs_both_directions(setting, "p2p_staged", direct=True),
-        *_direct(setting, _BY_KERNEL),
-        *(_far(setting) if full else ()),
+        *_used_by_programs(setting),
+        *_derivable(setting),
+        *(_host_copies(setting, setting.far_nodes) if full else ()),
         *(_matchings(setting) if full else ()),
         *(_one_and_all(setting) if full else ()),
         *(_both_directions_by_kernels(setting) if full else ()),
         *(_sweep(setting) if full and not setting.sizes else ()),
     )
     return tuple(_sized(every, setting.sizes))
+
+
+def _used_by_programs(setting: Setting) -> Iterator[Job]:
+    """Yield the copies that a program makes: each link, the memory, each pair of GPUs by the path it has."""
+    gpus, ordered = setting.gpus, pairs(setting.gpus)
+    yield from _host_copies(setting, dict.fromkeys(gpus))
+    if len(gpus) > 1:
+        yield from (_group(kind, gpus, setting) for kind in _UP_AND_DOWN)
+    yield from _inside(setting)
+    for kind, direct in _PATHS:
+        yield from (
+            _job(_pair_copy(kind, *pair, setting)) for pair in ordered if (pair in setting.peers) == direct
+        )
+    yield from _fabric(setting)
+    for gpu in gpus:
+        copies = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN)
+        yield Job(kind="bidirectional", copies=copies)
+    chasing = [gpu for gpu in gpus if gpu not in setting.no_kernels]  # a chain of pointers over the link
+    yield from (_latency(_host_copy("h2d", gpu, setting, method="kernel_read")) for gpu in chasing)
+    yield from (_latency(_host_copy("h2d", gpu, setting)) for gpu in gpus)  # a small engine copy
+    for a, b in ordered:
+        if _allowed("kernel_read", a, b, setting):
+            yield _latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
+    for gpu in gpus:
+        yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
+
+
+def _derivable(setting: Setting) -> Iterator[Job]:
+    """Yield what about follows from other numbers: both directions, the host where there is a direct path."""
+    ordered = pairs(setting.gpus)
+    both = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
+    for kind, direct in _PATHS:
+        yield from (_exchange(kind, a, b, setting) for a, b, is_direct in both if is_direct == direct)
+    yield from (_job(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered if pair in setting.peers)
+    yield from (_latency(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered)
+    yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in both if is_direct)
+    for method in _BY_KERNEL:
+        for a, b in ordered:
+            if _allowed(method, a, b, setting):
+                yield _job(_pair_copy("p2p_direct", a, b, setting, method))
 
 
 def next_jobs(
@@ -239,32 +217,6 @@ def without(job: Job, places: frozenset[str] | set[str], copies: Sequence[Copy] 
     return msgspec.structs.replace(job, copies=left, group=group_name(what, tuple(gpus)))
 
 
-def describe(job: Job) -> str:
-    """Return what a job copies: `h2d host -> gpu:0`, `h2d gpus:0,1`."""
-    if job.group is not None:
-        return job.group if job.bytes is None else f"{job.group} {job.bytes} bytes"
-    copy = job.copies[0]
-    arrow = "<->" if job.kind == "bidirectional" else "->"
-    words = [job.kind, f"{copy.source} {arrow} {copy.destination}"]
-    if copy.pinned is False:
-        words.append("pageable")
-    if job.kind in ("bidirectional", "latency") and path_of(job):
-        words.append(str(path_of(job)))
-    if copy.method != "copy_engine":
-        words.append(copy.method)
-    if job.bytes is not None and job.kind != "latency":
-        words.append(f"{job.bytes} bytes")
-    return " ".join(words)
-
-
-def path_of(job: Job) -> Path | None:
-    """Return how a pair of GPUs is joined in `bidirectional` and `latency`; None for all other jobs."""
-    if job.kind not in ("bidirectional", "latency"):
-        return None
-    paths: dict[CopyKind, Path] = {"p2p_direct": "direct", "p2p_staged": "staged"}
-    return paths.get(job.copies[0].kind)
-
-
 def _host_copy(
     kind: CopyKind,
     gpu: int,
@@ -305,27 +257,16 @@ def _group(kind: CopyKind, gpus: Sequence[int], setting: Setting) -> Job:
     return Job(kind=kind, copies=copies, group=group_name(kind, gpus))
 
 
-def _alone(setting: Setting) -> Iterator[Job]:
-    yield from (_job(_host_copy(kind, gpu, setting)) for gpu in setting.gpus for kind in _UP_AND_DOWN)
+def _host_copies(setting: Setting, nodes: Mapping[int, int | None]) -> Iterator[Job]:
+    """Yield the copies of GPUs with the host's memory on a node, None: on the near one."""
+    for gpu, node in nodes.items():
+        yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
 
 
-def _all_at_once(setting: Setting) -> Iterator[Job]:
-    if len(setting.gpus) > 1:
-        yield from (_group(kind, setting.gpus, setting) for kind in _UP_AND_DOWN)
-
-
-def _staged(setting: Setting, *, direct: bool) -> Iterator[Job]:
-    """Return the copies through the host of the pairs that have, or have not, a direct path."""
-    for a, b in pairs(setting.gpus):
-        if ((a, b) in setting.peers) == direct:
-            yield _job(_pair_copy("p2p_staged", a, b, setting))
-
-
-def _direct(setting: Setting, methods: Sequence[Method]) -> Iterator[Job]:
-    for method in methods:
-        for a, b in pairs(setting.gpus):
-            if _allowed(method, a, b, setting):
-                yield _job(_pair_copy("p2p_direct", a, b, setting, method))
+def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> Job:
+    """Return both directions of a pair at once."""
+    copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
+    return Job(kind="bidirectional", copies=copies)
 
 
 def _allowed(method: Method, source: int, destination: int, setting: Setting) -> bool:
@@ -344,41 +285,8 @@ def _inside(setting: Setting) -> Iterator[Job]:
             yield Job(kind=copy.kind, copies=(copy,), min_bytes=size)
 
 
-def _both_directions_with_host(setting: Setting) -> Iterator[Job]:
-    for gpu in setting.gpus:
-        yield Job(kind="bidirectional", copies=tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN))
-
-
-def _pageable(setting: Setting) -> Iterator[Job]:
-    for gpu in setting.gpus:
-        yield from (_job(_host_copy(kind, gpu, setting, pinned=False)) for kind in _UP_AND_DOWN)
-
-
-def _host_latencies(setting: Setting) -> Iterator[Job]:
-    for gpu in setting.gpus:
-        if gpu not in setting.no_kernels:  # a pointer chase over the link
-            yield _latency(_host_copy("h2d", gpu, setting, method="kernel_read"))
-    yield from (_latency(_host_copy("h2d", gpu, setting)) for gpu in setting.gpus)  # a small engine copy
-
-
-def _latencies(setting: Setting, *, direct: bool) -> Iterator[Job]:
-    for a, b in pairs(setting.gpus):
-        if not direct:
-            yield _latency(_pair_copy("p2p_staged", a, b, setting))
-        elif _allowed("kernel_read", a, b, setting):
-            yield _latency(_pair_copy("p2p_direct", a, b, setting, "kernel_read"))
-
-
 def _latency(copy: Copy) -> Job:
     return Job(kind="latency", copies=(copy,), bytes=LATENCY_BYTES)
-
-
-def _pairs_both_directions(setting: Setting, kind: CopyKind, *, direct: bool) -> Iterator[Job]:
-    """Return both directions at once of the pairs that have, or have not, a direct path."""
-    for a, b in pairs(setting.gpus)[::2]:
-        if ({(a, b), (b, a)} <= setting.peers) == direct:
-            copies = (_pair_copy(kind, a, b, setting), _pair_copy(kind, b, a, setting))
-            yield Job(kind="bidirectional", copies=copies)
 
 
 def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> Job:
@@ -464,11 +372,6 @@ def _sized(wanted: Iterable[Job], sizes: Sequence[int]) -> Iterator[Job]:
             yield job
         else:
             yield from (msgspec.structs.replace(job, bytes=size, min_bytes=0) for size in sizes)
-
-
-def _far(setting: Setting) -> Iterator[Job]:
-    for gpu, node in setting.far_nodes.items():
-        yield from (_job(_host_copy(kind, gpu, setting, node=node)) for kind in _UP_AND_DOWN)
 
 
 def _sweep(setting: Setting) -> Iterator[Job]:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from gputopo.probes.cuda.calling import ABSENT, CudaError, Event, Stream
-from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.door import ABSENT, Cuda, CudaError, Event, Stream
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -92,11 +91,11 @@ class StreamBlocker:
         for ordinal, (stream, event) in self._gates.items():
             with contextlib.suppress(CudaError):
                 self._cuda.use(ordinal)
-                self._cuda.end_stream(stream)
-                self._cuda.end_event(event)
+                self._cuda.ask("cuStreamDestroy", stream)
+                self._cuda.ask("cuEventDestroy", event)
         with contextlib.suppress(CudaError):
             if self._address is not None:
-                self._cuda.release_host(self._address)
+                self._cuda.ask("cuMemFreeHost", self._address)
         self._gates.clear()
         self._address = None
 
@@ -122,7 +121,7 @@ class StreamBlocker:
                 self._gates[ordinal] = (self._cuda.new_stream(), self._cuda.new_event())
             stream, event = self._gates[ordinal]
             self._cuda.call_host(stream, int(ctypes.cast(self._waiter, ctypes.c_void_p).value or 0))
-            self._cuda.record(event, stream)
+            self._cuda.ask("cuEventRecord", event, stream)
             self._shut = event
         return self._shut
 
@@ -166,7 +165,7 @@ class Waiter:
 
     def stream(self, stream: Stream, event: Event, size: int) -> None:
         """Wait until a stream is through with moving `size` bytes. Raises CudaError, TIMED_OUT."""
-        self._cuda.record(event, stream)
+        self._cuda.ask("cuEventRecord", event, stream)
         for error in self.each({0: event}, size).values():
             raise error
 

@@ -12,8 +12,7 @@ import msgspec
 
 from gputopo.copies.copies import Copy, CopyTime, Job, Window
 from gputopo.probes.cuda.blocking import NOT_HELD, PATIENCE_S, TIMED_OUT, StreamBlocker, Waiter
-from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from gputopo.probes.cuda.kernels import seed_of

@@ -6,8 +6,7 @@ import mmap
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
-from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.kernels import BLOCK_BYTES
 from gputopo.probes.numa import NumaMemory
 
@@ -57,7 +56,7 @@ class PinnedArea:
 
     def close(self) -> None:
         """Free the memory. Raises CudaError."""
-        self._cuda.release_host(self.send)
+        self._cuda.ask("cuMemFreeHost", self.send)
 
 
 class PageableArea:

@@ -15,13 +15,8 @@ All parameters are .u64; launched in one dimension with any number of threads (`
   Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
 """
 
-import ctypes
 import functools
 from array import array
-from collections.abc import Mapping
-from typing import Any
-
-from gputopo.probes.cuda.calling import CudaCalls, Kernel, Stream
 
 BLOCK_WORDS = 32768
 BLOCK_BYTES = 8 * BLOCK_WORDS
@@ -236,29 +231,6 @@ done:
 KERNELS = ("gputopo_fill", "gputopo_check", "gputopo_copy", "gputopo_chase")
 
 PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE
-
-
-class KernelCalls(CudaCalls):
-    """Kernels of the device that is current."""
-
-    def load_kernels(self) -> tuple[Any, Mapping[str, Kernel]]:
-        """Return the module of the current device and its kernels by name. Raises CudaError."""
-        module = self.ask("cuModuleLoadData", PTX.encode() + b"\0")
-        return module, {
-            name: Kernel(self.ask("cuModuleGetFunction", module, name.encode())) for name in KERNELS
-        }
-
-    def unload_kernels(self, module: Any) -> None:
-        """Unload a module."""
-        self.ask("cuModuleUnload", module)
-
-    def launch(
-        self, kernel: Kernel, stream: Stream, words: tuple[int, ...], threads: tuple[int, int]
-    ) -> None:
-        """Run a kernel whose parameters are 64-bit words, on (blocks, threads of each)."""
-        blocks, block = threads
-        parameters = (words, (ctypes.c_uint64,) * len(words))
-        self.ask("cuLaunchKernel", kernel, blocks, 1, 1, block, 1, 1, 0, stream, parameters, 0)
 
 
 def grid(multiprocessors: int, words: int, at_once: int = 1) -> tuple[int, int]:

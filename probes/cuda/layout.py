@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.copies.copies import Copy, Job
-from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
+from gputopo.probes.cuda.door import CudaError
+from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.kernels import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import (

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from gputopo.copies.copies import Copy
 from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.probes.cuda.blocking import StreamBlocker, Waiter
-from gputopo.probes.cuda.calling import CudaError, Event, Stream
-from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
+from gputopo.probes.cuda.door import CudaError, Event, Stream
+from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 
@@ -203,7 +203,7 @@ class Transfer:
         card.use()
         blocker.block(card.ordinal, stream)
         self.start = card.event()
-        cuda.record(self.start, stream)
+        cuda.ask("cuEventRecord", self.start, stream)
         for chunk in self.chunks:
             self.move(chunk, stream)
             if self.repeats == 1:
@@ -221,11 +221,11 @@ class Transfer:
             threads = grid(self.acting.device.multiprocessors, words, self.kernels_at_once)
             cuda.launch(self.acting.kernels["gputopo_copy"], stream, (target, source, words), threads)
         elif kind == "h2d":
-            cuda.upload(target, source, chunk.size, stream)
+            cuda.ask("cuMemcpyHtoDAsync", target, source, chunk.size, stream)
         elif kind == "d2h":
-            cuda.download(target, source, chunk.size, stream)
+            cuda.ask("cuMemcpyDtoHAsync", target, source, chunk.size, stream)
         elif kind == "d2d_local":
-            cuda.copy_inside(target, source, chunk.size, stream)
+            cuda.ask("cuMemcpyDtoDAsync", target, source, chunk.size, stream)
         else:
             to, origin = self.target.card.ordinal, self.origin.card.ordinal
             cuda.copy_to_peer((to, target), (origin, source), chunk.size, stream)
@@ -242,7 +242,7 @@ class Transfer:
 
     def _mark(self, card: EngineGpu, stream: Stream) -> None:
         self.last = card.event()
-        card.cuda.record(self.last, stream)
+        card.cuda.ask("cuEventRecord", self.last, stream)
         self.marks.append(self.last)
 
 
@@ -288,18 +288,18 @@ class StagedTransfer(Transfer):
         target.use()
         blocker.block(target.ordinal, into)
         self.start = target.event()
-        cuda.record(self.start, into)
+        cuda.ask("cuEventRecord", self.start, into)
         for index, chunk in enumerate(self.chunks):
             slots = len(self._bounce)
             host = self._bounce[index % slots]
             self._full = full = source.event()
             if index >= slots:
                 cuda.wait_for_event(out, self.marks[index - slots])
-            cuda.download(host, self.origin.address + chunk.source, chunk.size, out)
-            cuda.record(full, out)
+            cuda.ask("cuMemcpyDtoHAsync", host, self.origin.address + chunk.source, chunk.size, out)
+            cuda.ask("cuEventRecord", full, out)
             target.use()
             cuda.wait_for_event(into, full)
-            cuda.upload(self.target.address + chunk.target, host, chunk.size, into)
+            cuda.ask("cuMemcpyHtoDAsync", self.target.address + chunk.target, host, chunk.size, into)
             self._mark(target, into)
 
 
@@ -311,7 +311,7 @@ class PageableTransfer(Transfer):
         ((card, stream),) = self.streams
         for chunk in self.chunks:
             before = card.event()
-            card.cuda.record(before, stream)
+            card.cuda.ask("cuEventRecord", before, stream)
             self.marks.append(before)
             self.move(chunk, stream)
             self._mark(card, stream)
@@ -350,7 +350,7 @@ class Chase(Transfer):
             _lay(owner, waiter)
             owner.has_chain = True
         stream, event = self.acting.stream(0), self.acting.event()
-        self.acting.cuda.set_bytes(self._out, 0, 8, stream)
+        self.acting.cuda.ask("cuMemsetD8Async", self._out, 0, 8, stream)
         waiter.stream(stream, event, 8)
 
     def enqueue(self, blocker: StreamBlocker) -> None:
@@ -360,7 +360,7 @@ class Chase(Transfer):
         card.use()
         blocker.block(card.ordinal, stream)
         self.start = card.event()
-        card.cuda.record(self.start, stream)
+        card.cuda.ask("cuEventRecord", self.start, stream)
         words = (self._base + _STRIDE * _order()[0], STEPS, self._out)
         card.cuda.launch(card.kernels["gputopo_chase"], stream, words, (1, 1))
         self._mark(card, stream)
@@ -370,7 +370,7 @@ class Chase(Transfer):
         card = self.acting
         scratch = card.scratch()
         stream, event = card.stream(0), card.event()
-        card.cuda.download(scratch, self._out, 8, stream)
+        card.cuda.ask("cuMemcpyDtoHAsync", scratch, self._out, 8, stream)
         waiter.stream(stream, event, 8)
         found = ctypes.c_uint64.from_address(scratch).value
         if found != self._base + _STRIDE * _order()[STEPS % _NODES]:
@@ -402,10 +402,10 @@ def _lay(card: EngineGpu, waiter: Waiter) -> None:
     for offset in range(0, CHAIN_BYTES, BLOCK_BYTES):
         block = bytes(data[offset : offset + BLOCK_BYTES])
         ctypes.memmove(scratch, block, BLOCK_BYTES)
-        card.cuda.upload(card.small + offset, scratch, BLOCK_BYTES, stream)
+        card.cuda.ask("cuMemcpyHtoDAsync", card.small + offset, scratch, BLOCK_BYTES, stream)
         waiter.stream(stream, card.event(), BLOCK_BYTES)
         ctypes.memset(scratch, 0, BLOCK_BYTES)
-        card.cuda.download(scratch, card.small + offset, BLOCK_BYTES, stream)
+        card.cuda.ask("cuMemcpyDtoHAsync", scratch, card.small + offset, BLOCK_BYTES, stream)
         waiter.stream(stream, card.event(), BLOCK_BYTES)
         if ctypes.string_at(scratch, BLOCK_BYTES) != block:
             raise CudaError(

@@ -7,8 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from gputopo.probes.cuda.blocking import Waiter
-from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.gpu import CHAIN_BYTES, EngineGpu
+from gputopo.probes.cuda.door import CudaError
+from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, block, grid
 from gputopo.probes.numa import NoThreadsError, at_once
 
@@ -51,7 +51,9 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
         scratch = card.scratch()
         _write_blocks(scratch, BLOCK_BYTES, seed)
         for offset in range(0, size, BLOCK_BYTES):
-            card.cuda.upload(span.address + offset, scratch, min(BLOCK_BYTES, size - offset), stream)
+            card.cuda.ask(
+                "cuMemcpyHtoDAsync", span.address + offset, scratch, min(BLOCK_BYTES, size - offset), stream
+            )
     waiter.stream(stream, event, size)
 
 
@@ -61,7 +63,7 @@ def clear(span: Span, size: int, waiter: Waiter) -> None:
         in_parts(size, lambda offset, part: _clear(span.address + offset, part))
         return
     stream, event = span.card.stream(0), span.card.event()
-    span.card.cuda.set_bytes(span.address, _CLEARED, size, stream)
+    span.card.cuda.ask("cuMemsetD8Async", span.address, _CLEARED, size, stream)
     waiter.stream(stream, event, size)
 
 
@@ -80,12 +82,12 @@ def _wrong_words(span: Span, size: int, seed: int, waiter: Waiter) -> int:
     card = span.card
     assert card.kernels is not None
     stream, event, counter = card.stream(0), card.event(), card.small + CHAIN_BYTES
-    card.cuda.set_bytes(counter, 0, 8, stream)
+    card.cuda.ask("cuMemsetD8Async", counter, 0, 8, stream)
     words = size // 8
     threads = grid(card.device.multiprocessors, words)
     card.cuda.launch(card.kernels["gputopo_check"], stream, (span.address, words, seed, counter), threads)
     scratch = card.scratch()
-    card.cuda.download(scratch, counter, 8, stream)
+    card.cuda.ask("cuMemcpyDtoHAsync", scratch, counter, 8, stream)
     waiter.stream(stream, event, size)
     return ctypes.c_uint64.from_address(scratch).value
 
@@ -95,7 +97,7 @@ def _check_by_copying_back(span: Span, size: int, seed: int, waiter: Waiter) -> 
     stream, event = card.stream(0), card.event()
     for offset in range(0, size, BLOCK_BYTES):
         part = min(BLOCK_BYTES, size - offset)
-        card.cuda.download(scratch, span.address + offset, part, stream)
+        card.cuda.ask("cuMemcpyDtoHAsync", scratch, span.address + offset, part, stream)
         waiter.stream(stream, event, part)
         _compare(scratch, offset, part, size, seed)
     if card.kernels is not None and size % 8 == 0:

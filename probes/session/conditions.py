@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyKind, Job, WindowRunner
-from gputopo.copies.jobs import Setting, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyKind, Job, Setting, WindowRunner, gpu_place, group_name
 from gputopo.copies.settling import settle
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor

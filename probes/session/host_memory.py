@@ -114,7 +114,7 @@ def placings_of(
         if memory not in cpus:
             continue
         placings.append(Placing(memory, memory, cpus[memory], cpus[memory]))
-        far = _farthest(host, memory, sorted(set(cpus) - {memory}))
+        far = farthest_node(host, memory, sorted(cpus))
         if far is not None:
             placings.append(Placing(memory, far, cpus[memory], cpus[far]))
     return tuple(placings), tuple(without)
@@ -162,11 +162,13 @@ class _WrongDataError(Exception):
     """What arrived is not what was sent."""
 
 
-def _farthest(host: Host, node: int, others: Sequence[int]) -> int | None:
-    if not others:
-        return None
+def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
+    """Return the farthest of some nodes from one of them, the lowest of several; None: there is no other."""
+    others = [other for other in nodes if other != node]
     distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
-    return max(others, key=lambda other: (distances[other] if other < len(distances) else 0, -other))
+    return max(
+        others, key=lambda other: (distances[other] if other < len(distances) else 0, -other), default=None
+    )
 
 
 def _size(text: str | None) -> int | None:

@@ -6,48 +6,44 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import WindowRunner
+from gputopo.copies.copies import Request, Setting, WindowRunner, gpu_place
 from gputopo.copies.expected import with_expectations
-from gputopo.copies.jobs import LOCAL_CACHES, Request, Setting, gpu_place
+from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked
 from gputopo.copies.sharing import uplink_groups
-from gputopo.probes.cuda.calling import NO_LOG, CallLog, NoCudaError
+from gputopo.probes.cuda.door import NO_LOG, CallLog, NoCudaError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import Meter, Sampler, ramp_up
-from gputopo.probes.session.host_memory import MIB, REPEATS, HostMemory, available_bytes, measure_host_memory
-from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, OnNews, Progress, Results, Session
+from gputopo.probes.session.host_memory import (
+    MIB,
+    REPEATS,
+    HostMemory,
+    available_bytes,
+    farthest_node,
+    measure_host_memory,
+)
+from gputopo.probes.session.session import (
+    INTERRUPTED,
+    Earlier,
+    End,
+    News,
+    OnNews,
+    Progress,
+    Refusal,
+    Results,
+    Session,
+)
 from gputopo.probes.session.soak import Soaking
 from gputopo.reference.expectations import expected_gpu, known_gpus
 from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
-
-
-class Device(Protocol):
-    """What is needed of a CUDA device; `gputopo.probes.cuda.door.CudaDevice` is one."""
-
-    @property
-    def ordinal(self) -> int:
-        """Its number in this process."""
-        ...
-
-    @property
-    def pci_address(self) -> str | None:
-        """Its address as `Gpu.pci_address` has it."""
-        ...
-
-
-class Matched(NamedTuple):
-    """GPU index -> CUDA ordinal, and the GPUs that were wanted and that CUDA does not show."""
-
-    ordinals: dict[int, int]
-    not_measured: tuple[NotMeasured, ...]
 
 
 def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
@@ -63,25 +59,24 @@ def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ..
 
 
 def match(
-    machine: Machine, gpus: Sequence[int], devices: Sequence[Device], environment: Mapping[str, str]
-) -> Matched:
-    """Find the CUDA device of each GPU by PCI address. Of a card that is split (MIG) the first counts."""
-    by_address: dict[str, int] = {}
+    machine: Machine, gpus: Sequence[int], devices: Sequence[Any], environment: Mapping[str, str]
+) -> tuple[dict[int, int], tuple[NotMeasured, ...]]:
+    """Return the CUDA ordinal of each GPU, by PCI address, and the GPUs that CUDA does not show.
+
+    Of a card that is split (MIG) the first device counts.
+    """
+    by_address: dict[str | None, int] = {}
     for device in devices:
-        if device.pci_address is not None:
-            by_address.setdefault(device.pci_address, device.ordinal)
-    ordinals: dict[int, int] = {}
-    missing: list[NotMeasured] = []
+        by_address.setdefault(device.pci_address, device.ordinal)
+    wanted = [gpu for gpu in machine.gpus if gpu.index in gpus]
+    found = {gpu.index: by_address.get(gpu.pci_address) for gpu in wanted if gpu.pci_address is not None}
+    ordinals = {gpu: ordinal for gpu, ordinal in found.items() if ordinal is not None}
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    for gpu in machine.gpus:
-        if gpu.index not in gpus:
-            continue
-        ordinal = by_address.get(gpu.pci_address or "")
-        if ordinal is not None:
-            ordinals[gpu.index] = ordinal
-        else:
-            missing.append(NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible)))
-    return Matched(ordinals, tuple(missing))
+    return ordinals, tuple(
+        NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible))
+        for gpu in wanted
+        if gpu.index not in ordinals
+    )
 
 
 def _why(lost: bool, visible: str | None) -> str:
@@ -113,21 +108,9 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
 
 def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
     """Return the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
-    usable = {
-        node.index: node.distances or ()
-        for node in machine.host.numa_nodes or ()
-        if node.cpus and node.memory_mib != 0
-    }
-    found: dict[int, int] = {}
-    for gpu, own in near.items():
-        others = [(_distance(usable.get(own, ()), node), -node) for node in usable if node != own]
-        if others:
-            found[gpu] = -max(others)[1]
-    return found
-
-
-def _distance(distances: Sequence[int], node: int) -> int:
-    return distances[node] if node < len(distances) else 0
+    nodes = [node.index for node in machine.host.numa_nodes or () if node.cpus and node.memory_mib != 0]
+    found = {gpu: farthest_node(machine.host, own, nodes) for gpu, own in near.items()}
+    return {gpu: node for gpu, node in found.items() if node is not None}
 
 
 _QUICK_HOST_BYTES = 256 * MIB
@@ -198,8 +181,6 @@ def measure(
 ) -> Bandwidth:
     """Measure this machine's links in this process; `machine` is what was read of it, and is not changed.
 
-    Each number has beside it what is expected of it, and the groups that share an uplink are found.
-
     `progress` is called before each step. A keyboard interrupt ends the session: what was measured is given
     with `complete` False. Raises NoGpuMeasuredError, which carries what was measured, where there is no GPU
     or CUDA cannot be used; UsageError for a GPU or a NUMA node that the machine does not have.
@@ -213,58 +194,39 @@ def measure(
     check(machine, request)
     begun, measured_at = doors.now(), doors.epoch()
     results = Results()
-    refusal = run_session(machine, request, results, doors, on_news, begun)
+    refusal = Measuring(machine, request, results, doors, on_news, begun).run()
     return bandwidth_of(machine, request, results, refusal, measured_at, doors.now() - begun)
 
 
 def check(machine: Machine, request: Request) -> None:
     """Raise UsageError for a GPU or a NUMA node that the machine does not have."""
     selected_gpus(machine, request.gpus)
-    _check_node(machine, request.numa)
-
-
-def run_session(
-    machine: Machine,
-    request: Request,
-    results: Results,
-    doors: Doors,
-    on_news: OnNews,
-    begun: float,
-    earlier: Earlier | None = None,
-) -> tuple[str, str] | None:
-    """Measure into `results`. Return message and remedy where not one GPU could be measured.
-
-    `earlier`: go on where another session was ended. A keyboard interrupt ends this one.
-    """
-    refusal: tuple[str, str] | None = None
-    try:
-        if earlier is None and request.soak_s is None:
-            on_news(Progress(done=0, total=1, seconds_left=None, now="host memory"))
-            _add_host_memory(results, doors.host_memory(machine, request))
-        on_news(Progress(done=0, total=1, seconds_left=None, now="starting CUDA"))
-        refusal = _measure_gpus(machine, request, on_news, doors, begun, results, earlier or Earlier())
-    except KeyboardInterrupt:
-        results.complete = False
-        results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=INTERRUPTED))
-    return refusal
+    nodes = [node.index for node in machine.host.numa_nodes or ()]
+    if request.numa is not None and request.numa not in nodes:
+        there = ", ".join(map(str, nodes)) or "none is reported by this system"
+        raise UsageError(f"there is no NUMA node {request.numa} in this machine", f"its nodes: {there}")
 
 
 def bandwidth_of(
     machine: Machine,
     request: Request,
     results: Results,
-    refusal: tuple[str, str] | None,
+    refusal: Refusal | None,
     measured_at: float,
     duration_s: float,
 ) -> Bandwidth:
-    """Return the results of a session with what is expected of them. Raises NoGpuMeasuredError."""
+    """Return the results of a session with what is expected of each number, and the groups of an uplink.
+
+    Raises NoGpuMeasuredError.
+    """
+    soaks = request.soak_s is not None
     measured = Bandwidth(
         source="live",
         samples=tuple(results.samples),
         failures=tuple(results.failures),
         not_measured=tuple(results.not_measured),
-        level=request.level if request.soak_s is None else None,
-        soak=_soak(request, results),
+        level=None if soaks else request.level,
+        soak=Soak(asked_s=request.soak_s or 0.0, intervals=tuple(results.soak)) if soaks else None,
         complete=results.complete,
         measured_at=measured_at,
         duration_s=duration_s,
@@ -276,99 +238,108 @@ def bandwidth_of(
     groups = uplink_groups(bandwidth.samples, machine)
     bandwidth = with_expectations(msgspec.structs.replace(bandwidth, uplink_groups=groups), machine)
     if refusal is not None:
-        raise NoGpuMeasuredError(*refusal, bandwidth)
+        raise NoGpuMeasuredError(refusal.what, refusal.hint, bandwidth)
     return bandwidth
 
 
-def _soak(request: Request, results: Results) -> Soak | None:
-    if request.soak_s is None:
+@dataclass
+class Measuring:
+    """One session, measured into `results`. `earlier`: go on where another session was ended."""
+
+    machine: Machine
+    request: Request
+    results: Results
+    doors: Doors
+    on_news: OnNews
+    begun: float
+    earlier: Earlier | None = None
+
+    def run(self) -> Refusal | None:
+        """Measure; a keyboard interrupt ends it. Return why not one GPU could be measured."""
+        try:
+            if self.earlier is None and self.request.soak_s is None:
+                self._report("host memory")
+                found = self.doors.host_memory(self.machine, self.request)
+                self.results.samples += found.samples
+                self.results.failures += found.failures
+                self.results.not_measured += found.not_measured
+                self.results.notes += found.notes
+            self._report("starting CUDA")
+            return self._measure_gpus()
+        except KeyboardInterrupt:
+            self.results.complete = False
+            self.results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=INTERRUPTED))
         return None
-    return Soak(asked_s=request.soak_s, intervals=tuple(results.soak))
 
+    def _report(self, now: str) -> None:
+        self.on_news(Progress(done=0, total=1, seconds_left=None, now=now))
 
-def _measure_gpus(
-    machine: Machine,
-    request: Request,
-    on_news: OnNews,
-    doors: Doors,
-    begun: float,
-    results: Results,
-    earlier: Earlier,
-) -> tuple[str, str] | None:
-    """Measure the GPUs into `results`. Returns message and remedy where not one could be."""
-    gpus = [gpu for gpu in selected_gpus(machine, request.gpus) if gpu not in earlier.given_up]
-    try:
-        with doors.open_cuda() as cuda:
-            results.cuda_version = cuda.driver_version
-            matched = match(machine, gpus, cuda.devices, doors.environment)
-            results.not_measured += matched.not_measured
-            results.notes += [
-                f"{gpu_place(gpu.index)} is split (MIG): its numbers are those of one instance"
-                for gpu in machine.gpus
-                if gpu.mig.mode and gpu.index in matched.ordinals
-            ]
-            if not matched.ordinals:
-                what = "CUDA shows none of the GPUs that were to be measured"
-                return what, "; ".join(f"{one.what}: {one.reason}" for one in matched.not_measured)
-            with (
-                doors.open_engine(
-                    cuda, matched.ordinals, _node_cpus(machine), _pinned_bytes(request.level)
-                ) as engine,
-                Meter(matched.ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
-            ):
-                return _run(machine, request, matched, engine, meter, on_news, doors, begun, results, earlier)
-    except NoCudaError as error:
-        results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=error.says))
-        return error.says, error.remedy
+    def _measure_gpus(self) -> Refusal | None:
+        machine, results, doors = self.machine, self.results, self.doors
+        given_up = self.earlier.given_up if self.earlier else {}
+        gpus = [gpu for gpu in selected_gpus(machine, self.request.gpus) if gpu not in given_up]
+        try:
+            with doors.open_cuda() as cuda:
+                results.cuda_version = cuda.driver_version
+                ordinals, hidden = match(machine, gpus, cuda.devices, doors.environment)
+                results.not_measured += hidden
+                results.notes += [
+                    f"{gpu_place(gpu.index)} is split (MIG): its numbers are those of one instance"
+                    for gpu in machine.gpus
+                    if gpu.mig.mode and gpu.index in ordinals
+                ]
+                if not ordinals:
+                    what = "CUDA shows none of the GPUs that were to be measured"
+                    return Refusal(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
+                pinned = _pinned_bytes(self.request.level)
+                with (
+                    doors.open_engine(cuda, ordinals, _node_cpus(machine), pinned) as engine,
+                    Meter(ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
+                ):
+                    return self._measure_with(engine, meter, ordinals)
+        except NoCudaError as error:
+            results.not_measured.append(NotMeasured(what=ALL_COPIES, reason=error.says))
+            return Refusal(error.says, error.remedy)
 
-
-def _run(
-    machine: Machine,
-    request: Request,
-    matched: Matched,
-    engine: WindowRunner,
-    meter: Meter,
-    on_news: OnNews,
-    doors: Doors,
-    begun: float,
-    results: Results,
-    earlier: Earlier,
-) -> tuple[str, str] | None:
-    """Measure the GPUs that CUDA shows. Returns message and remedy where it can use none of them."""
-    if meter.reason is not None:
-        results.notes.append(f"no P-states, clocks and links were read while it copied: NVML {meter.reason}")
-    given_up = _unusable(machine, matched.ordinals, engine, results)
-    setting = _setting(machine, request, [gpu for gpu in matched.ordinals if gpu not in given_up], engine)
-    for gpu, reason in given_up.items():
-        results.not_measured.append(NotMeasured(what=gpu_place(gpu), reason=reason))
-    if not setting.gpus:
-        return "CUDA can use none of the GPUs that were to be measured", "; ".join(given_up.values())
-    on_news(setting)
-    deadline = begun + QUICK_SECONDS if request.level == "quick" else None
-    session = Session(
-        engine,
-        meter,
-        setting,
-        deadline_s=deadline,
-        on_news=on_news,
-        now=doors.now,
-        results=results,
-        earlier=earlier,
-    )
-    on_news(Progress(done=0, total=1, seconds_left=None, now="clock ramp-up of the GPUs"))
-    try:
-        said = ramp_up(engine, meter, setting, doors.now)
-        if said:
-            results.notes.append(said)
-        if request.soak_s is None:
-            session.run()
-        else:
-            Soaking(engine, setting, request.soak_s, on_news=on_news, results=results, now=doors.now).run()
-    finally:
-        results.failures += engine.unreturned
-        results.notes += engine.notes
-    on_news(End())
-    return None
+    def _measure_with(self, engine: WindowRunner, meter: Meter, gpus: Mapping[int, int]) -> Refusal | None:
+        """Measure the GPUs that CUDA shows."""
+        results, request, now = self.results, self.request, self.doors.now
+        if meter.reason is not None:
+            results.notes.append(
+                f"no P-states, clocks and links were read while it copied: NVML {meter.reason}"
+            )
+        given_up = _unusable(self.machine, gpus, engine, results)
+        setting = _setting(self.machine, request, [gpu for gpu in gpus if gpu not in given_up], engine)
+        results.not_measured += [
+            NotMeasured(what=gpu_place(gpu), reason=reason) for gpu, reason in given_up.items()
+        ]
+        if not setting.gpus:
+            what = "CUDA can use none of the GPUs that were to be measured"
+            return Refusal(what, "; ".join(given_up.values()))
+        self.on_news(setting)
+        self._report("clock ramp-up of the GPUs")
+        try:
+            said = ramp_up(engine, meter, setting, now)
+            if said:
+                results.notes.append(said)
+            if request.soak_s is not None:
+                Soaking(engine, setting, request.soak_s, on_news=self.on_news, results=results, now=now).run()
+            else:
+                Session(
+                    engine,
+                    meter,
+                    setting,
+                    deadline_s=self.begun + QUICK_SECONDS if request.level == "quick" else None,
+                    on_news=self.on_news,
+                    now=now,
+                    results=results,
+                    earlier=self.earlier,
+                ).run()
+        finally:
+            results.failures += engine.unreturned
+            results.notes += engine.notes
+        self.on_news(End())
+        return None
 
 
 def _pinned_bytes(level: Level) -> int:
@@ -445,21 +416,7 @@ def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
     return {node: sorted(cpus) for node, cpus in lists.items() if cpus}
 
 
-def _check_node(machine: Machine, numa: int | None) -> None:
-    nodes = [node.index for node in machine.host.numa_nodes or ()]
-    if numa is not None and numa not in nodes:
-        there = ", ".join(map(str, nodes)) or "none is reported by this system"
-        raise UsageError(f"there is no NUMA node {numa} in this machine", f"its nodes: {there}")
-
-
 def _host_memory(machine: Machine, request: Request) -> HostMemory:
     if request.level == "quick":
         return measure_host_memory(machine.host, repeats=_QUICK_HOST_REPEATS, max_bytes=_QUICK_HOST_BYTES)
     return measure_host_memory(machine.host, repeats=REPEATS)
-
-
-def _add_host_memory(results: Results, found: HostMemory) -> None:
-    results.samples += found.samples
-    results.failures += found.failures
-    results.not_measured += found.not_measured
-    results.notes += found.notes

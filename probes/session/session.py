@@ -18,17 +18,18 @@ from gputopo.copies.budget import (
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, CopyTime, Job, Window, WindowRunner
-from gputopo.copies.jobs import (
+from gputopo.copies.copies import (
+    Copy,
+    CopyTime,
+    Job,
     Setting,
+    Window,
+    WindowRunner,
     describe,
     gpu_place,
-    jobs,
-    next_jobs,
-    not_possible,
     path_of,
-    without,
 )
+from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
@@ -275,17 +276,23 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     no_readings: str | None = None
 
 
-class Results:
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """Why not one GPU could be measured, and the remedy."""
+
+    what: str
+    hint: str
+
+
+class Results(msgspec.Struct, kw_only=True):
     """What a session has measured so far; `complete` is False where it was interrupted."""
 
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-        self.failures: list[Failure] = []
-        self.not_measured: list[NotMeasured] = []
-        self.notes: list[str] = []
-        self.soak: list[SoakInterval] = []
-        self.complete = True
-        self.cuda_version: str | None = None
+    samples: list[Sample] = []
+    failures: list[Failure] = []
+    not_measured: list[NotMeasured] = []
+    notes: list[str] = []
+    soak: list[SoakInterval] = []
+    complete: bool = True
+    cuda_version: str | None = None
 
 
 class Session:

@@ -8,8 +8,8 @@ from typing import Protocol, Self
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, Job, Window, WindowRunner
-from gputopo.copies.jobs import Setting, describe, soak_jobs
+from gputopo.copies.copies import Copy, Job, Setting, Window, WindowRunner, describe
+from gputopo.copies.jobs import soak_jobs
 from gputopo.probes.child import Stop
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import WatcherChild

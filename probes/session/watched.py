@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, Job, WindowRunner
-from gputopo.copies.jobs import Request, Setting, describe, gpu_place, jobs, path_of
+from gputopo.copies.copies import Copy, Job, Request, Setting, WindowRunner, describe, gpu_place, path_of
+from gputopo.copies.jobs import jobs
 from gputopo.probes.child import CallSlot, Channel, Child, Limits, Stop, state_of
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
@@ -25,14 +25,14 @@ from gputopo.probes.session.conditions import Sampler
 from gputopo.probes.session.measuring import (
     ALL_COPIES,
     Doors,
+    Measuring,
     bandwidth_of,
     check,
     live_cuda,
     live_engine,
-    run_session,
 )
-from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, Progress, Results
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, SoakInterval
+from gputopo.probes.session.session import INTERRUPTED, Earlier, End, News, Progress, Refusal, Results
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample
 
@@ -56,27 +56,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
     value: msgspec.Raw
 
 
-class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was added to the results since the line before."""
-
-    samples: tuple[Sample, ...]
-    failures: tuple[Failure, ...]
-    not_measured: tuple[NotMeasured, ...]
-    notes: tuple[str, ...]
-    soak: tuple[SoakInterval, ...]
-    cuda_version: str | None
-    complete: bool
-
-
-class _Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why not one GPU could be measured, and the remedy."""
-
-    what: str
-    hint: str
-
-
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind) for kind in (Progress, Setting, Job, End, _Found, _Refusal)
+    kind.__name__: msgspec.json.Decoder(kind) for kind in (Progress, Setting, Job, End, Results, Refusal)
 }
 
 
@@ -137,7 +118,7 @@ class _Watching:
         self._progress, self._doors, self._limits = progress, doors, limits
         self._on_pause = on_pause
         self.results = Results()
-        self._refusal: tuple[str, str] | None = None
+        self._refusal: Refusal | None = None
         self._setting: Setting | None = None
         self._begun: list[Job] = []
         self._job: Job | None = None  # in progress
@@ -145,8 +126,8 @@ class _Watching:
         self._no_readings: str | None = None
         self._ended = False
 
-    def run(self, begun: float) -> tuple[str, str] | None:
-        """Measure. Return message and remedy where not one GPU could be measured."""
+    def run(self, begun: float) -> Refusal | None:
+        """Measure. Return why not one GPU could be measured."""
         earlier: Earlier | None = None
         restarts = 0
         while True:
@@ -156,7 +137,7 @@ class _Watching:
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)
-                return reason, "raise the limit of processes (ulimit -u), or end some"
+                return Refusal(reason, "raise the limit of processes (ulimit -u), or end some")
             with child, _Interrupts() as interrupts:
                 for line in child.lines():
                     if line:
@@ -178,7 +159,7 @@ class _Watching:
                 killed = _KILLED in stop.how
                 reason = stop.text + (_NO_MEMORY if killed else "")
                 self._leave_out(reason)
-                return None if self._reached_a_gpu() else (reason, _FREE_SOME if killed else _REMEDY)
+                return None if self._reached_a_gpu() else Refusal(reason, _FREE_SOME if killed else _REMEDY)
             restarts += 1
             self._job = None
             begun += time.perf_counter() - news_s  # the time of waiting is not the session's
@@ -196,15 +177,15 @@ class _Watching:
         doors = self._doors(channel)
         if earlier is not None and earlier.no_readings is not None:
             doors = replace(doors, open_sampler=partial(_refuse, earlier.no_readings))
-        refusal = run_session(self._machine, self._request, results, doors, outlet.put, begun, earlier)
-        if refusal is not None:
-            outlet.put(_Refusal(*refusal))
+        session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
+        if (refusal := session.run()) is not None:
+            outlet.put(refusal)
         outlet.put(End())
 
     def _receive(self, line: bytes) -> None:
         head = msgspec.json.decode(line, type=_Line)
         news = _DECODERS[head.name].decode(head.value)
-        if not isinstance(news, _Found):
+        if not isinstance(news, Results):
             self._job = None
         match news:
             case Progress():
@@ -218,12 +199,12 @@ class _Watching:
                     self._begun.append(news)
             case End():
                 self._ended = True
-            case _Refusal():
-                self._refusal = (news.what, news.hint)
-            case _Found():
+            case Refusal():
+                self._refusal = news
+            case Results():
                 self._add(news)
 
-    def _add(self, found: _Found) -> None:
+    def _add(self, found: Results) -> None:
         results = self.results
         results.samples += found.samples
         results.failures += found.failures
@@ -325,37 +306,17 @@ class _Outlet:
 
     def __init__(self, channel: Channel, results: Results) -> None:
         self._channel, self._results = channel, results
-        self._sent = [0, 0, 0, 0, 0]
+        self._sent = dict.fromkeys(("samples", "failures", "not_measured", "notes", "soak"), 0)
 
-    def put(self, news: News | _Refusal) -> None:
+    def put(self, news: News | Refusal) -> None:
         """Write the results since the last news, and the news."""
-        results = self._results
-        lists: tuple[list[Any], ...] = (
-            results.samples,
-            results.failures,
-            results.not_measured,
-            results.notes,
-            results.soak,
-        )
-        samples, failures, not_measured, notes, soak = (
-            tuple(one[sent:]) for one, sent in zip(lists, self._sent, strict=True)
-        )
-        self._sent = [len(one) for one in lists]
-        self._write(
-            _Found(
-                samples=samples,
-                failures=failures,
-                not_measured=not_measured,
-                notes=notes,
-                soak=soak,
-                cuda_version=results.cuda_version,
-                complete=results.complete,
-            )
-        )
-        self._write(news)
-
-    def _write(self, value: msgspec.Struct) -> None:
-        self._channel.put([type(value).__name__, value])
+        new = msgspec.structs.replace(self._results)
+        for name, sent in self._sent.items():
+            whole = getattr(self._results, name)
+            setattr(new, name, whole[sent:])
+            self._sent[name] = len(whole)
+        for value in (new, news):
+            self._channel.put([type(value).__name__, value])
 
 
 class _Log:

@@ -19,8 +19,8 @@ from gputopo.copies.budget import (
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, Job
-from gputopo.copies.jobs import Setting, jobs
+from gputopo.copies.copies import Copy, Job, Setting
+from gputopo.copies.jobs import jobs
 
 UP = Copy(kind="h2d", source="host", destination="gpu:0", pinned=True)
 OTHER = Copy(kind="h2d", source="host", destination="gpu:1", pinned=True)

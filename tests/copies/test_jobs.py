@@ -6,20 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, Job
+from gputopo.copies.copies import Copy, Job, Setting, describe, group_name, path_of
 from gputopo.copies.jobs import (
     LOCAL_BYTES,
     MATCHING,
     MAX_PEERS,
     RING,
-    Setting,
-    describe,
-    group_name,
     jobs,
     next_jobs,
     not_possible,
     pairs,
-    path_of,
     without,
 )
 from gputopo.copies.sharing import _Shared, fair_rates, uplink_groups

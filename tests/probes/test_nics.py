@@ -138,3 +138,13 @@ def test_the_rate_is_that_of_the_fastest_mode_and_unknown_where_a_mode_is(
 
 def test_an_interface_that_there_is_not_gives_a_reason() -> None:
     assert str(nics.max_rate("no-such-if0")).startswith("ETHTOOL_")
+
+
+@pytest.mark.parametrize(("speed", "rate"), [(25_000, 25.0), (0, None), (65_535, None), (2**32 - 1, None)])
+def test_the_numbers_by_which_drivers_state_that_a_speed_is_unknown_are_no_rate(
+    speed: int, rate: float | None, tmp_path: Path
+) -> None:
+    folder = card(tmp_path, PortSpec("eth0", "Ethernet", state=None), rdma=False)
+    (folder / "net/eth0/speed").write_text(f"{speed}\n")
+    (port,) = ports_of(tmp_path)
+    assert port.rate_gbit_per_s == rate

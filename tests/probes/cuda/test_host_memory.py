@@ -4,8 +4,7 @@ from typing import cast
 
 import pytest
 
-from gputopo.probes.cuda.calling import CudaError
-from gputopo.probes.cuda.door import Cuda
+from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.host_memory import MIB, RECEIVE_BYTES, HostMemory
 
 
@@ -27,7 +26,8 @@ class Pages:
         self.taken[address] = size
         return address
 
-    def release_host(self, address: int) -> None:
+    def ask(self, function: str, address: int) -> None:
+        assert function == "cuMemFreeHost"
         del self.taken[address]
 
 

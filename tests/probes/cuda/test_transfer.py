@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.cuda.gpu import CHAIN_BYTES
+from gputopo.probes.cuda.gpus import CHAIN_BYTES
 from gputopo.probes.cuda.kernels import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import (
     MAX_CHUNKS,

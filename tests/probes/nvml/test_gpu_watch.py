@@ -202,9 +202,10 @@ def test_a_counter_of_32_bits_that_wraps_counts_on(steps: list[int], first: int)
     assert counter.total == sum(steps)
 
 
-def test_a_counter_that_begins_anew_counts_what_it_has_reached() -> None:
+@pytest.mark.parametrize("last", [510, (1 << 31) - 1, 1 << 32])
+def test_a_counter_that_goes_back_but_from_its_upper_half_has_begun_anew(last: int) -> None:
     counter = Total()
-    assert [counter.add(value) for value in (500, 510, 3, 4)] == [0, 10, 13, 14]
+    assert [counter.add(value) for value in (last - 10, last, 3, 4)] == [0, 10, 13, 14]
 
 
 def test_the_child_samples_as_the_watch_does_and_knows_the_run_it_belongs_to() -> None:

@@ -180,3 +180,19 @@ def test_the_real_monitor_is_opened_and_closed() -> None:
         assert fake.writes == []
     (found,) = conditions([2], [window.readings(None)])
     assert (found.readings_beside, found.pstate, found.pcie_gen) == (1, "P0", 3)
+
+
+@pytest.mark.parametrize("slower", [{"memory_mhz": 405}, {"pcie_gen": 1}, {"pstate": "P8"}])
+def test_the_highest_clocks_are_learnt_and_lower_ones_after_them_are_a_ramp_up(
+    slower: dict[str, Any],
+) -> None:
+    fast = {"memory_mhz": 1215, "pcie_gen": 3, "pstate": "P0"}
+    meter = Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, dict), now=Clock())
+    meter.learn(readings(fast | slower))
+    assert not meter.in_ramp_up(readings(fast | slower))
+    meter.learn(readings(fast))
+    meter.learn(readings(fast | slower))  # not forgotten for it
+    assert meter.in_ramp_up(readings(fast | slower))
+    assert not meter.in_ramp_up(readings(fast))
+    meter.accept(readings(fast | slower))
+    assert not meter.in_ramp_up(readings(fast | slower))

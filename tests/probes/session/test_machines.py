@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gputopo.copies.budget import MAX_BYTES, MIN_BYTES, MIN_WINDOW_S
-from gputopo.copies.jobs import Request, Setting, describe, jobs, min_local_bytes
+from gputopo.copies.copies import Request, Setting, describe
+from gputopo.copies.jobs import jobs, min_local_bytes
 from gputopo.probes.session.measuring import measure
 from gputopo.values.bandwidth import Bandwidth, Sample
 from tests.probes.session.double import AWAKE, EngineDouble, doors, machine

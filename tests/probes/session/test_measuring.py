@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from gputopo.copies.budget import MIN_BYTES, QUICK_SECONDS
-from gputopo.copies.copies import Copy
-from gputopo.copies.jobs import Request
-from gputopo.probes.cuda.calling import NoCudaError
+from gputopo.copies.copies import Copy, Request
+from gputopo.probes.cuda.door import NoCudaError
 from gputopo.probes.session.host_memory import HostMemory
 from gputopo.probes.session.measuring import NoGpuMeasuredError, far_nodes, measure, near_nodes
 from gputopo.probes.session.session import Progress

@@ -71,3 +71,12 @@ def test_a_card_that_stays_under_load_costs_no_windows_more(idle: IdleCard) -> N
     before = len(idle.engine.asked)
     idle.measured()
     assert len(idle.engine.asked) - before == 6
+
+
+def test_a_copy_within_a_gpu_is_read_and_written_so_its_speed_is_half_of_its_number() -> None:
+    local = Job(kind="d2d_local", copies=(Copy(kind="d2d_local", source="gpu:0", destination="gpu:0"),))
+    engine, speeds = EngineDouble(gpus=1, rate=lambda copy: 200.0), Speeds()
+    with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
+        (sample,) = measure_job(local, engine, meter, speeds, Effort(0.008, 5)).samples
+    assert sample.median_gb_per_s == pytest.approx(400.0)
+    assert speeds.of(local.copies[0]) == pytest.approx(200.0)

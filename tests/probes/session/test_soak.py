@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.copies import Copy, Job, Window
-from gputopo.copies.jobs import Request, Setting, soak_jobs
+from gputopo.copies.copies import Copy, Job, Request, Setting, Window
+from gputopo.copies.jobs import soak_jobs
 from gputopo.findings import find_bandwidth
 from gputopo.findings.watched import find_watched
 from gputopo.probes.child import Stop

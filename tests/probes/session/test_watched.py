@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gputopo.copies.copies import Job, Window
-from gputopo.copies.jobs import Request, describe
+from gputopo.copies.copies import Job, Request, Window, describe
 from gputopo.probes.child import CallSlot, Channel, Limits
 from gputopo.probes.session.measuring import Doors, NoGpuMeasuredError
 from gputopo.probes.session.session import Progress

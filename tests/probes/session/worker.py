@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import msgspec
 
 from gputopo.copies import budget, jobs, numbers
-from gputopo.copies.copies import Job
+from gputopo.copies.copies import Job, Request, Setting
 from gputopo.probes.cuda import engine, transfer
 from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
@@ -54,7 +54,7 @@ def main() -> None:
     """Run the session that standard input describes."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 
-    def chosen(setting: jobs.Setting) -> tuple[Job, ...]:
+    def chosen(setting: Setting) -> tuple[Job, ...]:
         return tuple(job for job in jobs.jobs(setting) if job.kind in task.kinds)
 
     bandwidth_session.jobs = chosen  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def main() -> None:
         doors = dataclasses.replace(doors, now=double_now)
     conditions.MIN_S = task.ramp_up_s
     with installed(nvml):
-        found = measure(task.machine, jobs.Request(gpus=task.gpus), doors=doors)
+        found = measure(task.machine, Request(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))
 
