@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median_high
 
-from gputopo.launch.jobs.batch_search import WorkerCommand
-from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import Sampler

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.jobs.batch_search import WorkerCommand
-from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, until_stopped
 from gputopo.launch.supervise import signals

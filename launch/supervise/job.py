@@ -14,11 +14,10 @@ from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
-from gputopo.launch.supervise.child import Command, adopting
-from gputopo.launch.supervise.output import WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
+from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopting
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 

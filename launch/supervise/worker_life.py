@@ -23,11 +23,10 @@ import msgspec
 from gputopo.launch import failure
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.cgroup import memory_bytes
-from gputopo.launch.supervise.child import Child, Command
-from gputopo.launch.supervise.output import EventLines, NotAnEventError, WorkerOutput
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
+from gputopo.launch.supervise.worker_process import Child, Command, EventLines, NotAnEventError, WorkerOutput
 from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (

@@ -23,7 +23,7 @@ from typing import Self
 from gputopo.launch.failure import signal_name
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
-from gputopo.launch.supervise.child import Ours, adopting
+from gputopo.launch.supervise.worker_process import Ours, adopting
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError
 

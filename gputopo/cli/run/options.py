@@ -8,7 +8,7 @@ import msgspec
 
 from gputopo.cli.placement import AUTOTUNE
 from gputopo.launch.spec.readers import read_folder
-from gputopo.launch.supervise.alarm import read_alarm
+from gputopo.launch.supervise.outlets import read_alarm
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
 from gputopo.values.run.batches import AUTO

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.spec import env
-from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
+from gputopo.launch.spec.job_spec import ProgramSpec
+from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.child import Ours
+from gputopo.launch.supervise.outlets import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
+from gputopo.launch.supervise.worker_process import Ours
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.program import Ending, Stop, check_program, run_program
-from gputopo.launch.user_program.recording import ProgramRecord, recording
-from gputopo.launch.user_program.stall import StallWatch
+from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.state import news

@@ -13,8 +13,7 @@ from gputopo.cli.run.options import Shape
 from gputopo.launch.spec.env import HostPlace
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.spec.target import Target
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.scalars import SampleScalars
+from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.values import schema
 from gputopo.values.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.jobs import batch_search
+from gputopo.launch.jobs import run
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.runs.repeats import Repeats
@@ -214,13 +214,13 @@ def test_a_signal_while_a_batch_that_fits_is_looked_for_ends_the_repeats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker("needs_a_batch_of_one")
-    trial_of = batch_search.trial_of
+    trial_of = run.trial_of
 
     def trial(spec: RunSpec, batch_size: int) -> RunSpec:
         os.kill(os.getpid(), signal.SIGINT)
         return trial_of(spec, batch_size)
 
-    monkeypatch.setattr(batch_search, "trial_of", trial)
+    monkeypatch.setattr(run, "trial_of", trial)
     options = ("--batch-size", "4", "--repeats", "3", "--output", tmp_path / "out")
     done = call("run", "--model", "alexnet", *options)
     assert done.code == 3

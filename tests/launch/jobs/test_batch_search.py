@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs import batch_search
+from gputopo.launch.jobs import run
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import Workers
 from gputopo.launch.supervise.record import Record
@@ -29,7 +29,7 @@ def test_the_largest_half_that_fits_is_found_and_none_is_tried_twice(asked: int,
         tried.append(batch_size)
         return batch_size <= room
 
-    found, failed = batch_search.search(asked, fits)
+    found, failed = run.search(asked, fits)
     sizes = halved(asked)
     assert found == next((size for size in sizes if size <= room), None)
     assert failed == next((size for size in reversed(sizes) if size > room), None)
@@ -55,7 +55,7 @@ def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tri
         asked.append(batch_size)
         return batch_size <= room
 
-    batch_search.search(512, fits)  # 256 128 64 32 16 8 4 2 1
+    run.search(512, fits)  # 256 128 64 32 16 8 4 2 1
     assert asked == tried
 
 
@@ -71,7 +71,7 @@ def test_sizes_are_passed_over_further_and_further_until_one_fits(room: int, tri
 def test_a_trial_without_an_answer_ends_the_search_with_what_is_known(
     answers: list[bool | None], found: int | None, failed: int | None
 ) -> None:
-    assert batch_search.search(64, lambda _: answers.pop(0)) == (found, failed)
+    assert run.search(64, lambda _: answers.pop(0)) == (found, failed)
     assert answers == []
 
 
@@ -82,12 +82,12 @@ def test_batches_that_differ_by_device_are_halved_together_and_stay_above_0() ->
         tried.append(batch_size)
         return sum(batch_size if isinstance(batch_size, tuple) else ()) <= 12
 
-    assert batch_search.search((16, 16, 3), fits) == ((4, 4, 1), (8, 8, 1))
+    assert run.search((16, 16, 3), fits) == ((4, 4, 1), (8, 8, 1))
     assert tried == [(8, 8, 1), (4, 4, 1)]
     spec = cpu_spec(batch_size=(16, 3))
-    fitting = batch_search.remedy(spec, (8, 1), None)
+    fitting = run.remedy(spec, (8, 1), None)
     assert fitting == "use --batch-size 8,1: the largest that fits, by halving"
-    below = batch_search.remedy(spec, None, (2, 1))
+    below = run.remedy(spec, None, (2, 1))
     assert below == "use a --batch-size below 2,1, which does not fit; smaller ones were not tried"
 
 
@@ -98,10 +98,10 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
         num_warmup_batches=20,
         detect_warmup=True,
     )
-    trial = batch_search.trial_of(spec, 2)
+    trial = run.trial_of(spec, 2)
     assert (trial.batch_size, trial.num_batches, trial.num_warmup_batches) == (2, 2, 0)
     assert trial.lifecycle == Lifecycle()
-    assert batch_search.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
+    assert run.trial_of(msgspec.structs.replace(spec, task="eval"), 2).task == "forward"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
     ],
 )
 def test_the_remedy_names_what_fits(found: int | None, failed: int | None, said: str) -> None:
-    assert batch_search.remedy(cpu_spec(batch_size=100), found, failed) == said
+    assert run.remedy(cpu_spec(batch_size=100), found, failed) == said
 
 
 class FullWorkers(Workers):
@@ -141,7 +141,7 @@ def test_the_search_begins_no_try_after_its_time_and_names_each_before_it(tmp_pa
     workers, record = FullWorkers(), Record(None, events.append)
     record.add(failure())
     folder = RunFolder(tmp_path)
-    batch_search.find(
+    run.find_batch(
         cpu_spec(batch_size=512), folder, record, workers, lambda *_: (), clock=lambda: workers.now
     )
     assert workers.tried == [256, 128]

@@ -318,9 +318,9 @@ def test_that_line_may_be_lost_and_the_exit_code_stays(tmp_path: Path, stderr: s
 HOOKED = """
 import os, sys
 from gputopo.launch.user_program.program import run_program
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.child import Ours
-from tests.launch.supervise.test_alarm import OVER, SLOW
+from gputopo.launch.supervise.outlets import Alarm
+from gputopo.launch.supervise.worker_process import Ours
+from tests.launch.supervise.test_outlets import OVER, SLOW
 ours = Ours()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)

@@ -1,3 +1,10 @@
+"""A worker process: what is known of it once it has ended."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -5,16 +12,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise import output as log
-from gputopo.launch.supervise.output import (
+from gputopo.launch.supervise import worker_process
+from gputopo.launch.supervise.worker_process import (
     LINE_BYTES,
     LINES,
     MAX_LINE_BYTES,
+    Child,
     EventLines,
     NotAnEventError,
     WorkerOutput,
 )
 from gputopo.values.run.events import Event, RankFailed, RunFinished, WarmupDone, encode_line
+
+MIB = 2**20
+
+
+def python(program: str) -> Callable[[int], Sequence[str]]:
+    return lambda events_fd: (sys.executable, "-I", "-c", program)
+
+
+@pytest.mark.parametrize(("program", "status"), [("raise SystemExit(7)", 7), ("import os; os.abort()", -6)])
+def test_its_exit_status_is_that_of_subprocess(program: str, status: int) -> None:
+    with closing(Child(python(program), dict(os.environ))) as child:
+        os.set_blocking(child.ended, True)
+        assert os.read(child.ended, 1) == b""
+        assert child.end(within_s=60) == status
+
+
+ALLOCATES = """
+import os, sys
+from contextlib import closing
+from gputopo.launch.supervise.worker_process import Child
+
+memory = b"x" * int(sys.argv[1])
+program = f"print(len(b'x' * {sys.argv[2]}))"
+with closing(Child(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
+    os.set_blocking(child.ended, True)
+    assert os.read(child.ended, 1) == b""
+    assert child.end(within_s=60) == 0
+    print(child.peak_bytes)
+"""
+
+
+def peak_bytes(*, launcher: int, worker: int) -> int:
+    """Peak memory of a worker that allocates so many bytes, of a launcher that does."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATES, str(launcher), str(worker)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_the_peak_memory_is_that_of_the_worker_alone() -> None:
+    assert 200 * MIB < peak_bytes(launcher=1, worker=200 * MIB) < 300 * MIB
+    assert 300 * MIB < peak_bytes(launcher=200 * MIB, worker=300 * MIB) < 400 * MIB
+
+
+def test_of_a_worker_smaller_than_its_launcher_the_memory_is_not_known() -> None:
+    assert peak_bytes(launcher=200 * MIB, worker=1) == 0
+
 
 EVENTS: list[Event] = [
     WarmupDone(time_s=1.0, steps=3, seconds=0.5),
@@ -99,8 +157,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "FIRST_BYTES", 1000)
-    monkeypatch.setattr(log, "LAST_BYTES", 2000)
+    monkeypatch.setattr(worker_process, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(worker_process, "LAST_BYTES", 2000)
     taken(tmp_path / "log", *[b"line %06d\n" % number for number in range(250_000)])
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[:2] == ["line 000000", "line 000001"]
