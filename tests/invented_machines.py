@@ -59,6 +59,8 @@ def _value(kind: Any, dice: random.Random) -> Any:
         )
     if origin is Literal:
         return dice.choice(arguments)
+    if origin is tuple and ... not in arguments:
+        return tuple(_value(one, dice) for one in arguments)
     if origin is tuple:
         return tuple(_value(arguments[0], dice) for _ in range(dice.choice((0, 1, 2, 5))))
     if origin is dict:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gputopo.runs.verdict.judge import Judgement, judge
+from gputopo.runs.verdict.paces import Paces
 from gputopo.values.run.events import (
     Device,
     Event,
@@ -60,6 +62,14 @@ def on_hosts(*of_each: Sequence[Device], hop: str | None = None) -> tuple[Device
         )
         for tower, (rank, number, one) in enumerate(devices)
     )
+
+
+def judged_steps(devices: Sequence[Device], steps: Sequence[Step], batches: Sequence[int] = ()) -> Judgement:
+    """The verdicts on these steps. `batches`: examples of each device; none: equal ones."""
+    paces = Paces(devices, batches=batches)
+    for one in steps:
+        paces.add(one)
+    return judge(paces)
 
 
 @dataclass(frozen=True)

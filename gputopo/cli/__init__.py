@@ -36,6 +36,8 @@ def run_command(arguments: Sequence[str]) -> int:
         code = _dispatch(list(arguments))
         printing.emit("")
         return code
+    except SystemExit as ended:
+        return int(ended.code or 0)
     except GputopoError as error:
         printing.show_error(error.what, error.hint)
         return int(error.exit_code)
@@ -51,6 +53,11 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if (line := os.environ.get("_GPUTOPO_COMPLETE")) is not None:
+        from gputopo.cli.completion import candidates
+
+        printing.emit("".join(f"{word}\n" for word in candidates(line)))
+        return 0
     from gputopo.cli import commands
 
     return commands.invoke(arguments)

@@ -1,17 +1,55 @@
-"""`gputopo completion`: the script that completes commands, options and their values in a shell."""
+"""`gputopo completion`: commands, options and their values by the Tab key.
+
+The script of a shell asks gputopo itself what may follow: with the line up to the cursor in ASKED.
+"""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from gputopo.cli.printing import emit, note
-from gputopo.report.completion import CompletedCommand, CompletedOption, Files, Shell, literal_words, script
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Declared, Option, shown
 
-_FILES: Mapping[str, Files] = {"FILE": "files", "OLD": "files", "DIR": "folders"}
+Shell = Literal["bash", "zsh", "fish"]
+ASKED = "_GPUTOPO_COMPLETE"
 _BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")  # it loads files by a command's name
+_TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `gpu:N|gpu:spread` is typed so
+# Where nothing is printed the shells complete names of files.
+SCRIPTS: Mapping[Shell, str] = {
+    # Readline replaces only what follows the last : or =, so what is before it is cut off.
+    "bash": f"""\
+# Completes gputopo in bash; written by: gputopo completion bash
+_gputopo() {{
+    local line=${{COMP_LINE:0:COMP_POINT}} word cut
+    word=${{line##*[[:space:]]}}
+    cut=${{word%"${{word##*[:=]}}"}}
+    mapfile -t COMPREPLY < <({ASKED}="$line" gputopo 2>/dev/null)
+    COMPREPLY=("${{COMPREPLY[@]#"$cut"}}")
+}}
+complete -o default -F _gputopo gputopo
+""",
+    "zsh": f"""\
+#compdef gputopo
+# Completes gputopo in zsh; written by: gputopo completion zsh
+_gputopo() {{
+    local -a found
+    found=("${{(@f)$({ASKED}="${{(j: :)words[1,CURRENT]}}" gputopo 2>/dev/null)}}")
+    if [[ -n $found[1] ]]; then compadd -- $found; else _files; fi
+}}
+if ((!$+functions[compdef])); then
+    autoload -Uz compinit
+    compinit
+fi
+compdef _gputopo gputopo
+""",
+    "fish": f"""\
+# Completes gputopo in fish; written by: gputopo completion fish
+complete -c gputopo -a '(env {ASKED}=(commandline -cp) gputopo 2>/dev/null)'
+""",
+}
 
 
 def completion(
@@ -27,7 +65,7 @@ def completion(
     Exit codes: 0 fine; 2 an unknown shell, or a file that cannot be written.
     """
     shell = shell or _own_shell(os.environ)
-    text = script(shell, _commands())
+    text = SCRIPTS[shell]
     if not install:
         emit(text)
         return 0
@@ -38,6 +76,34 @@ def completion(
         note(f"added a line to {loaded_by} that loads it")
     note("it completes in the next shell that is started; run this again after an update of gputopo")
     return 0
+
+
+def candidates(line: str) -> list[str]:
+    """Return what the last word of a line up to the cursor may be; nothing where files may follow."""
+    from gputopo.cli.commands import COMMANDS, options_of_command
+
+    _, *typed = line.split() + ([""] if line[-1:].isspace() else [])
+    if "--" in typed[1:-1]:  # the words of another program
+        return []
+    *before, current = typed or [""]
+    if not before:
+        return _beginning((*COMMANDS, "--help", "--version"), current)
+    if before[0] not in COMMANDS:
+        return []
+    declared = options_of_command(before[0])
+    by_flag = {one.option.flag: one for one in declared if one.placeholder[:1] not in ("", "[")}
+    flag, has_value, value = current.partition("=")
+    if has_value and flag in by_flag:
+        return [f"{flag}={word}" for word in _beginning(_words(by_flag[flag]), value)]
+    if before[-1] in by_flag:
+        return _beginning(_words(by_flag[before[-1]]), current)
+    argument = next((_words(one) for one in declared if one.is_positional), ())
+    flags = [one.option.flag for one in declared if not one.is_positional]
+    return _beginning(flags if current.startswith("-") or not argument else argument, current)
+
+
+def _beginning(words: Iterable[str], start: str) -> list[str]:
+    return [word for word in words if word.startswith(start)]
 
 
 def place(shell: Shell, environ: Mapping[str, str], *, has_bash_completion: bool) -> tuple[Path, Path | None]:
@@ -91,28 +157,6 @@ def _add_line(file: Path, line: str) -> bool:
     return not has
 
 
-def _commands() -> list[CompletedCommand]:
-    from gputopo.cli.commands import COMMANDS, options_of_command
-
-    return [
-        CompletedCommand(name, place.summary, tuple(_option(one) for one in options_of_command(name)))
-        for name, place in COMMANDS.items()
-    ]
-
-
-def _option(one: Declared) -> CompletedOption:
-    if one.is_positional:
-        return CompletedOption("", one.option.help, words=_words(one))
-    is_optional = one.placeholder.startswith("[")
-    return CompletedOption(
-        one.option.flag,
-        one.option.help.partition("; ")[0].partition(": ")[0],
-        takes_value=bool(one.placeholder) and not is_optional,
-        words=_words(one),
-        files=_FILES.get(one.placeholder, ""),
-    )
-
-
 def _words(one: Declared) -> tuple[str, ...]:
     """Return the words of an option's value: names of a table, or what its placeholder lists."""
     if one.option.flag == "--model":
@@ -132,8 +176,6 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return program_names()
     if one.option.flag == "--strategy":
-        from typing import get_args
-
         from gputopo.launch.spec.names import Kind
 
         return get_args(Kind)
@@ -142,7 +184,5 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return tuple(topic for topic in pages.topics() if " " not in topic)
     if one.option.flag == "SHELL":
-        from typing import get_args
-
-        return get_args(Shell)
-    return literal_words(one.placeholder)
+        return tuple(SCRIPTS)
+    return tuple(word for word in one.placeholder.split("|") if _TYPED.fullmatch(word))

@@ -1,7 +1,7 @@
 """The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,69 +18,72 @@ from gputopo.topology.kernel import (
 from gputopo.values.machine import Driver, KernelEvent, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
 
-_ANY: tuple[Severity, ...] = ("error", "warning")
 _RESERVED = Case(
     "reserved for a virtual machine", "Use it in the virtual machine, or bind it to nvidia.", "info"
 )
 
-# By DriverStatus.
-DRIVER_STATUS = {
-    "not_loaded": Rule(
-        "driver.not_loaded",
-        title="the NVIDIA kernel module is not loaded",
-        remedy="Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
+
+def _of(
+    status: str,
+    title: str,
+    remedy: str,
+    severities: tuple[Severity, ...] = ("error", "warning"),
+    cases: Mapping[str, Case] | None = None,
+) -> Rule:
+    return Rule(f"driver.{status}", title, remedy, severities, cases=cases or {})
+
+
+_STATUSES = (
+    _of(
+        "not_loaded",
+        "the NVIDIA kernel module is not loaded",
+        "Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel "
         "update the driver must be installed again; with Secure Boot its module must be signed.",
-        severities=_ANY,
     ),
-    "library_missing": Rule(
-        "driver.library_missing",
-        title="the driver library libnvidia-ml.so.1 is not found",
-        remedy="Install the user-space part of the driver in the version of the kernel module. In a "
+    _of(
+        "library_missing",
+        "the driver library libnvidia-ml.so.1 is not found",
+        "Install the user-space part of the driver in the version of the kernel module. In a "
         "container, start it with GPU access (docker run --gpus all).",
-        severities=_ANY,
     ),
-    "version_mismatch": Rule(
-        "driver.version_mismatch",
-        title="driver library and kernel module have different versions",
-        remedy="Reboot: the driver was updated under a running kernel module. In a container, update the "
+    _of(
+        "version_mismatch",
+        "driver library and kernel module have different versions",
+        "Reboot: the driver was updated under a running kernel module. In a container, update the "
         "driver of the host, or remove the driver libraries from the image.",
-        severities=_ANY,
     ),
-    "no_permission": Rule(
-        "driver.no_permission",
-        title="/dev/nvidia* is missing, or permission is denied",
-        remedy="Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
+    _of(
+        "no_permission",
+        "/dev/nvidia* is missing, or permission is denied",
+        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU "
         "access (docker run --gpus all).",
-        severities=_ANY,
     ),
-    "other_driver": Rule(
-        "driver.other_driver",
-        title="another kernel driver is bound to the NVIDIA device",
-        remedy="Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
+    _of(
+        "other_driver",
+        "another kernel driver is bound to the NVIDIA device",
+        "Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
         severities=("error", "warning", "info"),
         cases={"vfio-pci": _RESERVED},
     ),
-    "hung": Rule(
-        "driver.hung",
-        title="a call into the NVIDIA driver did not return",
-        remedy="See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
+    _of(
+        "hung",
+        "a call into the NVIDIA driver did not return",
+        "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
         "state D. End the programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
-        severities=_ANY,
     ),
-    "crashed": Rule(
-        "driver.crashed",
-        title="a call into the NVIDIA driver crashed",
-        remedy="See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
+    _of(
+        "crashed",
+        "a call into the NVIDIA driver crashed",
+        "See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
         "libnvidia-ml.so.1 and the kernel module are of one version, and reboot.",
-        severities=_ANY,
     ),
-    "failed": Rule(
-        "driver.failed",
-        title="the NVIDIA driver does not work",
-        remedy="See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
-        severities=_ANY,
+    _of(
+        "failed",
+        "the NVIDIA driver does not work",
+        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot.",
     ),
-}
+)
+DRIVER_STATUS = {rule.id.removeprefix("driver."): rule for rule in _STATUSES}
 NO_DEVICE = Rule(
     "machine.no_nvidia_device",
     title="no NVIDIA device on the PCI bus",

@@ -1,8 +1,8 @@
 """The hosts of a fleet inspected together: the outliers among like hosts, each with what differs."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -72,9 +72,6 @@ NOT_READ = Rule(
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, RAILS, DIFFERS, SPLIT, NOT_READ)
 
 
-T = TypeVar("T")
-
-
 class HostFinding(Finding, frozen=True, kw_only=True):
     """A finding about a host, or several; its `subject` is within them."""
 
@@ -110,7 +107,7 @@ def inspect_fleet(readings: Mapping[str, Machine | GputopoError]) -> Fleet:
         if isinstance(machine, Machine)
     ]
     unread = [
-        _of((name,), NO_ANSWER, MACHINE, f"no reading: {error.what}", {"hint": error.hint})
+        _of(name, NO_ANSWER, MACHINE, f"no reading: {error.what}", {"hint": error.hint})
         for name, error in readings.items()
         if isinstance(error, GputopoError)
     ]
@@ -135,31 +132,24 @@ class _Key(NamedTuple):
     device: Device
 
 
-class _Odd(NamedTuple):
-    """A fact of one host that is another on most like hosts."""
-
-    known: Known
-    common: Any
-    others: int
-
-    @property
-    def words(self) -> str:
-        name, field = _name(self.known), self.known.field
-        value, common = field.value_in_words(self.known.value), field.value_in_words(self.common)
-        return f"{name} {value} ({common} on {_peers(self.others)})"
-
-
 class _Comparison:
     """One kind of hosts compared: the facts of all by shared path."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        reference = _reference(kind)
+        machines = [host.machine for host in kind.hosts]
+        places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
+        # Where most have their GPUs; of several such places, those of the host with the most GPUs.
+        reference = max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
         self.hosts = {host.name: facts_of_host(host.machine, reference) for host in kind.hosts}
-        self.by_path: dict[str, dict[str, Known]] = {}
-        for name, host in self.hosts.items():
-            for path, known in host.facts.items():
-                self.by_path.setdefault(path, {})[name] = known
+        self.by_path = {
+            path: dict(known)
+            for path, known in grouped(
+                (path, (name, known))
+                for name, host in self.hosts.items()
+                for path, known in host.facts.items()
+            ).items()
+        }
         self.found = {
             host.name: [(finding, _keys(finding, self.hosts[host.name])) for finding in find(host.machine)]
             for host in kind.hosts
@@ -174,12 +164,10 @@ class _Comparison:
 
     def findings(self) -> Iterator[HostFinding]:
         """Yield what differs on each host, and the findings that most of its peers do not have."""
-        yield from self._counts(
-            GPU_COUNT, "GPU", {name: dict(host.gpus) for name, host in self.hosts.items()}
-        )
-        yield from self._counts(
-            NIC_COUNT, "network card", {name: dict(host.nics) for name, host in self.hosts.items()}
-        )
+        yield from self._counts(GPU_COUNT, "GPU", {name: host.gpus for name, host in self.hosts.items()})
+        # Most captures do not show network cards.
+        nics = {name: host.nics for name, host in self.hosts.items() if host.nics}
+        yield from self._counts(NIC_COUNT, "network card", nics)
         yield from self._rails()
         yield from self._facts()
         yield from self._not_read()
@@ -191,19 +179,13 @@ class _Comparison:
     def shared(self) -> Iterator[HostFinding]:
         """Yield the findings of most hosts of this kind once, of the first that has each."""
         seen: set[_Key] = set()
-        for each in self.found.values():
-            for finding, keys in each:
-                if self._is_common(keys) and not seen >= set(keys):
-                    seen |= set(keys)
-                    hosts = tuple(
-                        other
-                        for other, theirs in self.found.items()
-                        if any(set(keys) & set(one) for _, one in theirs)
-                    )
-                    says = f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}"
-                    yield _named(finding, hosts, says)
+        for finding, keys in (one for each in self.found.values() for one in each):
+            if self._is_common(keys) and not seen >= keys:
+                seen |= keys
+                hosts = tuple(name for name, theirs in self.keys.items() if keys & theirs)
+                yield _named(finding, hosts, f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}")
 
-    def _is_common(self, keys: Sequence[_Key]) -> bool:
+    def _is_common(self, keys: Set[_Key]) -> bool:
         """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
         among = {
             key: sum(key in self.keys[name] or _shows(key.device, host) for name, host in self.hosts.items())
@@ -213,36 +195,30 @@ class _Comparison:
         return bool(compared) and all(2 * self.having[key] > among[key] for key in compared)
 
     def _counts(
-        self, rule: Rule, word: str, devices: Mapping[str, Mapping[str, Any]]
+        self, rule: Rule, word: str, devices: Mapping[str, Mapping[str, object]]
     ) -> Iterator[HostFinding]:
         """Find hosts that lack a device which most have, or have one which most lack."""
-        if rule is NIC_COUNT:  # most captures do not show network cards
-            devices = {name: each for name, each in devices.items() if each}
-        having: dict[str, int] = {}
-        for each in devices.values():
-            for place in each:
-                having[place] = having.get(place, 0) + 1
+        having = Counter(place for each in devices.values() for place in each)
         usual = {place for place, count in having.items() if 2 * count > len(devices)}
-        split = {place for place, count in having.items() if 2 * count == len(devices)}
+        split = sorted(place for place, count in having.items() if 2 * count == len(devices))
         for name, each in devices.items():
             missing = [place for place in having if place in usual and place not in each]
             more = [place for place in each if place not in usual and place not in split]
-            if not missing and not more:
-                continue
-            alike = sum(len(devices[other]) == len(usual) for other in devices if other != name)
-            have = f", {_peers(alike, verb='have')} {len(usual)}" if alike else ""
-            parts = [f"{word} at {place} is missing" for place in missing]
-            parts += [f"{word} at {place} is extra" for place in more]
-            says = f"{_counted(len(each), word)}{have} ({'; '.join(parts)})"
-            yield _of((name,), rule, MACHINE, says, {"missing": missing, "extra": more})
+            if missing or more:
+                alike = sum(len(devices[other]) == len(usual) for other in devices if other != name)
+                have = f", {_peers(alike)} ha{'ve' if alike > 1 else 's'} {len(usual)}" if alike else ""
+                parts = [f"{word} at {place} is missing" for place in missing]
+                parts += [f"{word} at {place} is extra" for place in more]
+                says = f"{_counted(len(each), word)}{have} ({'; '.join(parts)})"
+                yield _of(name, rule, MACHINE, says, {"missing": missing, "extra": more})
         if split:
             counts = {name: len(each) for name, each in devices.items()}
             by_count = grouped((count, name) for name, count in counts.items())
             words = [f"{_counted(count, word)} on {_some(names)}" for count, names in by_count.items()]
-            for place in sorted(split):
+            for place in split:
                 lacking = [name for name, each in devices.items() if place not in each]
                 words.append(f"{word} at {place} is missing on {_some(lacking)}")
-            yield _split(list(devices), MACHINE, _several(words), {"counts": counts, "places": sorted(split)})
+            yield _split(devices, MACHINE, _several(words), {"counts": counts, "places": split})
 
     def _rails(self) -> Iterator[HostFinding]:
         """Find hosts whose RDMA devices count the same cards in another order than most do."""
@@ -255,185 +231,141 @@ class _Comparison:
                 orders = grouped((", ".join(order), name) for name, order in found.odd.items())
                 words = [f"{order} on {_some(names)}" for order, names in orders.items()]
                 says = f"cards in the order of their RDMA devices: {_several(words)}"
-                yield _split(list(rails), MACHINE, says, {"orders": orders})
+                yield _split(rails, MACHINE, says, {"orders": orders})
             return
         for name, order in found.odd.items():
             if {*order} != {*found.common}:  # cards are missing, or more
                 continue
-            words, evidence = [], {}
-            for (place, device), usual in zip(rails[name].items(), found.common, strict=True):
-                if place != usual:
-                    words.append(f"{device} is the card at {place} ({usual} on {_peers(found.others)})")
-                    evidence[device] = {"place": place, "peers": usual}
-            subject = Subject.of_nics(self.hosts[name].nics[one["place"]].index for one in evidence.values())
-            says = f"RDMA devices in another order: {_several(words)}"
-            yield _of((name,), RAILS, subject, says, evidence)
+            odd = {
+                device: {"place": place, "peers": usual}
+                for (place, device), usual in zip(rails[name].items(), found.common, strict=True)
+                if place != usual
+            }
+            words = [
+                f"{device} is the card at {one['place']} ({one['peers']} on {_peers(found.others)})"
+                for device, one in odd.items()
+            ]
+            subject = Subject.of_nics(self.hosts[name].nics[one["place"]].index for one in odd.values())
+            yield _of(name, RAILS, subject, f"RDMA devices in another order: {_several(words)}", odd)
 
     def _facts(self) -> Iterator[HostFinding]:
         """Find facts of single hosts that differ from most, and facts on which no majority agrees."""
-        odd: dict[str, dict[Device, list[_Odd]]] = {}
-        split: dict[Device, dict[str, dict[str, Known]]] = {}
+        odd: dict[str, list[tuple[Device, str, str, dict[str, Any]]]] = {name: [] for name in self.hosts}
+        split: list[tuple[Device, str, str, dict[str, Any]]] = []
         for path, known in self.by_path.items():
-            if len(known) < 2:
-                continue
-            field = next(iter(known.values())).field
+            first = next(iter(known.values()))
+            field, device, fact = first.field, first.device, _name(first)
             found = majority({name: one.value for name, one in known.items()}, field.same)
             if found is None:
                 continue
             if found.common is None:
-                split.setdefault(next(iter(known.values())).device, {})[path] = known
+                values = grouped((field.value_in_words(one.value), name) for name, one in known.items())
+                words = "; ".join(f"{value} on {_some(names)}" for value, names in values.items())
+                by_host = {name: one.value for name, one in known.items()}
+                split.append((device, path, f"{fact} {words}", by_host))
                 continue
-            for name in found.odd:
-                mine = odd.setdefault(name, {}).setdefault(known[name].device, [])
-                mine.append(_Odd(known[name], found.common, found.others))
-        for name in self.hosts:
-            yield from self._differences(name, odd.get(name, {}))
-        yield from self._splits(split)
-
-    def _differences(self, name: str, odd: Mapping[Device, Sequence[_Odd]]) -> Iterator[HostFinding]:
-        """Yield one finding for all devices of a kind that differ in the same facts."""
-        groups = grouped(
-            ((device.kind, tuple(one.words for one in each)), device) for device, each in odd.items()
-        )
-        for (_, words), devices in groups.items():
-            subject, who = self._who(self.hosts[name], devices)
-            evidence = {
-                _path(device, one.known): {"value": one.known.value, "peers": one.common, "hosts": one.others}
-                for device in devices
-                for one in odd[device]
-            }
-            yield _of((name,), DIFFERS, subject, f"{who}: {_several(words)}", evidence)
-
-    def _splits(self, split: Mapping[Device, Mapping[str, Mapping[str, Known]]]) -> Iterator[HostFinding]:
-        groups = grouped(
-            ((device.kind, tuple(map(_values_by_host, paths.values()))), device)
-            for device, paths in split.items()
-        )
-        for (_, words), devices in groups.items():
-            first = self.hosts[next(iter(self.hosts))]
-            subject, who = self._who(first, devices)
-            known = {path: each for device in devices for path, each in split[device].items()}
-            hosts = [name for name in self.hosts if any(name in each for each in known.values())]
-            evidence = {path: {name: one.value for name, one in each.items()} for path, each in known.items()}
-            yield _split(hosts, subject, f"{who}: {_several(words)}", evidence)
-
-    def _who(self, host: HostFacts, devices: Sequence[Device]) -> tuple[Subject, str]:
-        """Return the subject for devices of one kind, by the numbers of this host, and their name."""
-        kind, places = devices[0].kind, [device.place for device in devices]
-        if kind == "gpus":
-            numbers = [host.gpus[place].index for place in places if place in host.gpus]
-            if numbers:
-                return Subject.of_gpus(
-                    numbers
-                ), f"GPU{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
-        if kind == "nics":
-            nics = [host.nics[place] for place in places if place in host.nics]
-            if nics:
-                names = ", ".join(nic.name or nic.pci_address or str(nic.index) for nic in nics)
-                return Subject.of_nics(nic.index for nic in nics), f"network card {names}"
-        if kind == "links":
-            pairs = [
-                sorted(host.gpus[place].index for place in both.split(" ") if place in host.gpus)
-                for both in places
-            ]
-            if len(pairs) == 1 and len(pairs[0]) == 2:
-                return Subject.of_link(*pairs[0]), f"GPUs {pairs[0][0]} and {pairs[0][1]}"
-            return MACHINE, f"{len(pairs)} pairs of GPUs"
-        if kind == "pci":
-            shown = ", ".join(places[:MAX_MESSAGES])
-            more = f" and {len(places) - MAX_MESSAGES} more" if len(places) > MAX_MESSAGES else ""
-            return MACHINE, f"PCI device{'s' if len(places) > 1 else ''} {shown}{more}"
-        return (DRIVER if kind == "driver" else MACHINE), kind
+            common = field.value_in_words(found.common)
+            for name, value in found.odd.items():
+                words = f"{fact} {field.value_in_words(value)} ({common} on {_peers(found.others)})"
+                evidence = {"value": value, "peers": found.common, "hosts": found.others}
+                odd[name].append((device, _path(device, first), words, evidence))
+        for name, differing in odd.items():
+            for devices, facts, evidence in _alike(differing):
+                subject, who = _who(self.hosts[name], devices)
+                yield _of(name, DIFFERS, subject, f"{who}: {_several(facts)}", evidence)
+        for devices, facts, evidence in _alike(split):
+            subject, who = _who(next(iter(self.hosts.values())), devices)
+            hosts = [name for name in self.hosts if any(name in each for each in evidence.values())]
+            yield _split(hosts, subject, f"{who}: {_several(facts)}", evidence)
 
     def _not_read(self) -> Iterator[HostFinding]:
         """Find hosts that lack facts which all their peers (two or more) have, of devices that they have."""
         count = len(self.hosts)
-        if count < 3:
-            return
-        absent: dict[str, list[str]] = {name: [] for name in self.hosts}
-        for path, known in self.by_path.items():
-            if 2 * len(known) <= count or len(known) == count:
-                continue
-            device = next(iter(known.values())).device
-            for name, host in self.hosts.items():
-                if name not in known and _is_there(device, host):
-                    absent[name].append(path)
-        for name, paths in absent.items():
+        for name, host in self.hosts.items():
+            paths = [
+                path
+                for path, known in self.by_path.items()
+                if count > 2 and name not in known and 2 * len(known) > count
+                if _is_there(next(iter(known.values())).device, host)
+            ]
             if paths:
-                words = list(dict.fromkeys(_fact_words(self.by_path[path]) for path in paths))
-                some = ", ".join(words[:MAX_MESSAGES])
+                first = [next(iter(self.by_path[path].values())) for path in paths]
+                words = [*dict.fromkeys(f"{one.device.kind.removesuffix('s')} {_name(one)}" for one in first)]
                 more = ", ..." if len(words) > MAX_MESSAGES else ""
-                says = f"{_counted(len(paths), 'fact')} not read that like hosts have ({some}{more})"
-                yield _of((name,), NOT_READ, MACHINE, says, {"facts": paths})
+                some = ", ".join(words[:MAX_MESSAGES]) + more
+                says = f"{_counted(len(paths), 'fact')} not read that like hosts have ({some})"
+                yield _of(name, NOT_READ, MACHINE, says, {"facts": paths})
 
 
-def _reference(kind: Kind) -> Machine:
-    """Return the machine whose GPUs are where most have theirs; of several, the one with the most."""
-    machines = [host.machine for host in kind.hosts]
-    places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
-    return max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
+def _alike(
+    differing: Iterable[tuple[Device, str, str, dict[str, Any]]],
+) -> Iterator[tuple[list[Device], tuple[str, ...], dict[str, Any]]]:
+    """Join devices of a kind that differ in the same facts: the devices, words, and evidence by path."""
+    facts = grouped((device, (path, words, evidence)) for device, path, words, evidence in differing)
+    groups = grouped(((one.kind, tuple(words for _, words, _ in each)), one) for one, each in facts.items())
+    for (_, words), devices in groups.items():
+        yield devices, words, {path: value for one in devices for path, _, value in facts[one]}
 
 
-def _keys(finding: Finding, host: HostFacts) -> list[_Key]:
+def _who(host: HostFacts, devices: Sequence[Device]) -> tuple[Subject, str]:
+    """Return the subject for devices of one kind, by the numbers of this host, and their name."""
+    kind, places = devices[0].kind, [device.place for device in devices]
+    if kind == "gpus" and (numbers := [host.gpus[place].index for place in places if place in host.gpus]):
+        return Subject.of_gpus(numbers), f"GPU{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
+    if kind == "nics" and (nics := [host.nics[place] for place in places if place in host.nics]):
+        names = ", ".join(nic.name or nic.pci_address or str(nic.index) for nic in nics)
+        return Subject.of_nics(nic.index for nic in nics), f"network card {names}"
+    if kind == "links":
+        pairs = [
+            sorted(host.gpus[place].index for place in both.split(" ") if place in host.gpus)
+            for both in places
+        ]
+        if len(pairs) == 1 and len(pairs[0]) == 2:
+            return Subject.of_link(*pairs[0]), f"GPUs {pairs[0][0]} and {pairs[0][1]}"
+        return MACHINE, f"{len(pairs)} pairs of GPUs"
+    if kind == "pci":
+        more = f" and {len(places) - MAX_MESSAGES} more" if len(places) > MAX_MESSAGES else ""
+        return MACHINE, f"PCI device{'s' if len(places) > 1 else ''} {', '.join(places[:MAX_MESSAGES])}{more}"
+    return (DRIVER if kind == "driver" else MACHINE), kind
+
+
+def _keys(finding: Finding, host: HostFacts) -> set[_Key]:
     """Return what makes a finding the same on another host, for each device that may have it by itself."""
     gpus = {gpu.index: place for place, gpu in host.gpus.items()}
     nics = {nic.index: place for place, nic in host.nics.items()}
     subject = finding.subject
-    if subject.kind == "gpus":
-        devices = [Device("gpus", gpus.get(gpu, str(gpu))) for gpu in subject.gpus]
-    elif subject.kind == "nics":
-        devices = [Device("nics", nics.get(nic, str(nic))) for nic in subject.nics]
-    elif subject.kind == "link":
-        devices = [Device("links", " ".join(sorted(gpus.get(gpu, str(gpu)) for gpu in subject.gpus)))]
-    else:
-        devices = [Device(subject.kind)]
-    return [_Key(finding.id, finding.severity, device) for device in devices]
-
-
-def _has(device: Device, host: HostFacts) -> bool:
-    """Return whether a host has a device, lost or not."""
-    if device.kind in ("gpus", "links"):
-        return all(place in host.gpus for place in device.place.split(" "))
-    return device.kind != "nics" or device.place in host.nics
+    places = [gpus.get(gpu, str(gpu)) for gpu in subject.gpus]
+    devices = {
+        "gpus": [Device("gpus", place) for place in places],
+        "nics": [Device("nics", nics.get(nic, str(nic))) for nic in subject.nics],
+        "link": [Device("links", " ".join(sorted(places)))],
+    }.get(subject.kind, [Device(subject.kind)])
+    return {_Key(finding.id, finding.severity, device) for device in devices}
 
 
 def _shows(device: Device, host: HostFacts) -> bool:
     """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
     if device.kind in ("gpus", "links"):
         return host.gpus_answer and _is_there(device, host)
-    return _has(device, host)
+    return device.kind != "nics" or device.place in host.nics
 
 
 def _is_there(device: Device, host: HostFacts) -> bool:
     if device.kind in ("gpus", "links"):
-        return _has(device, host) and not any(host.gpus[place].lost for place in device.place.split(" "))
+        return all(place in host.gpus and not host.gpus[place].lost for place in device.place.split(" "))
     if device.kind == "nics":
-        return _has(device, host)
+        return device.place in host.nics
     return device.kind != "pci" or any(other.device == device for other in host.facts.values())
 
 
-def _values_by_host(known: Mapping[str, Known]) -> str:
-    first = next(iter(known.values()))
-    hosts = grouped((one.field.value_in_words(one.value), name) for name, one in known.items())
-    values = "; ".join(f"{value} on {_some(names)}" for value, names in hosts.items())
-    return f"{_name(first)} {values}"
-
-
 def _some(names: Sequence[str]) -> str:
-    return (
-        ", ".join(names)
-        if len(names) <= MAX_MESSAGES
-        else f"{', '.join(names[: MAX_MESSAGES - 1])} and {len(names) - MAX_MESSAGES + 1} more"
-    )
+    shown = MAX_MESSAGES if len(names) <= MAX_MESSAGES else MAX_MESSAGES - 1
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def _name(known: Known) -> str:
     return path_in_words(GROUPS[known.device.kind], known.fact)
-
-
-def _fact_words(known: Mapping[str, Known]) -> str:
-    first = next(iter(known.values()))
-    return f"{first.device.kind.removesuffix('s')} {_name(first)}"
 
 
 def _path(device: Device, known: Known) -> str:
@@ -449,26 +381,20 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _peers(count: int, *, verb: str = "") -> str:
-    """Return `its 5 peers`, with a verb `its 5 peers have`."""
-    if not verb:
-        return f"its {count} peers" if count > 1 else "its peer"
-    return f"its {count} peers {verb}" if count > 1 else "its peer has"
+def _peers(count: int) -> str:
+    return f"its {count} peers" if count > 1 else "its peer"
 
 
-def _of(
-    hosts: tuple[str, ...], rule: Rule, subject: Subject, says: str, evidence: dict[str, Any]
-) -> HostFinding:
-    return _named(rule.finding(subject, says, evidence), hosts, f"host {hosts[0]}: {says}")
+def _of(host: str, rule: Rule, subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
+    return _named(rule.finding(subject, says, evidence), (host,), f"host {host}: {says}")
 
 
-def _split(hosts: Sequence[str], subject: Subject, says: str, evidence: dict[str, Any]) -> HostFinding:
+def _split(hosts: Iterable[str], subject: Subject, says: str, evidence: Mapping[str, Any]) -> HostFinding:
     return _named(SPLIT.finding(subject, says, evidence), tuple(hosts), f"hosts differ: {says}")
 
 
 def _named(finding: Finding, hosts: tuple[str, ...], says: str) -> HostFinding:
-    facts = msgspec.structs.asdict(finding)
-    return HostFinding(**{**facts, "says": says}, hosts=hosts)
+    return HostFinding(**{**msgspec.structs.asdict(finding), "says": says}, hosts=hosts)
 
 
 def _worst_first(findings: Iterable[HostFinding]) -> tuple[HostFinding, ...]:

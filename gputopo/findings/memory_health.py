@@ -16,7 +16,18 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from gputopo.findings.compare import known
-from gputopo.findings.rule import SEVERITIES, Case, Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import (
+    SEVERITIES,
+    Case,
+    Fault,
+    Rule,
+    Severity,
+    Threshold,
+    by_model,
+    check,
+    each_gpu,
+    present,
+)
 from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import FactPath
@@ -155,7 +166,7 @@ class Sign(NamedTuple):
         return SEVERITIES.index(severity), VERDICTS.index(self.verdict)
 
 
-@check(
+@each_gpu(
     RESET_REQUIRED,
     SRAM_THRESHOLD,
     REMAP_FAILED,
@@ -170,31 +181,23 @@ class Sign(NamedTuple):
     FEW_SPARE_ROWS,
     REPAIRED,
 )
-def verdicts(machine: Machine) -> Iterator[Fault]:
+def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
-    for gpu in present(machine):
-        signs = sorted(signs_of(gpu), key=lambda sign: sign.rank, reverse=True)
-        if not signs:
-            continue
-        worst = signs[0]
+    if signs := sorted(signs_of(gpu), key=lambda sign: sign.rank, reverse=True):
+        worst, says = signs[0], "; ".join(sign.says for sign in signs)
         evidence: dict[str, Any] = {"verdict": verdict(gpu)}
         for sign in signs:
             evidence |= {name: value for name, value in sign.evidence.items() if name not in evidence}
-        says = "; ".join(sign.says for sign in signs)
         yield worst.rule.fault(gpu, says, evidence, worst.severity, remedy=worst.remedy)
 
 
-@check(ECC_MODE_PENDING)
-def ecc_mode(machine: Machine) -> Iterator[Fault]:
+@each_gpu(ECC_MODE_PENDING)
+def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
     """Find a pending change of the ECC mode."""
-    for gpu in present(machine):
-        one = gpu.ecc
-        if one.mode is not None and one.mode_pending is not None and one.mode != one.mode_pending:
-            yield ECC_MODE_PENDING.fault(
-                gpu,
-                f"ECC will be {'on' if one.mode_pending else 'off'} after a reboot",
-                {"mode": one.mode, "mode_pending": one.mode_pending},
-            )
+    now, later = gpu.ecc.mode, gpu.ecc.mode_pending
+    if now is not None and later is not None and now != later:
+        says = f"ECC will be {'on' if later else 'off'} after a reboot"
+        yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
 
 
 def verdict(gpu: Gpu) -> Verdict:

@@ -10,13 +10,13 @@ from itertools import combinations
 
 from gputopo.findings.compare import grouped
 from gputopo.findings.driver import event_evidence, times
-from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Case, Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
 from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Fabric, Gpu, Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
 CRC_ERRORS = Threshold(
@@ -172,19 +172,16 @@ def apart(machine: Machine) -> Iterator[Fault]:
             yield NVLINK_DOWN.fault(gpu, says, evidence, "warning" if gpu.name is None else "error")
 
 
-@check(NVLINK_ERRORS)
-def errors(machine: Machine) -> Iterator[Fault]:
+@each_gpu(NVLINK_ERRORS)
+def errors(gpu: Gpu) -> Iterator[Fault]:
     """Find NVLinks that recovered, or with many CRC errors or replays."""
-    for gpu in present(machine):
-        bad = {
-            str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))
-        }
-        if bad:
-            words = "; ".join(
-                f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
-                for link, counts in bad.items()
-            )
-            yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
+    bad = {str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))}
+    if bad:
+        words = "; ".join(
+            f"link {link}: {', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}"
+            for link, counts in bad.items()
+        )
+        yield NVLINK_ERRORS.fault(gpu, f"NVLink errors ({words})", {"errors": bad})
 
 
 @check(NVLINK_ERRORS)
@@ -201,21 +198,25 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
             yield NVLINK_ERRORS.fault(MACHINE, f"{switch}{says}", event_evidence(event), severity)
 
 
-@check(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
-def fabric(machine: Machine) -> Iterator[Fault]:
+@each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
+def fabric(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that have not joined, were refused, or report trouble. In MIG mode a GPU needs no NVLink."""
-    for gpu in present(machine):
-        if gpu.mig.mode:
-            continue
-        one = gpu.fabric
-        evidence: dict[str, object] = {"state": one.state, "status": one.status, "health": one.health}
-        if not_joined := _not_joined(one):
-            yield FABRIC_NOT_READY.fault(gpu, not_joined, evidence)
-        if wrong := _unhealthy(one) if one.state == JOINED else {}:
-            words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
-            grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
-            severity: Severity = "error" if grave else "warning"
-            yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
+    one = gpu.fabric
+    if gpu.mig.mode:
+        return
+    evidence = {"state": one.state, "status": one.status, "health": one.health}
+    if one.joining:
+        says = f"not joined to its NVSwitches (fabric state: {one.state}), so CUDA does not start on it"
+        yield FABRIC_NOT_READY.fault(gpu, says, evidence)
+    elif one.state == JOINED and one.status not in (None, SUCCESS):
+        says = f"refused by its NVSwitches ({one.status}), so it works without NVLink"
+        yield FABRIC_NOT_READY.fault(gpu, says, evidence)
+    health = (one.health or {}).items() if one.state == JOINED else ()
+    if wrong := {name: word for name, word in health if SOUND.get(name, word) != word}:
+        words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
+        grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
+        severity: Severity = "error" if grave else "warning"
+        yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
 
 
 def _up(gpu: Gpu) -> int:
@@ -238,18 +239,6 @@ def _many_errors(counts: dict[str, int]) -> bool:
         or crc > CRC_ERRORS.value
         or counts.get("replay", 0) > NVLINK_REPLAYS.value
     )
-
-
-def _not_joined(fabric: Fabric) -> str | None:
-    if fabric.joining:
-        return f"not joined to its NVSwitches (fabric state: {fabric.state}), so CUDA does not start on it"
-    if fabric.state == JOINED and fabric.status not in (None, SUCCESS):
-        return f"refused by its NVSwitches ({fabric.status}), so it works without NVLink"
-    return None
-
-
-def _unhealthy(fabric: Fabric) -> dict[str, str]:
-    return {name: word for name, word in (fabric.health or {}).items() if SOUND.get(name, word) != word}
 
 
 # These have rules of their own: pairs without P2P are part of their evidence.

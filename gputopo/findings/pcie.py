@@ -183,9 +183,7 @@ def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]
         return None
     says = f"PCIe link on {lanes} of {top} lanes{when}"
     if _is_usual(gpu, lanes):
-        return WIDTH_DEGRADED.fault(
-            gpu, f"{says}, {_USUAL}", evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy
-        )
+        return WIDTH_DEGRADED.fault(gpu, f"{says}, {_USUAL}", evidence, case="usual")
     return WIDTH_DEGRADED.fault(gpu, says, evidence)
 
 
@@ -364,7 +362,7 @@ def _narrow_slot(gpu: Gpu, nodes: Nodes) -> Fault | None:
     evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}
     if usual:
         says = f"x{card} card in an x{lanes} slot, {_USUAL}"
-        return SLOT_NARROW.fault(gpu, says, evidence, _USUAL_WIDTH.severity, remedy=_USUAL_WIDTH.remedy)
+        return SLOT_NARROW.fault(gpu, says, evidence, case="usual")
     where = f"in an x{lanes} slot or riser" if known else f"on an x{lanes} link; slot width not reported"
     severity: Severity = "warning" if lanes <= NARROW_LANES.value else "info"
     return SLOT_NARROW.fault(gpu, f"x{card} card {where}", evidence, severity)
@@ -407,8 +405,8 @@ def _replays(gpu: Gpu) -> Fault | None:
     words = f"{count} packet replays" + (f", {rollovers} rollovers of their number" if rollovers else "")
     evidence = {name: getattr(gpu.pcie, name) for name in ("replay_counter", "replay_rollovers")}
     severity: Severity = "warning" if rollovers or count >= REPLAYS_BAD.value else "info"
-    remedy = PCIE_REPLAYS.cases["SXM"].remedy if is_sxm(gpu) else None
-    return PCIE_REPLAYS.fault(gpu, f"{words} since the last reset", evidence, severity, remedy=remedy)
+    case = "SXM" if is_sxm(gpu) else None
+    return PCIE_REPLAYS.fault(gpu, f"{words} since the last reset", evidence, severity, case=case)
 
 
 def _aer(gpu: Gpu, nodes: Nodes) -> Fault | None:

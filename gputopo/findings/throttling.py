@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
 from gputopo.findings.usage import idle
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
 from gputopo.values.machine import Gpu, Machine
@@ -29,69 +29,58 @@ COOL_C = Threshold(
     "thresholds are 82 to 101 °C (gpus.csv)",
 )
 
+
+def _of(reason: str, remedy: str, *severities: Severity, thresholds: tuple[Threshold, ...] = ()) -> Rule:
+    title = CLOCK_EVENTS[reason].effect
+    return Rule(f"throttle.{reason}", title, remedy, severities or ("warning",), thresholds)
+
+
 # By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
 # software slowdowns do not.
-THROTTLE: Mapping[str, Rule] = {
-    "sw_power_cap": Rule(
-        "throttle.sw_power_cap",
-        title=CLOCK_EVENTS["sw_power_cap"].effect,
-        remedy="None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
+_RULES = (
+    _of(
+        "sw_power_cap",
+        "None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
         "WATTS) allows higher clocks. At low power draw check the power cables of the card and limits for "
         "several GPUs (nvidia-smi -q -d POWER).",
-        severities=("info", "warning"),
+        "info",
+        "warning",
         thresholds=(LOW_DRAW_SHARE,),
     ),
-    "hw_slowdown": Rule(
-        "throttle.hw_slowdown",
-        title=CLOCK_EVENTS["hw_slowdown"].effect,
-        remedy="See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
+    _of(
+        "hw_slowdown",
+        "See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
         "cables and power supply.",
-        severities=("error",),
+        "error",
     ),
-    "sync_boost": Rule(
-        "throttle.sync_boost",
-        title=CLOCK_EVENTS["sync_boost"].effect,
-        remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
-        severities=("info",),
+    _of(
+        "sync_boost",
+        "If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
+        "info",
     ),
-    "sw_thermal_slowdown": Rule(
-        "throttle.sw_thermal_slowdown",
-        title=CLOCK_EVENTS["sw_thermal_slowdown"].effect,
-        remedy="Improve the air flow (fans, dust, space between cards, air temperature), or lower the power "
-        "limit.",
+    _of(
+        "sw_thermal_slowdown",
+        "Improve the air flow (fans, dust, space between cards, air temperature), or lower the power limit.",
     ),
-    "hw_thermal_slowdown": Rule(
-        "throttle.hw_thermal_slowdown",
-        title=CLOCK_EVENTS["hw_thermal_slowdown"].effect,
-        remedy="Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
+    _of(
+        "hw_thermal_slowdown",
+        "Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space "
         "between cards.",
-        severities=("error",),
+        "error",
     ),
-    "hw_power_brake_slowdown": Rule(
-        "throttle.hw_power_brake_slowdown",
-        title=CLOCK_EVENTS["hw_power_brake_slowdown"].effect,
-        remedy="Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
+    _of(
+        "hw_power_brake_slowdown",
+        "Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
         "when a supply fails or the chassis exceeds its power budget.",
-        severities=("error",),
+        "error",
     ),
-    "display_clock_setting": Rule(
-        "throttle.display_clock_setting",
-        title=CLOCK_EVENTS["display_clock_setting"].effect,
-        remedy="Detach displays from GPUs that compute, or lower the refresh rate.",
-        severities=("info",),
+    _of(
+        "display_clock_setting", "Detach displays from GPUs that compute, or lower the refresh rate.", "info"
     ),
-    "board_limit": Rule(
-        "throttle.board_limit",
-        title=CLOCK_EVENTS["board_limit"].effect,
-        remedy="Check that every power socket of the card has its own cable.",
-    ),
-    "reliability": Rule(
-        "throttle.reliability",
-        title=CLOCK_EVENTS["reliability"].effect,
-        remedy="None needed: the GPU runs as fast as its manufacturer allows.",
-        severities=("info",),
-    ),
-}
+    _of("board_limit", "Check that every power socket of the card has its own cable."),
+    _of("reliability", "None needed: the GPU runs as fast as its manufacturer allows.", "info"),
+)
+THROTTLE: Mapping[str, Rule] = {rule.id.removeprefix("throttle."): rule for rule in _RULES}
 THROTTLE_UNKNOWN = Rule(
     "throttle.unknown",
     title="throttled, unknown reason bit",
@@ -209,23 +198,18 @@ def slowdowns(machine: Machine) -> Iterator[Fault]:
             yield THROTTLE_UNKNOWN.fault(gpu, says, _throttle_evidence(gpu))
 
 
-@check(LIMIT_BELOW_DEFAULT, LIMIT_OVERRULED)
-def power_limits(machine: Machine) -> Iterator[Fault]:
+@each_gpu(LIMIT_BELOW_DEFAULT, LIMIT_OVERRULED)
+def power_limits(gpu: Gpu) -> Iterator[Fault]:
     """Find lowered limits, and lower ones enforced than were set."""
-    for gpu in present(machine):
-        power = gpu.power_w
-        evidence: dict[str, object] = {
-            "limit_w": power.limit,
-            "default_limit_w": power.default_limit,
-            "enforced_limit_w": power.enforced_limit,
-            "draw_w": power.draw,
-        }
-        if _is_limited(gpu):
-            says = f"power limit {power.limit:.0f} W, default {power.default_limit:.0f} W"
-            yield LIMIT_BELOW_DEFAULT.fault(gpu, says, evidence)
-        if _is_below(power.enforced_limit, power.limit):
-            says = f"enforced power limit {power.enforced_limit:.0f} W, set {power.limit:.0f} W"
-            yield LIMIT_OVERRULED.fault(gpu, says, evidence)
+    power = gpu.power_w
+    names = ("limit", "default_limit", "enforced_limit", "draw")
+    evidence = {f"{name}_w": getattr(power, name) for name in names}
+    if _is_limited(gpu):
+        says = f"power limit {power.limit:.0f} W, default {power.default_limit:.0f} W"
+        yield LIMIT_BELOW_DEFAULT.fault(gpu, says, evidence)
+    if _is_below(power.enforced_limit, power.limit):
+        says = f"enforced power limit {power.enforced_limit:.0f} W, set {power.limit:.0f} W"
+        yield LIMIT_OVERRULED.fault(gpu, says, evidence)
 
 
 @check(TIMES)
@@ -269,12 +253,11 @@ def fans(machine: Machine) -> Iterator[Fault]:
             )
 
 
-@check(NEAR_SLOWDOWN, MEMORY_HOT)
-def temperatures(machine: Machine) -> Iterator[Fault]:
+@each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)
+def temperatures(gpu: Gpu) -> Iterator[Fault | None]:
     """Compare with the GPU's own thresholds. One in thermal slowdown has a finding already."""
-    for gpu in present(machine):
-        if not any(reason in _THERMAL for reason in reasons_of(gpu.throttle)):
-            yield from filter(None, (_near_slowdown(gpu), _hot_memory(gpu)))
+    if not {*_THERMAL} & {*reasons_of(gpu.throttle)}:
+        yield from (_near_slowdown(gpu), _hot_memory(gpu))
 
 
 def degrees_left(gpu: Gpu) -> int | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, present
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, each_gpu, present
 from gputopo.reference.clock_events import IDLE, reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
@@ -289,29 +289,25 @@ def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
 
 
-@check(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
-def modes(machine: Machine) -> Iterator[Fault]:
+@each_gpu(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
+def modes(gpu: Gpu) -> Iterator[Fault]:
     """Find compute modes and MIG modes that limit what a program may do."""
-    for gpu in present(machine):
-        mode: dict[str, object] = {"compute_mode": gpu.compute_mode}
-        if gpu.compute_mode == "prohibited":
-            yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
-        if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
-            yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
-        if gpu.mig.mode:
-            yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
-        elif gpu.mig.mode is False and gpu.mig.mode_pending:
-            yield MIG_PENDING.fault(
-                gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True}
-            )
+    mode = {"compute_mode": gpu.compute_mode}
+    if gpu.compute_mode == "prohibited":
+        yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
+    if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
+        yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
+    if gpu.mig.mode:
+        yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
+    elif gpu.mig.mode is False and gpu.mig.mode_pending:
+        yield MIG_PENDING.fault(gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True})
 
 
-@check(PERSISTENCE_OFF)
-def persistence(machine: Machine) -> Iterator[Fault]:
+@each_gpu(PERSISTENCE_OFF)
+def persistence(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that lose their settings between programs."""
-    for gpu in present(machine):
-        if gpu.persistence_mode is False:
-            yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
+    if gpu.persistence_mode is False:
+        yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
 
 
 @check(CUDA_ORDER)

@@ -8,9 +8,19 @@ from typing import Any
 import msgspec
 
 from gputopo.values.run.batches import batches_of, stored_batches
-from gputopo.values.run.events import Device, GpuSample, RunStarted, Sample, Step, TowerMarks, gpu_key
+from gputopo.values.run.events import (
+    Anomaly,
+    Device,
+    GpuSample,
+    RunStarted,
+    Sample,
+    Step,
+    TowerMarks,
+    gpu_key,
+)
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import Screen
+from gputopo.values.run.verdict import Verdict
 
 # A device of one of several hosts, as TensorFlow names it.
 _HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
@@ -109,49 +119,50 @@ def device_results(
     started: RunStarted | None,
     counted: Sequence[Step],
     samples: Sequence[Sample],
-    anomalies: Mapping[int, str],
+    verdicts: Sequence[Verdict] = (),
+    anomalies: Sequence[Anomaly] = (),
 ) -> tuple[DeviceResult, ...]:
     """Return one row per device of the run, in its order; none before the run has started.
 
-    `counted`: the steps after the warm-up. `samples`: those taken during these steps. `anomalies`: in words,
-    by tower. What was not measured is None.
+    `counted`: the steps after the warm-up. `samples`: taken during these. What was not measured is None.
     """
     if started is None:
         return ()
-    marks = _marks_by_tower(counted)
+    marks, of_tower = _marks_by_tower(counted), {one.tower: one for one in verdicts}
+    says: dict[int, list[str]] = {}
+    for anomaly in anomalies:
+        says.setdefault(anomaly.tower, []).append(anomaly.says)
     rows = [
-        _row(device, batch, marks.get(device.tower, []), anomalies)
+        DeviceResult(
+            device=device,
+            batch_size=batch,
+            anomaly="; ".join(says.get(device.tower, ())) or None,
+            verdict=of_tower.get(device.tower),
+            **_measured(batch, marks.get(device.tower, [])),
+        )
         for device, batch in zip(started.devices, batch_sizes(started, counted), strict=True)
     ]
     if started.backend == "gpu":
         rows = [_with_samples(row, samples, started.spec) for row in rows]
     best = max((row.images_per_sec for row in rows if row.images_per_sec is not None), default=None)
-    if not best:
-        return tuple(rows)
     return tuple(
-        row
-        if row.images_per_sec is None
-        else msgspec.structs.replace(row, percent_of_best=100 * row.images_per_sec / best)
+        msgspec.structs.replace(row, percent_of_best=100 * row.images_per_sec / best)
+        if best and row.images_per_sec is not None
+        else row
         for row in rows
     )
 
 
-def _row(
-    device: Device, batch: int, marks: Sequence[tuple[Step, TowerMarks]], anomalies: Mapping[int, str]
-) -> DeviceResult:
-    anomaly = anomalies.get(device.tower)
+def _measured(batch: int, marks: Sequence[tuple[Step, TowerMarks]]) -> dict[str, Any]:
     if not marks:
-        return DeviceResult(device=device, batch_size=batch, anomaly=anomaly)
+        return {}
     busy_s = median(mark.weights_s + mark.compute_s for _, mark in marks)
-    return DeviceResult(
-        device=device,
-        batch_size=batch,
-        images_per_sec=batch / busy_s if busy_s > 0 else None,
-        weights_ms=1000 * median(mark.weights_s for _, mark in marks),
-        compute_ms=1000 * median(mark.compute_s for _, mark in marks),
-        other_ms=1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
-        anomaly=anomaly,
-    )
+    return {
+        "images_per_sec": batch / busy_s if busy_s > 0 else None,
+        "weights_ms": 1000 * median(mark.weights_s for _, mark in marks),
+        "compute_ms": 1000 * median(mark.compute_s for _, mark in marks),
+        "other_ms": 1000 * median(step.seconds - mark.weights_s - mark.compute_s for step, mark in marks),
+    }
 
 
 def _marks_by_tower(steps: Iterable[Step]) -> dict[int, list[tuple[Step, TowerMarks]]]:

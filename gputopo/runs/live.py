@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gputopo.runs.devices import short_name_of
 from gputopo.runs.summary import Summary
-from gputopo.runs.verdict import words
-from gputopo.runs.verdict.judge import AnomalyCheck, Judgement, event_of
+from gputopo.runs.verdict.judge import Judgement
+from gputopo.runs.verdict.words import at_most
 from gputopo.values.run.events import (
     NETWORK,
     Anomaly,
@@ -116,7 +117,7 @@ def judged(window: Window) -> Judgement:
     summary = Summary()
     for event in window.events:
         summary.add(event)
-    return summary.check().judgement
+    return summary.judgement()
 
 
 class Reports:
@@ -144,19 +145,14 @@ class Reports:
         )
         return (judged, *_each_host_once(news))
 
-    def end(self, check: AnomalyCheck, time_s: float) -> tuple[Event, ...]:
+    def end(self, found: Judgement, time_s: float) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to, or takes from, what was reported."""
-        ranks = check.judgement.ranks
-        news: list[Event] = [
-            event_of(slow, time_s, ranks.get(slow.tower or 0, 0))
-            for slow in check.anomalies
-            if not self._is_known(slow)
-        ]
-        for verdict in check.judgement.devices if check.made else ():
+        news: list[Event] = [found.anomaly(slow, time_s) for slow in found.slow if not self._is_known(slow)]
+        for verdict in found.devices if found.not_made is None else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
                 says = f"Over all steps: {verdict.says}"
-                news.append(_over(verdict, known[0], says, time_s, ranks.get(verdict.tower or 0, 0)))
+                news.append(_over(found, verdict, known[0], says, time_s))
         return tuple(_each_host_once(news))
 
     def _is_known(self, slow: Verdict) -> bool:
@@ -187,14 +183,16 @@ class Reports:
             part, cause = now.part or "compute", _cause(now)
             if known is None or known[0] != part or (known[1] != cause and _cause(before) == cause):
                 self._reported[tower] = part, cause
-                yield event_of(now, time_s, found.ranks.get(tower, 0))
+                yield found.anomaly(now, time_s)
         elif known is not None and _is_over(before) and _is_over(now):
             del self._reported[tower]
             self._ended.add((tower, known[0]))
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
-            even = "" if now.word == SLOW else f", to within {words.at_most(now.percent_under_high or 0.0)} %"
-            says = f"{found.name_of(now)} is even with its peers again{since}{even}"
-            yield _over(now, known[0], says, time_s, found.ranks.get(tower, 0))
+            even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)} %"
+            device = found.device_of(now)
+            name = f"tower {tower}" if device is None else short_name_of(device)
+            says = f"{name} is even with its peers again{since}{even}"
+            yield _over(found, now, known[0], says, time_s)
 
 
 def _is_slow(verdict: Verdict) -> bool:
@@ -225,6 +223,7 @@ def _each_host_once(events: Iterable[Event]) -> list[Event]:
     return left
 
 
-def _over(verdict: Verdict, part: str, says: str, time_s: float, rank: int) -> AnomalyOver:
-    tower = verdict.tower or 0
+def _over(found: Judgement, verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:
+    device = found.device_of(verdict)
+    rank, tower = 0 if device is None else device.rank, verdict.tower or 0
     return AnomalyOver(time_s=time_s, rank=rank, tower=tower, gpu=verdict.gpu, part=part, says=says)

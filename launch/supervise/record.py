@@ -12,12 +12,12 @@ import msgspec
 
 import gputopo
 from gputopo.launch import failure
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.live import Recent, Reports, Window, judged
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
-from gputopo.runs.verdict.judge import AnomalyCheck, Judgement
+from gputopo.runs.verdict.judge import Judgement
 from gputopo.values import schema
 from gputopo.values.run.events import (
     Event,
@@ -82,10 +82,10 @@ class Looks:
         self._found = queue.SimpleQueue()
         self._step = None
 
-    def end(self, check: AnomalyCheck) -> tuple[Event, ...]:
+    def end(self, found: Judgement) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to what was reported."""
         self._recent = None
-        return self._reports.end(check, time.time())
+        return self._reports.end(found, time.time())
 
     def _look(self, window: Window) -> _Found:
         began_s = time.thread_time()
@@ -180,7 +180,7 @@ class EventRecord:
 
     def _add_verdict(self) -> None:
         """Look for slow devices over all steps."""
-        for found in self._looks.end(self.summary.check()):
+        for found in self._looks.end(self.summary.judgement()):
             self.add(found)
 
     def _finished(self, status: str, exit_code: int) -> RunFinished:

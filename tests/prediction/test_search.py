@@ -13,8 +13,7 @@ from gputopo.prediction.gradients import IN_ORDER, Block
 from gputopo.prediction.links.paths import HostLink, PairPath, PathKind, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import DETAILED, DIGITS, MAX_SETS, Found, Question, every_candidate
+from gputopo.prediction.search import DETAILED, DIGITS, MAX_SETS, Found, Question, every_candidate, fastest
 from gputopo.prediction.step import Model, Placing, Stepper, model_of, predict
 from gputopo.values.errors import NoPlanError
 from gputopo.workload.workloads import require
@@ -315,7 +314,7 @@ def test_of_many_candidates_the_first_have_the_links_that_limit_them() -> None:
 def test_more_sets_than_can_be_listed_are_refused() -> None:
     """All sets of sixteen GPUs can be, and of more where many are alike."""
     assert max(comb(16, size) for size in range(17)) <= MAX_SETS
-    with pytest.raises(NoPlanError, match="too many to list"):
+    with pytest.raises(NoPlanError, match="too many to compare"):
         every_candidate(*_different(18, 9))
     question, gpus = _different(18, 9)
     alike = question._replace(compute_s=dict.fromkeys(gpus, 0.1))

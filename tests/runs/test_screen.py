@@ -129,6 +129,17 @@ def test_the_rest_of_a_gap_is_unexplained_and_shares_add_up() -> None:
     assert causes.says.startswith("Partly: core clock 1,805 MHz, 5.0 % below its peers")
 
 
+@pytest.mark.parametrize(
+    ("own", "of_peer", "share"), [(1, 0, 1 / 2), (2, 0, 2 / 3), (3, 1, 2 / 3), (1, 1, 0)]
+)
+def test_processes_more_than_on_the_peer_take_their_share_of_the_gpu_at_most(
+    own: int, of_peer: int, share: float
+) -> None:
+    causes = found(0.75, other_processes=float(own), peer={"other_processes": float(of_peer)})
+    percents = [75 * math.log(1 / (1 - share)) / math.log(4)] if share else []
+    assert [one.percent for one in causes.found] == pytest.approx(percents)
+
+
 def test_a_busy_host_in_the_runs_of_both_explains_nothing() -> None:
     assert found(0.05, host_cpu=0.3, peer={"host_cpu": 0.3}).found == ()
 

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import document_lines
 from gputopo.report.runs.report import device_table, run_document, title
-from gputopo.report.runs.state import news
-from gputopo.runs.summary import Life, Summary, summarise
-from gputopo.runs.verdict.judge import event_of, find_anomalies
+from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
@@ -21,10 +19,8 @@ from gputopo.values.run.events import (
     GpuSample,
     LossNotFinite,
     MemoryPeak,
-    ModelBuilt,
     Noticed,
     RankFailed,
-    ReplicasCompared,
     Resumed,
     RunFinished,
     RunStarted,
@@ -35,7 +31,17 @@ from gputopo.values.run.events import (
     read_events,
 )
 from gputopo.values.run.result import Result
-from tests.invented_runs import BEGAN_S, SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
+from tests.invented_runs import (
+    BEGAN_S,
+    SAYS,
+    InventedRun,
+    Noise,
+    cpu_devices,
+    gpu_devices,
+    judged_steps,
+    step,
+    stream,
+)
 
 LIFE: tuple[Event, ...] = (
     Resumed(time_s=1.0, path="/kept/1", steps=100),
@@ -52,22 +58,13 @@ LIFE: tuple[Event, ...] = (
 )
 
 
-def test_what_was_kept_and_noticed_is_reported_once() -> None:
-    life = Life()
-    for event in LIFE:
-        life.add(event)
-    found = life.fields()
-    assert life.notices == ("checkpoint 2 is damaged", "no copies in it")
-    assert [saved.path for saved in found["checkpoints"]] == ["/kept/4"]
-    assert found["resumed"].steps == 100
-    assert found["loss_not_finite"].step == 4
-    assert (found["evaluations"][0].top1, found["exports"][0].path) == (0.5, "/out")
-    assert found["memory"].host_bytes == 1 << 30
-
-
-def test_a_result_holds_them_and_its_report_shows_them() -> None:
+def test_what_was_kept_and_noticed_is_reported_once_and_the_report_shows_it() -> None:
     reported = list(stream(cpu_devices(2), InventedRun(2).steps(30)))
     result = summarise([*reported[:-1], *LIFE, reported[-1]])
+    assert result.says[:2] == ("checkpoint 2 is damaged", "no copies in it")
+    assert [saved.path for saved in result.checkpoints] == ["/kept/4"]
+    assert result.loss_not_finite is not None
+    assert result.loss_not_finite.step == 4
     text = " ".join("".join(piece for piece, _ in line) for line in document_lines(run_document(result), 120))
     text = " ".join(text.split())
     for words in (
@@ -80,25 +77,6 @@ def test_a_result_holds_them_and_its_report_shows_them() -> None:
         "peak 1.0 GiB on the host",
     ):
         assert words in text
-
-
-@pytest.mark.parametrize("event", LIFE[:-1], ids=lambda event: type(event).__name__)
-def test_each_is_news_in_one_line_while_the_run_goes(event: Event) -> None:
-    line = news(event)
-    assert line
-    assert "\n" not in line
-
-
-def test_steps_and_memory_are_no_news_and_a_failure_is() -> None:
-    assert news(LIFE[-1]) is None
-    assert news(Step(time_s=1.0, step=1, seconds=1.0, images=1, loss=1.0, marks=())) is None
-    lost = RankFailed(time_s=1.0, kind="killed", cause="by SIGKILL", remedy="look", exit_code=137)
-    assert news(lost) == "killed: by SIGKILL"
-
-
-def test_a_loss_that_is_lost_in_the_warm_up_reports_it() -> None:
-    lost = LossNotFinite(time_s=1.0, step=-3, value="inf", towers=(1,))
-    assert news(lost) == "the loss is inf from the warm-up on (tower 1)"
 
 
 RUN = InventedRun(4, slow={2: 0.4}, noise=Noise(own=0.03))
@@ -144,10 +122,10 @@ def test_what_the_events_reported_is_in_the_result() -> None:
 
 def test_a_complete_run_has_the_anomalies_that_its_steps_show() -> None:
     result = summarise(EVENTS)
-    check = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)])
-    (slow,) = check.anomalies
+    check = judged_steps(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)])
+    (slow,) = check.slow
     (found,) = result.anomalies
-    assert result.anomaly_check == check.verdict == "made"
+    assert result.anomaly_check == check.check == "made"
     assert (found.tower, found.percent_under) == (2, slow.percent_under)
     # The samples of the run say something of its cause, which steps alone do not.
     assert found.causes is not None
@@ -162,8 +140,8 @@ def test_an_anomaly_that_was_reported_keeps_its_time_and_is_not_doubled() -> Non
 
 
 def test_a_reported_anomaly_stands_where_the_steps_are_lost() -> None:
-    (slow,) = find_anomalies(gpu_devices(4), [event for event in EVENTS if isinstance(event, Step)]).anomalies
-    reported = event_of(slow, 5.0)
+    (found,) = summarise(EVENTS).anomalies
+    reported = msgspec.structs.replace(found, time_s=5.0)
     result = summarise([EVENTS[0], reported])
     assert result.anomalies == (reported,)
     assert result.anomaly_check.startswith("not made: too few steps")
@@ -302,17 +280,6 @@ def test_events_one_by_one_give_what_they_give_together() -> None:
     assert summary.result() == summarise(EVENTS)
 
 
-def test_replicas_that_were_compared_are_reported() -> None:
-    events = [event for event in EVENTS if not isinstance(event, ReplicasCompared)]
-    assert summarise(events).replica_difference is None
-    drifted = ReplicasCompared(time_s=1.0, largest_difference=0.25)
-    assert summarise([*events, drifted]).replica_difference == 0.25
-
-
-def test_a_model_that_was_never_built_has_no_parameters() -> None:
-    assert summarise([event for event in EVENTS if not isinstance(event, ModelBuilt)]).parameters is None
-
-
 def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_left_out() -> None:
     slow = [step(number, [(0.0, 0.3)] * 2) for number in range(1, 9)]
     even = [step(number, [(0.0, 0.1)] * 2) for number in range(9, 49)]
@@ -320,17 +287,6 @@ def test_the_warm_up_that_the_steps_show_is_reported_beside_the_one_that_was_lef
     assert (result.warmup_steps, result.steady_steps) == (2, 10)
     assert result.steady_s == pytest.approx(2 * 0.5 + 8 * 0.3)
     assert result.counted_s == pytest.approx(8 * 0.3 + 40 * 0.1)
-
-
-def test_too_few_steps_show_no_warm_up() -> None:
-    result = summarise(stream(cpu_devices(2), RUN.steps(5)))
-    assert (result.steady_steps, result.steady_s) == (None, None)
-    assert result.steady.startswith("not determined")
-
-
-def test_the_batch_is_reported_of_a_device_and_of_all() -> None:
-    result = summarise(EVENTS)
-    assert (result.batch_size, result.global_batch_size) == (8, 32)
 
 
 def test_batches_that_differ_are_those_of_each_device() -> None:
@@ -370,16 +326,6 @@ def test_the_share_of_waiting_is_of_the_counted_steps_that_show_it() -> None:
     ]
     assert summarise(stream(cpu_devices(2), reported)).input_waited_share == pytest.approx(1 / 3)
     assert summarise(stream(cpu_devices(2), steps)).input_waited_share is None
-
-
-def test_what_the_model_assumes_is_reported_with_the_result() -> None:
-    built = [
-        ModelBuilt(time_s=1.0, parameters=1, parameter_bytes=4, import_s=1.0, build_s=1.0, says=("assumed",))
-        if isinstance(event, ModelBuilt)
-        else event
-        for event in EVENTS
-    ]
-    assert "assumed" in summarise(built).says
 
 
 def test_a_loss_beyond_all_numbers_is_called_infinite() -> None:

@@ -8,11 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
-from gputopo.launch import remote_start
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -41,6 +38,10 @@ def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
 
     Raises UsageError.
     """
+    if options == HostOptions():
+        return ()
+    from gputopo.launch import remote_start
+
     found = remote_start.to_start(options, os.environ)
     return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
 
@@ -60,6 +61,8 @@ def start_hosts(
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
     `remote_start.RankEnds`.
     """
+    from gputopo.launch import remote_start
+
     environment = dict(os.environ)
     if sys.stdout.isatty():  # that of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
@@ -200,7 +203,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
         if not is_driven(os.environ):
             show_error(reply.what, reply.hint)
         guest.outlast()
-        raise typer.Exit(reply.exit_code)
+        raise SystemExit(reply.exit_code)
     return guest, reply
 
 

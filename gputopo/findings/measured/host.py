@@ -146,16 +146,15 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
             ]
         },
         "warning" if bad else "info",
-        remedy=_uplink_remedy(groups, all_gpus=all_gpus),
+        case=_uplink_case(groups, all_gpus=all_gpus),
     )
 
 
-def _uplink_remedy(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str:
-    """Return what to do, about one direction where the other is not slowed in any group."""
+def _uplink_case(groups: Sequence[UplinkGroup], *, all_gpus: bool) -> str | None:
+    """Return the case of the remedy: of one direction where the other is not slowed in any group."""
     slowed = {kind for group in groups for kind in group.directions}
     only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only)))
-    return SHARED_UPLINK.cases[case].remedy if case else SHARED_UPLINK.remedy
+    return ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
 
 
 @check(MEMORY_SLOW)

@@ -345,7 +345,7 @@ def _share(sample: Sample) -> float:
 
 def _fault(gpu: Gpu, words: str, case: str, sample: Sample, part: str) -> Fault:
     says = f"{words} reach about {roughly(_share(sample))} of the expected rate: {sample.expected_source}"
-    return BELOW_EXPECTED.fault(gpu, says, _evidence(sample), remedy=COPY_CASES[case].remedy, part=part)
+    return BELOW_EXPECTED.fault(gpu, says, _evidence(sample), case=case, part=part)
 
 
 def _evidence(sample: Sample) -> dict[str, object]:

@@ -14,7 +14,6 @@ from gputopo.findings.measured.links import (
     BELOW_EXPECTED,
     BETWEEN_GPUS,
     BIDIRECTIONAL_PEERS_SHARE,
-    COPY_CASES,
     DIRECTION_WORDS,
     HALF_SHARE,
     PEERS_SHARE,
@@ -114,7 +113,7 @@ def _faults(low: Iterable[_Low], case: str, part: str) -> Iterator[Fault]:
             f"{one.words.format(one.message[1])}, {span} against {against:.1f} GB/s{one.more}",
             one.evidence,
             one.severity,
-            remedy=COPY_CASES[case].remedy,
+            case=case,
             part=part,
         )
 

@@ -103,7 +103,7 @@ def below(
             f"{worst.against_gb_per_s:.2f} ({copies[worst.pair].expected_source})",
             {"class": hop, "path": word, "pairs": _rates(group, "gb_per_s", "expected_gb_per_s")},
             "warning" if hop.startswith("NV") or hop in _WITHIN_SWITCHES else "info",
-            remedy=BELOW_EXPECTED.cases["pairs"].remedy,
+            case="pairs",
         )
 
 
@@ -264,7 +264,7 @@ def _of_gpus(
             f"{word} copies{direction} with {_of(len(partners), index, rates)} reach about "
             f"{roughly(own / usual)} of those of other pairs: {own:.0f} against {usual:.0f} GB/s{links}",
             {"gb_per_s": own, "peers_gb_per_s": usual, "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow}},
-            remedy=BELOW_EXPECTED.cases["NVLinks of a GPU"].remedy,
+            case="NVLinks of a GPU",
             part="nvlinks",
         )
 
@@ -292,7 +292,7 @@ def _in_cube_mesh(nvlinks: NvLinks, machine: Machine) -> Iterator[Fault]:
                         "nvlinks": totals[gpu.index],
                         "peers": {str(index): count for index, count in totals.items()},
                     },
-                    remedy=BELOW_EXPECTED.cases["NVLinks of a GPU"].remedy,
+                    case="NVLinks of a GPU",
                     part="nvlinks",
                 )
 

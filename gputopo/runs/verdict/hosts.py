@@ -12,12 +12,11 @@ import msgspec
 
 from gputopo.runs.bounded import Blocks
 from gputopo.runs.devices import is_cpu, short_name_of
-from gputopo.runs.verdict import words
 from gputopo.runs.verdict.bounds import Interval, interval
-from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE
+from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE, over, percent, sure, when
 from gputopo.values.run.events import Device, HostExchange, Step
 from gputopo.values.run.result import Exchanged, HostExchanged
-from gputopo.values.run.verdict import SLOW, Verdict
+from gputopo.values.run.verdict import COMPUTE, SLOW, Verdict
 
 SENDS, RECEIVES, SUMS = 0, 1, 2
 # What the clocks of two hosts may be apart: the least time that a message took counts as their difference,
@@ -27,10 +26,10 @@ MIN_OTHERS = 2
 
 
 class SlowNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that sends or receives (`column`) later than the others do, in percent of the step."""
+    """A host that sends (else receives) later than the others do, in percent of the step."""
 
     rank: int
-    column: int
+    sends: bool
     percent: Interval
     ms: float
     steps: int
@@ -115,7 +114,7 @@ class Exchange:
             return None
         return SlowNetwork(
             rank=rank,
-            column=column,
+            sends=column == SENDS,
             percent=bounds,
             ms=10 * bounds.middle * step_s,
             steps=len(values) * self._blocks.size,
@@ -200,7 +199,12 @@ def _says(devices: Sequence[Device], found: Sequence[Verdict]) -> str:
         from_step=median_low(begins) if len(begins) == len(found) else None,
         to_step=median_low(ends) if len(ends) == len(found) else None,
     )
-    says = words.slow_host(host_name(devices), devices[0], together)
+    than = f"{percent(together.percent_under or 0.0)} % slower than those of other hosts"
+    waits = f"are {than} as they wait longer for their weights{over(devices[0])}"
+    what = f"compute {than}" if together.part == COMPUTE else waits
+    average = "" if together.share_of_steps is None else " on average, not in all steps"
+    proven = sure(together.percent_under_low or 0.0)
+    says = f"{host_name(devices)} {what}{average}{when(together)} ({proven})"
     first = {one.causes.found[0].id if one.causes and one.causes.found else None for one in found}
     if len(first) > 1 or None in first:
         return says

@@ -209,7 +209,7 @@ def _spec(box: Box) -> dict[str, Any]:
         "batch_size": 64,
         "num_batches": box.steps,
         "max_clocks_mhz": {gpu_key(one.rank, one.gpu): clocks for one in box.devices},
-        "devices": [{"gpu": one.gpu} for one in box.devices],
+        "devices": msgspec.to_builtins(box.devices),
         "data": {"source": "python" if box.waited_s(box.steps) else "gpu"},
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
 from gputopo.launch.supervise.worker_process import Ours

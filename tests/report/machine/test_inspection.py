@@ -128,7 +128,7 @@ def test_the_table_becomes_two_where_the_screen_is_narrow() -> None:
     assert "Workstation Edition" in narrow
 
 
-@pytest.mark.parametrize("count", [1, 2, 8, 16])
+@pytest.mark.parametrize("count", [1, 16])
 def test_gpus_fit_80_columns_however_many(count: int) -> None:
     gpus = tuple(
         Gpu(

@@ -41,7 +41,7 @@ def gpu_result(count: int, slow: dict[int, float] | None = None) -> Result:
     return summarise(stream(gpu_devices(count), InventedRun(count, slow=slow or {}, noise=QUIET).steps(30)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 8, 16])
+@pytest.mark.parametrize("count", [1, 16])
 def test_the_report_fits_80_columns_and_hides_nothing(count: int) -> None:
     devices = gpu_devices(count)
     text = shown(gpu_result(count, {count - 1: 0.3} if count > 1 else {}))
@@ -179,11 +179,10 @@ def test_a_failure_shows_its_cause_what_to_do_and_the_last_lines() -> None:
     assert failure_lines(gpu_result(1)) == []
 
 
-@pytest.mark.parametrize("length", range(14))
-def test_every_beginning_of_a_run_can_be_shown(length: int) -> None:
+def test_every_beginning_of_a_run_can_be_shown() -> None:
     events = list(stream(gpu_devices(2), InventedRun(2).steps(3)))
-    text = shown(summarise(events[:length]))
-    assert "Failed: the events of the run stop" in text
+    for length in range(14):
+        assert "Failed: the events of the run stop" in shown(summarise(events[:length]))
 
 
 @pytest.mark.parametrize(
@@ -257,12 +256,6 @@ def test_a_loss_that_is_not_a_number_is_written_out() -> None:
     assert "The loss is not a number from step 1 on" in text
 
 
-def test_ops_that_were_not_looked_at_are_reported_as_not_checked() -> None:
-    looked = gpu_result(2)
-    assert "not checked" not in shown(looked)
-    assert "not checked: this TensorFlow" in shown(msgspec.structs.replace(looked, ops_on={}))
-
-
 def test_what_was_asked_and_what_ran_are_shown() -> None:
     started, *rest = stream(cpu_devices(2), InventedRun(2).steps(30))
     assert isinstance(started, RunStarted)
@@ -277,13 +270,6 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     assert "--all-reduce xring, --async, --trace 3-4, --learning-rate 0.25" in text
     assert "all-reduce ring (a ring of copies" in text
     assert "fp16, NHWC, loss scale 128, XLA" in text
-
-
-@pytest.mark.parametrize(("reduced", "says"), [("sum", ["own towers", "gradients by sum"]), ("mean", [])])
-def test_a_sum_of_gradients_is_reported_where_variables_are_common(reduced: str, says: list[str]) -> None:
-    ran = {"trainer": "own towers", "variable_update": "parameter_server", "grad_reduce": reduced}
-    text = shown(msgspec.structs.replace(gpu_result(2), ran=ran), width=200)
-    assert (", ".join(says) in text) if says else ("gradients by" not in text)
 
 
 def test_counted_steps_of_the_warm_up_are_pointed_out() -> None:
@@ -322,13 +308,10 @@ def test_the_input_alone_has_no_weights_and_no_computing_in_its_table() -> None:
     assert " copy" in alone
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")],
-)
-def test_the_title_shows_another_task_than_training(task: str, words: str) -> None:
+def test_the_title_shows_another_task_than_training() -> None:
     result = summarise(stream(cpu_devices(2), InventedRun(2).steps(3)))
-    assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)
+    for task, words in (("forward", "forward passes"), ("eval", "evaluation"), ("input", "the input alone")):
+        assert title(msgspec.structs.replace(result, spec={**result.spec, "task": task})).endswith(words)
 
 
 @pytest.mark.parametrize(("verdict", "style"), [("within", ""), ("slower", "yellow"), ("not compared", "")])

@@ -128,7 +128,15 @@ def ids(found: Causes) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mask", "cause"),
-    [(POWER_CAP, "power-cap"), (THERMAL, "thermal"), (POWER_BRAKE, "hardware-slowdown"), (0, "core-clock")],
+    [
+        (POWER_CAP, "power-cap"),
+        (THERMAL, "thermal"),
+        (POWER_BRAKE, "hardware-slowdown"),
+        (0, "core-clock"),
+        # Of several reasons heat counts first, the power limit last.
+        (THERMAL | POWER_BRAKE | POWER_CAP, "thermal"),
+        (POWER_BRAKE | POWER_CAP, "hardware-slowdown"),
+    ],
 )
 def test_a_clock_that_fell_is_the_cause_by_the_reason_that_throttled_it(mask: int, cause: str) -> None:
     trainer = Trainer(slow={1: drills.since(200, 10)})
@@ -205,6 +213,15 @@ def test_a_host_that_is_busy_now_and_then_is_the_cause_where_the_pace_follows_it
     trainer = Trainer(slow={1: lambda step: 1.6 if step % 100 >= 85 else 1.0})
     found = causes(trainer, 1000, {}, host=host)
     assert ids(found) == ["host-busy"]
+
+
+def test_a_process_more_than_on_the_peer_costs_half_of_the_wait_for_weights_at_most() -> None:
+    # Its wait is 110 ms of 210, the others' 10 of 110: the half of the wait is more than half of the gap.
+    trainer = Trainer(waits_s={2: lambda step: 0.1})
+    cards = {gpu: always(other_processes=3 if gpu == 2 else 2) for gpu in range(4)}
+    (process,) = causes(trainer, 200, cards).found
+    assert process.id == "other-process"
+    assert process.percent == pytest.approx(100 * 0.1 / 0.21 * 0.055 / 0.1, abs=1.5)
 
 
 def test_without_a_fact_that_differs_the_gap_is_not_explained() -> None:

@@ -225,6 +225,21 @@ def test_a_run_that_slows_down_as_a_whole_is_slower_than_before() -> None:
     assert found.run.from_step == pytest.approx(300, abs=25)
 
 
+@pytest.mark.parametrize(
+    "expected", [None, Expected(images_per_sec=2080, low=2000, high=2150, source="runs")]
+)
+def test_a_run_that_is_slow_beside_a_busy_host_is_not_called_slow(expected: Expected | None) -> None:
+    start = 0 if expected else 300
+    all_slow = {tower: since(start, 15) for tower in range(4)}
+    found = judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.95), 500, expected).run
+    assert found is not None
+    assert (found.word, found.why) == ("cannot tell", "other programs took 95 % of the CPU")
+    assert found.says.startswith("Cannot tell: other programs took 95 % of the CPU (the run ")
+    idle = judged(Trainer(slow=all_slow, other_cpu=lambda step: 0.05), 500, expected).run
+    assert idle is not None
+    assert idle.word == "slow"
+
+
 def test_a_warm_up_of_one_card_is_not_held_against_it() -> None:
     warming: Callable[[int], float] = lambda step: 1.3 if step <= 45 else 1.0  # noqa: E731
     assert slow(judged(Trainer(slow={2: warming}), 400)) == []

@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.devices import reference_of
-from gputopo.runs.verdict.judge import AnomalyCheck, event_of, find_anomalies
+from gputopo.runs.verdict.judge import Judgement
 from gputopo.runs.verdict.words import MARKS_OFFSET_S, MARKS_RESOLUTION_S
 from gputopo.values.run.events import Device, Step
 from gputopo.values.run.verdict import Verdict
-from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, step
+from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, judged_steps, step
 
 QUIET = Noise(common=0.1, own=0.01, stalls=0.0)
 
 
-def named(check: AnomalyCheck) -> list[int]:
-    assert check.made, check.verdict
-    return [slow.tower for slow in check.anomalies if slow.tower is not None]
+def named(check: Judgement) -> list[int]:
+    assert check.not_made is None
+    return [slow.tower for slow in check.slow if slow.tower is not None]
 
 
-def words(check: AnomalyCheck) -> list[str]:
-    return [verdict.word for verdict in check.judgement.devices]
+def words(check: Judgement) -> list[str]:
+    return [verdict.word for verdict in check.devices]
 
 
 def under(verdict: Verdict) -> tuple[float, float]:
@@ -31,13 +31,13 @@ def under(verdict: Verdict) -> tuple[float, float]:
     return verdict.percent_under, verdict.percent_under_low
 
 
-def check_run(run: InventedRun, count: int = 60, devices: Sequence[Device] | None = None) -> AnomalyCheck:
-    return find_anomalies(devices or cpu_devices(run.towers), run.steps(count))
+def check_run(run: InventedRun, count: int = 60, devices: Sequence[Device] | None = None) -> Judgement:
+    return judged_steps(devices or cpu_devices(run.towers), run.steps(count))
 
 
 def with_batches(
     batches: Sequence[int], *, fixed_s: float = 0.0, slow: dict[int, float] | None = None
-) -> AnomalyCheck:
+) -> Judgement:
     """Towers that compute 1 ms for each example, and `fixed_s` for a step."""
     quiet = InventedRun(len(batches), noise=QUIET, slow=slow or {}).steps(40)
     scaled = [
@@ -50,11 +50,12 @@ def with_batches(
         )
         for one in quiet
     ]
-    return find_anomalies(cpu_devices(len(batches)), scaled, batches)
+    return judged_steps(cpu_devices(len(batches)), scaled, batches)
 
 
-@pytest.mark.parametrize("batches", [(64, 64, 64, 80), (10, 100), (60, 60, 90, 120)])
-@pytest.mark.parametrize("fixed_s", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize(
+    ("batches", "fixed_s"), [((64, 64, 64, 80), 0.0), ((10, 100), 0.02), ((60, 60, 90, 120), 0.5)]
+)
 def test_neither_a_larger_nor_a_smaller_batch_makes_a_device_slow(
     batches: tuple[int, ...], fixed_s: float
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_slow_device_is_named_whatever_its_batch() -> None:
     assert named(with_batches((40, 80, 80), slow={0: 0.4})) == []
 
 
-@pytest.mark.parametrize("towers", [2, 3, 4, 8])
+@pytest.mark.parametrize("towers", [2, 8])
 @pytest.mark.parametrize(
     "noise",
     [
@@ -79,64 +80,61 @@ def test_a_slow_device_is_named_whatever_its_batch() -> None:
     ids=["heavy common noise", "noisy towers that stall", "drifting towers"],
 )
 def test_even_runs_name_nobody(towers: int, noise: Noise) -> None:
-    # 12 cases of 10 runs of 12 to 75 steps; more of them, and longer ones, in bench_verdicts.
+    # 6 cases of 10 runs of 12 to 75 steps; more of them, and longer ones, in bench_verdicts.
     false_alarms = sum(
-        bool(check_run(InventedRun(towers, noise=noise, seed=seed), count=12 + 7 * seed).anomalies)
+        bool(check_run(InventedRun(towers, noise=noise, seed=seed), count=12 + 7 * seed).slow)
         for seed in range(10)
     )
     assert false_alarms == 0
 
 
-@pytest.mark.parametrize("towers", [2, 3, 4, 8])
-@pytest.mark.parametrize("lost", [0.10, 0.15, 0.30, 0.60])
+@pytest.mark.parametrize(("towers", "lost"), [(2, 0.15), (4, 0.10), (8, 0.60)])
 def test_a_slowed_tower_is_named_and_no_other(towers: int, lost: float) -> None:
     for seed in range(3):
         run = InventedRun(towers, slow={1: lost}, noise=Noise(own=0.04), seed=seed)
         check = check_run(run, count=100)
         assert named(check) == [1], f"seed {seed}"
-        (slow,) = check.anomalies
+        (slow,) = check.slow
         percent, low = under(slow)
         assert low < 100 * lost
         # The median of 100 differences with a noise of 6 %: 3 percentage points are four standard errors.
         assert percent == pytest.approx(100 * lost, abs=3)
 
 
-@pytest.mark.parametrize("towers", [2, 4, 8])
+@pytest.mark.parametrize("towers", [2, 8])
 def test_three_percent_under_is_even_to_within_some_more(towers: int) -> None:
     for seed in range(3):
         run = InventedRun(towers, slow={1: 0.03}, noise=Noise(own=0.01), seed=seed)
         check = check_run(run, count=200)
         assert words(check) == ["even"] * towers
-        high = check.judgement.devices[1].percent_under_high
+        high = check.devices[1].percent_under_high
         assert high is not None
         assert 3 < high < 5
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_slow_cards_of_7gforce_are_named_and_the_others_are_even(seed: int) -> None:
     # GPU 1 at 84.65 %, 3 at 94.54 %, 2 at 98.83 % of the reference.
     run = InventedRun(6, slow={1: 0.1535, 3: 0.0546, 2: 0.0117}, noise=Noise(own=0.01), seed=seed)
     check = check_run(run, count=100, devices=gpu_devices(6))
     assert words(check) == ["even", "slow", "even", "slow", "even", "even"]
-    assert under(check.anomalies[0])[0] == pytest.approx(15.35, abs=1)
-    assert under(check.anomalies[1])[0] == pytest.approx(5.46, abs=1)
+    assert under(check.slow[0])[0] == pytest.approx(15.35, abs=1)
+    assert under(check.slow[1])[0] == pytest.approx(5.46, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("towers", "slow"), [(4, {0, 2}), (4, {1, 2, 3}), (8, {0, 1, 2, 3}), (8, {2, 3, 4, 5, 6, 7})]
-)
+@pytest.mark.parametrize(("towers", "slow"), [(4, {1, 2, 3}), (8, {0, 1, 2, 3})])
 def test_a_slow_half_or_majority_is_still_named_and_the_healthy_are_not(towers: int, slow: set[int]) -> None:
     run = InventedRun(towers, slow=dict.fromkeys(slow, 0.3), noise=Noise(own=0.04))
     check = check_run(run)
     assert named(check) == sorted(slow)
-    assert all(under(found)[0] > 25 for found in check.anomalies)
+    assert all(under(found)[0] > 25 for found in check.slow)
 
 
 def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     # 75 % of pace in 20 noisy steps: the run cannot show it, and must not say that all is well.
     check = check_run(InventedRun(2, slow={1: 0.25}, noise=Noise(own=0.3)), count=20)
     assert words(check)[1] == "cannot tell"
-    verdict = check.judgement.devices[1]
+    verdict = check.devices[1]
     assert verdict.resolution_percent is not None
     assert verdict.resolution_percent > under(verdict)[0] > 10
     assert re.search(
@@ -146,15 +144,13 @@ def test_what_is_not_proven_is_neither_slow_nor_even() -> None:
     )
 
 
-@pytest.mark.parametrize("towers", [2, 4, 8])
+@pytest.mark.parametrize("towers", [2, 8])
 def test_the_steps_that_a_verdict_asks_for_resolve_five_percent(towers: int) -> None:
     run = InventedRun(towers, noise=Noise(own=0.06, stalls=0.0), seed=7)
-    asked = max(verdict.more_steps or 0 for verdict in check_run(run, count=40).judgement.devices)
+    asked = max(verdict.more_steps or 0 for verdict in check_run(run, count=40).devices)
     assert asked > 0
     # What 40 steps show of the noise is itself noisy.
-    resolved = [
-        verdict.resolution_percent or 100.0 for verdict in check_run(run, count=40 + asked).judgement.devices
-    ]
+    resolved = [verdict.resolution_percent or 100.0 for verdict in check_run(run, count=40 + asked).devices]
     assert max(resolved) < 5.8
 
 
@@ -163,7 +159,7 @@ def test_a_difference_as_large_as_the_resolution_is_named() -> None:
     for seed in range(16):
         run = InventedRun(4, slow={1: 0.05}, noise=Noise(own=0.03, stalls=0.0), seed=seed)
         check = check_run(run, count=400)
-        resolved = check.judgement.devices[1].resolution_percent
+        resolved = check.devices[1].resolution_percent
         assert resolved is not None
         assert 4.2 < resolved < 5.3
         found += 1 in named(check)
@@ -189,22 +185,22 @@ def test_a_tower_is_compared_with_the_middle_of_the_faster_half_of_its_peers() -
 def test_a_tower_that_was_slow_in_the_first_half_is_named_with_the_steps() -> None:
     slow_first = InventedRun(2, slow={1: 0.4}, noise=QUIET).steps(50)
     even_later = InventedRun(2, noise=QUIET).steps(50, first=51)
-    check = find_anomalies(cpu_devices(2), [*slow_first, *even_later])
+    check = judged_steps(cpu_devices(2), [*slow_first, *even_later])
     assert words(check) == ["even", "slow"]
-    assert "until about step 50 " in check.anomalies[0].says
-    assert (check.anomalies[0].from_step, check.anomalies[0].to_step) == (None, 50)
+    assert "until about step 50 " in check.slow[0].says
+    assert (check.slow[0].from_step, check.slow[0].to_step) == (None, 50)
 
 
 def test_steps_of_the_warm_up_are_not_looked_at() -> None:
     warmup = InventedRun(2, slow={1: 0.6}, noise=QUIET).steps(40, first=-39)
-    assert find_anomalies(cpu_devices(2), warmup).verdict == "not made: too few steps (12 needed, 0 counted)"
+    assert judged_steps(cpu_devices(2), warmup).check == "not made: too few steps (12 needed, 0 counted)"
     counted = InventedRun(2, noise=QUIET).steps(20)
-    assert named(find_anomalies(cpu_devices(2), [*warmup, *counted])) == []
+    assert named(judged_steps(cpu_devices(2), [*warmup, *counted])) == []
 
 
 # The lowest of n values is above the median with chance 2^-n; half of 0.1 % is shared among the comparisons,
 # of the waits only behind the same link. 2 towers: 0.025 % > 2^-12; 4 and 3 waits: 0.0071 % > 2^-14.
-@pytest.mark.parametrize(("towers", "needed"), [(2, 12), (4, 14), (8, 15)])
+@pytest.mark.parametrize(("towers", "needed"), [(2, 12), (8, 15)])
 def test_the_fewest_steps_that_can_prove_anything_are_enough_when_it_is_plain(
     towers: int, needed: int
 ) -> None:
@@ -212,26 +208,26 @@ def test_the_fewest_steps_that_can_prove_anything_are_enough_when_it_is_plain(
         check_run(InventedRun(towers, slow={1: 0.3}, noise=QUIET, seed=seed), needed) for seed in range(9)
     ]
     # So few values may look correlated by chance.
-    assert sum([slow.tower for slow in check.anomalies] == [1] for check in found) >= 7
+    assert sum([slow.tower for slow in check.slow] == [1] for check in found) >= 7
     check = check_run(InventedRun(towers, slow={1: 0.3}, noise=QUIET), count=needed - 1)
-    assert check.verdict == f"not made: too few steps ({needed} needed, {needed - 1} counted)"
-    assert check.anomalies == ()
+    assert check.check == f"not made: too few steps ({needed} needed, {needed - 1} counted)"
+    assert check.slow == ()
 
 
 def test_without_a_peer_the_check_is_not_made() -> None:
-    assert check_run(InventedRun(1)).verdict == "not made: one device has no peer"
-    assert find_anomalies((), ()).verdict == "not made: no devices are known"
+    assert check_run(InventedRun(1)).check == "not made: one device has no peer"
+    assert judged_steps((), ()).check == "not made: no devices are known"
     mixed = (*gpu_devices(1, "GTX 1070"), Device(tower=1, device="/GPU:1", gpu=1, gpu_name="GTX 1080"))
     check = check_run(InventedRun(2), devices=mixed)
-    assert check.verdict == "not made: no peer of its kind"
-    assert not check.made
+    assert check.check == "not made: no peer of its kind"
+    assert check.not_made is not None
 
 
 def test_a_card_of_another_kind_is_no_peer_and_the_verdict_reports_it() -> None:
     devices = (*gpu_devices(3, "GTX 1070"), Device(tower=3, device="/GPU:3", gpu=6, gpu_name="GTX 1080"))
     check = check_run(InventedRun(4, slow={0: 0.4, 1: 0.4, 2: 0.4}, noise=QUIET), devices=devices)
     assert named(check) == []
-    assert check.verdict == "made, but not for GPU 6 (GTX 1080): cannot tell: no peer of its kind"
+    assert check.check == "made, but not for GPU 6 (GTX 1080): cannot tell: no peer of its kind"
 
 
 def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
@@ -239,16 +235,14 @@ def test_a_cpu_device_that_stands_for_a_gpu_is_called_a_cpu_device() -> None:
         Device(tower=tower, device=f"/CPU:{tower}", gpu=tower + 4, gpu_name=f"card {tower}")
         for tower in range(2)
     )
-    (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).anomalies
+    (slow,) = check_run(InventedRun(2, slow={1: 0.3}, noise=QUIET), devices=devices).slow
     assert slow.gpu is None
     assert slow.says.startswith("tower 1 (/CPU:1) computes 30 % slower than its peers (at least 2")
     assert slow.says.endswith(" %, 99.9 % confidence)")
 
 
 def test_a_gpu_is_called_by_its_index_and_name() -> None:
-    (slow,) = check_run(
-        InventedRun(4, slow={3: 0.3}, noise=QUIET), devices=gpu_devices(4, "GTX 1070")
-    ).anomalies
+    (slow,) = check_run(InventedRun(4, slow={3: 0.3}, noise=QUIET), devices=gpu_devices(4, "GTX 1070")).slow
     assert slow.gpu == 3
     assert slow.says.startswith("GPU 3 (GTX 1070) computes ")
 
@@ -256,11 +250,12 @@ def test_a_gpu_is_called_by_its_index_and_name() -> None:
 def test_the_numbers_of_a_run_without_noise_are_exact() -> None:
     # 80 ms against 100 ms: a pace of 80 %, so 20 % under.
     steps = [step(n, [(0.01, 0.08), (0.01, 0.10)]) for n in range(1, 21)]
-    (slow,) = find_anomalies(cpu_devices(2), steps).anomalies
+    found = judged_steps(cpu_devices(2), steps)
+    (slow,) = found.slow
     assert slow.percent_under == pytest.approx(20)
     # Marks of 110 ms may be apart by 0.15 ms.
     assert slow.percent_under_low == pytest.approx(20 - 100 * MARKS_OFFSET_S / 0.11)
-    event = event_of(slow, 12.5)
+    event = found.anomaly(slow, 12.5)
     assert (event.part, event.confidence) == ("compute", 0.999)
     assert (event.tower, event.time_s, event.says) == (1, 12.5, slow.says)
 
@@ -268,12 +263,12 @@ def test_the_numbers_of_a_run_without_noise_are_exact() -> None:
 @pytest.mark.parametrize(("percent", "expected"), [(3.0, []), (3.2, [1])])
 def test_the_line_is_drawn_where_three_percent_are_proven(percent: float, expected: list[int]) -> None:
     steps = [step(n, [(0.0, 0.2 * (1 - percent / 100)), (0.0, 0.2)]) for n in range(1, 41)]
-    assert named(find_anomalies(cpu_devices(2), steps)) == expected
+    assert named(judged_steps(cpu_devices(2), steps)) == expected
 
 
 def test_a_longer_wait_for_weights_is_named_beside_peers_on_the_same_class_of_link() -> None:
     run = InventedRun(4, waits={2: 0.03}, noise=QUIET)
-    (slow,) = check_run(run).anomalies
+    (slow,) = check_run(run).slow
     assert (slow.tower, slow.part) == (2, "weights")
     # 30 ms more, of 10 + 30 + 100 ms: 21 %.
     assert slow.percent_under == pytest.approx(100 * 30 / 140, abs=1.5)
@@ -290,40 +285,42 @@ def test_a_wait_over_another_class_of_link_is_not_compared() -> None:
 def test_a_difference_that_time_marks_cannot_resolve_names_none_and_the_verdict_reports_it(part: str) -> None:
     alike = [msgspec.structs.replace(device, hop_to_variables=None) for device in cpu_devices(2)]
 
-    def named_with(gap_s: float) -> AnomalyCheck:
+    def named_with(gap_s: float) -> Judgement:
         slow = (0.0001 + gap_s, 0.002) if part == "weights" else (0.0001, 0.002 + gap_s)
         steps = [step(number, [slow, (0.0001, 0.002)]) for number in range(1, 41)]
-        return find_anomalies(alike, steps)
+        return judged_steps(alike, steps)
 
     found = named_with(MARKS_RESOLUTION_S)  # 20 % of such a step
     assert words(found)[0] == "cannot tell"
-    assert "ms, a larger batch resolves more" in found.judgement.devices[0].says
+    assert "ms, a larger batch resolves more" in found.devices[0].says
     assert named(named_with(MARKS_RESOLUTION_S + 1.1 * MARKS_OFFSET_S)) == [0]
 
 
 def test_steps_below_ten_milliseconds_cannot_resolve_five_percent() -> None:
     for compute_s, word in ((0.0099, "cannot tell"), (0.0101, "even")):
         steps = [step(number, [(0.0, compute_s)] * 2) for number in range(1, 41)]
-        assert words(find_anomalies(cpu_devices(2), steps)) == [word, word]
+        assert words(judged_steps(cpu_devices(2), steps)) == [word, word]
 
 
 def test_ten_times_next_to_nothing_is_still_nothing() -> None:
     steps = [step(n, [(0.0, 0.1), (0.0001, 0.1), (0.001, 0.1)]) for n in range(1, 31)]
-    assert named(find_anomalies(cpu_devices(3), steps)) == []
+    assert named(judged_steps(cpu_devices(3), steps)) == []
 
 
 @pytest.mark.parametrize("bad", [(0.01, 0.0), (0.01, float("nan")), (0.01, float("inf")), (-1.0, 0.1)])
 def test_a_step_with_an_impossible_mark_is_passed_over(bad: tuple[float, float]) -> None:
     good = [step(n, [(0.01, 0.1), (0.01, 0.2)]) for n in range(1, 13)]
     broken = [step(n, [(0.01, 0.1), bad], seconds=1.0) for n in range(13, 16)]
-    assert named(find_anomalies(cpu_devices(2), [*good, *broken])) == [1]
-    verdict = find_anomalies(cpu_devices(2), [*good[:11], *broken]).verdict
-    assert verdict == "not made: too few steps (12 needed, 11 counted)"
+    assert named(judged_steps(cpu_devices(2), [*good, *broken])) == [1]
+    assert (
+        judged_steps(cpu_devices(2), [*good[:11], *broken]).check
+        == "not made: too few steps (12 needed, 11 counted)"
+    )
 
 
 def test_a_step_that_lacks_a_tower_is_passed_over() -> None:
     good = [step(n, [(0.01, 0.1), (0.01, 0.2)]) for n in range(1, 13)]
-    assert named(find_anomalies(cpu_devices(2), [*good, step(13, [(0.01, 0.1)])])) == [1]
+    assert named(judged_steps(cpu_devices(2), [*good, step(13, [(0.01, 0.1)])])) == [1]
 
 
 marks = st.tuples(st.floats(0, 10), st.floats(0, 10))
@@ -332,6 +329,6 @@ marks = st.tuples(st.floats(0, 10), st.floats(0, 10))
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(marks, min_size=n, max_size=n), max_size=20)))
 def test_any_marks_give_a_verdict(rows: list[list[tuple[float, float]]]) -> None:
     steps: list[Step] = [step(n, row) for n, row in enumerate(rows, 1)]
-    check = find_anomalies(cpu_devices(len(rows[0]) if rows else 2), steps)
-    assert check.made or check.verdict.startswith("not made: ")
-    assert all(under(slow)[1] > 3 for slow in check.anomalies)
+    check = judged_steps(cpu_devices(len(rows[0]) if rows else 2), steps)
+    assert (check.not_made is None) == check.check.startswith("made")
+    assert all(under(slow)[1] > 3 for slow in check.slow)
