@@ -46,7 +46,8 @@ from gputopo.launch.supervise.worker_process import WorkerProcess
 
 memory = b"x" * int(sys.argv[1])
 program = f"print(len(b'x' * {sys.argv[2]}))"
-with closing(WorkerProcess(lambda events_fd: (sys.executable, "-I", "-c", program), dict(os.environ))) as child:
+command = (sys.executable, "-I", "-c", program)
+with closing(WorkerProcess(lambda events_fd: command, dict(os.environ))) as child:
     os.set_blocking(child.ended, True)
     assert os.read(child.ended, 1) == b""
     assert child.end(within_s=60) == 0
