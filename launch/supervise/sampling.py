@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Sampler(Protocol):
-    """Reads the state of a run's GPUs and host (probes/sampling), once every `every_s` seconds."""
+    """Reads the state of a run's GPUs and host (probes/nvml/gpu_watch.py), once every `every_s` seconds."""
 
     every_s: float
 
