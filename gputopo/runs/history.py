@@ -221,14 +221,11 @@ def damaged(path: Path, why: str) -> InputError:
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth.
-
-    `saved_at`: seconds since the epoch.
-    """
+    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth."""
 
     bandwidth: Bandwidth
     machine: Machine
-    saved_at: float
+    saved_at: float  # seconds since the epoch
 
     @property
     def date(self) -> str:
@@ -396,15 +393,12 @@ def hosts_of(bandwidth: Bandwidth) -> set[str]:
 
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of the history. `finished_at`: seconds since the epoch; `folder`: of its run, perhaps gone.
-
-    `fingerprint`: of the machine that it ran on.
-    """
+    """A result of the history."""
 
     result: Result
-    finished_at: float
-    folder: str
-    fingerprint: str
+    finished_at: float  # seconds since the epoch
+    folder: str  # of its run, perhaps gone
+    fingerprint: str  # of the machine that it ran on
 
 
 def save_result(path: Path, machine: Machine, result: Result, *, folder: str, finished_at: float) -> bool:

@@ -37,15 +37,12 @@ _Q05, _Q25 = 1.645, 0.674
 
 
 class Dips(msgspec.Struct, frozen=True, kw_only=True):
-    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it.
-
-    `mean_low`: lower bound of the mean distance of all steps from the level.
-    """
+    """Slow steps all over a run. `share` of the steps, 0 to 1; `level` of the fast ones; `away` from it."""
 
     share: float
     level: float
     away: float
-    mean_low: float
+    mean_low: float  # lower bound of the mean distance of all steps from the level
 
 
 def parts(values: Sequence[float], size: int = 1) -> list[tuple[int, int]]:

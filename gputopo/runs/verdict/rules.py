@@ -62,24 +62,18 @@ Describe = Callable[[View, Sequence[int]], str]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cause; its id keeps its meaning from version to version.
-
-    `devices`: which can have it. `needs`: fields of the samples. `explains`: the most that it can, in words.
-    `parts`: of a step that it slows. `family`: causes whose costs are fitted with one slope, as they act in
-    the same way. `within`: causes that explain together as much as the largest of them at most. `describe`:
-    what was seen, in the rows of the view at these places.
-    """
+    """The declaration of a cause; its id keeps its meaning from version to version."""
 
     id: str
     title: str
-    needs: tuple[str, ...]
-    explains: str
-    parts: tuple[str, ...]
-    family: str
+    needs: tuple[str, ...]  # fields of the samples
+    explains: str  # the most that it can, in words
+    parts: tuple[str, ...]  # of a step that it slows
+    family: str  # causes whose costs are fitted with one slope, as they act in the same way
     cost: Cost
-    describe: Describe
-    within: str = ""
-    devices: tuple[str, ...] = (GPU,)
+    describe: Describe  # what was seen, in the rows of the view at these places
+    within: str = ""  # causes that explain together as much as the largest of them at most
+    devices: tuple[str, ...] = (GPU,)  # which can have it
 
 
 def _shortfall(which: int) -> Cost:
