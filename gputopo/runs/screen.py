@@ -251,7 +251,7 @@ def _row(
     before = next((one for one in last.devices if one.number == number), None) if last else None
     if before is not None and row.alone is not None:
         row = msgspec.structs.replace(row, changes=changes(before, row, since))
-    return _with_words(row, noun)
+    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
 
 
 class _Judged(NamedTuple):
@@ -285,10 +285,6 @@ def _judged(
     return _Judged(verdict.word, peer, under)
 
 
-def _with_words(row: ScreenDevice, noun: str) -> ScreenDevice:
-    return msgspec.structs.replace(row, says=f"{noun} {row.number} {_sentence(row, noun)}")
-
-
 def _sentence(row: ScreenDevice, noun: str) -> str:
     more = ""
     if row.slower and row.since is not None and row.since.low is not None:
@@ -314,14 +310,11 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
         return "was not run alone"
     if row.under is None:
         return f"cannot be compared: no other {noun} of its kind was run{more}"
+    side = "below" if row.under.percent >= 0 else "above"
     if row.under.high is None or row.under.low is None:
-        return f"cannot be judged: one round; it was {gap} {_side(row.under)} {noun} {row.peer}{more}"
+        return f"cannot be judged: one round; it was {gap} {side} {noun} {row.peer}{more}"
     between = f"{percent(row.under.low)} to {percent(row.under.high)} %"
     return f"cannot be judged: below {noun} {row.peer} by {between}; more rounds would tell{more}"
-
-
-def _side(under: Under) -> str:
-    return "below" if under.percent >= 0 else "above"
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, Timed]:
