@@ -27,9 +27,9 @@ from gputopo.launch.jobs.before import measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, is_built, sized
 from gputopo.launch.spec.env import ALLOW_GROWTH
+from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.names import STRATEGIES, StrategyName
 from gputopo.launch.spec.prepare import ps_device
-from gputopo.launch.spec.run_spec import Backend
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus

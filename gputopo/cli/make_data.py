@@ -40,11 +40,11 @@ def make_data(
             "--files cannot be combined with --data-name cifar10: that has five training files",
             "leave --files out, or use --data-name imagenet",
         )
-    from gputopo.launch.data.make import Request, make
+    from gputopo.launch.data.make import DataRequest, make
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
-    request = Request(name, **{field: value for field, value in asked.items() if value is not None})
+    request = DataRequest(name, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
         done = make(_place(folder), request)
     emit(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
-from math import exp, hypot, inf, log
+from math import exp, hypot, log
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,9 @@ from gputopo.planner.reasons import (
     avoided_reason,
     farthest_words,
     in_words,
+    margin_of,
     model_reasons,
+    ms,
     reduction_reasons,
     search_reason,
     taken_reason,
@@ -22,9 +24,9 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.sets import DETAILED, Found
+from gputopo.prediction.search import DETAILED, Found
 from gputopo.values.run.batches import plain
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, runners_up
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price
 
 RULE = (
     "no step is predicted: one GPU, or two on one PCIe switch, have the variables, of others the CPU has them"
@@ -69,13 +71,8 @@ class Candidates:
         choice, of, basis = candidates[0], self._of, self._of.basis
         if not of.predicts:
             return None
-        margin = tie = None
-        runner_up = next(iter(runners_up(choice, candidates)), None)
-        if runner_up is not None:
-            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
-            if margin < SURE_MARGIN:
-                facts = unknown_facts(of.machine, of.paths)[:1]
-                tie = ", or ".join((*facts, "one short run of each (--autotune)"))
+        facts = unknown_facts(of.machine, of.paths)[:1]
+        margin, tie = margin_of(candidates, ", or ".join((*facts, "one short run of each (--autotune)")))
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
@@ -133,13 +130,13 @@ class Candidates:
             images_per_sec_low=round(speed * low, 2),
             images_per_sec_high=round(speed * high, 2),
             speedup=round(speed / known.fastest, 3),
-            step_ms=_ms(step.step_s),
+            step_ms=ms(step.step_s),
             batch_sizes=known.batch_sizes,
-            compute_ms=_ms(step.compute_s),
+            compute_ms=ms(step.compute_s),
             exposed_ms={
-                "weights": _ms(step.weights_s),
-                "gradients": _ms(step.gradients_s),
-                "variables": _ms(step.variables_s),
+                "weights": ms(step.weights_s),
+                "gradients": ms(step.gradients_s),
+                "variables": ms(step.variables_s),
             },
             links={
                 part: in_words(by, placing, self._of.paths) for part, by in links.items() if by is not None
@@ -368,7 +365,3 @@ class Candidates:
         if self._of.exact and self._of.required is None:
             freed["--gpus"] = {"gpus": None, "num_gpus": self._of.size}
         return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.planner.reasons import margin_of, ms
+from gputopo.prediction import step as steps
 from gputopo.prediction.programs import FILE
 from gputopo.prediction.step import Model, Placing, model_of
 from gputopo.values.errors import UsageError
@@ -18,12 +20,10 @@ from gputopo.values.run.all_reduce import NAMES, Reduction, parse
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     SPREAD,
-    SURE_MARGIN,
     Candidate,
     Plan,
     Prediction,
     mode_words,
-    runners_up,
 )
 from gputopo.workload.workloads import Workload
 
@@ -68,19 +68,6 @@ class Work(NamedTuple):
         return moved + 1e-6 * len(model.sizes) * each_us
 
 
-class CpuStep(NamedTuple):
-    """Seconds of a step by part: computing, gradients that are added, variables that are updated."""
-
-    compute_s: float
-    gradients_s: float
-    updates_s: float
-
-    @property
-    def step_s(self) -> float:
-        """The whole step."""
-        return self.compute_s + self.gradients_s + self.updates_s
-
-
 class _Table(msgspec.Struct, frozen=True, kw_only=True):
     cpu_devices: CpuDevices
 
@@ -118,20 +105,21 @@ def updated(placing: Placing, towers: int) -> Work:
     return Work(UPDATE * places, places)
 
 
-def predict(model: Model, placing: Placing, towers: int, step_s: float, constants: CpuDevices) -> CpuStep:
+def predict(
+    model: Model, placing: Placing, towers: int, step_s: float, constants: CpuDevices
+) -> steps.Prediction:
     """Return the step of so many towers. `step_s`: seconds of one device's step alone, with its update."""
     alone = updated(placing, 1).seconds(model, constants)
     share = 1.0 if towers == 1 else constants.at_once
-    return CpuStep(
+    return steps.Prediction(
         towers * share * max(0.0, step_s - alone),
-        added(placing, towers).seconds(model, constants),
-        updated(placing, towers).seconds(model, constants),
+        gradients_s=added(placing, towers).seconds(model, constants),
+        variables_s=updated(placing, towers).seconds(model, constants),
     )
 
 
 MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
 PLACES = ("cpu", SPREAD)
-_UPDATE_OF_AUTO = {"auto": "parameter_server"}
 
 
 def cpu_plan(
@@ -160,24 +148,46 @@ def cpu_plan(
     _check(devices, ps, variable_update, all_reduce)
     reduction = None if all_reduce is None else parse(all_reduce).written
     placings = _placings(devices, ps, variable_update, reduction)
-    candidates = tuple(_unpredicted(placing, devices) for placing in placings)
+    why = (f"no GPU to plan for: {counted_devices(devices)}",)
+    candidates = [
+        Candidate(
+            gpus=(),
+            variable_update=placing.variable_update,
+            ps_device=placing.ps_device,
+            all_reduce=placing.all_reduce,
+            reasons=why,
+        )
+        for placing in placings
+    ]
     prediction = None
     if workload is not None and devices > 1:
         batch = batch_size or workload.cpu_batch
-        steps = _steps(workload, placings, devices, batch, images_per_sec)
-        order = sorted(range(len(placings)), key=lambda place: steps[place].step_s)
-        candidates = tuple(candidates[place] for place in order)
+        alone_s = 0.0 if images_per_sec is None else batch / images_per_sec
+        costs = model_of(workload)
+        found = [predict(costs, placing, devices, alone_s, cpu_devices()) for placing in placings]
+        pairs = sorted(zip(candidates, found, strict=True), key=lambda pair: pair[1].step_s)
+        candidates = [one for one, _ in pairs]
         if len(candidates) > 1:
-            candidates = (_reasoned(candidates), *candidates[1:])
+            least = f"the least work with the variables of {len(candidates)} placements, by prediction"
+            reasons = (*why, f"{mode_words(candidates[0])}: {least}")
+            candidates[0] = msgspec.structs.replace(candidates[0], reasons=reasons)
         if images_per_sec is not None:
-            candidates = tuple(
-                _predicted(candidates[rank], steps[place], devices * batch, images_per_sec)
-                for rank, place in enumerate(order)
+            candidates = [
+                _predicted(one, step, devices * batch, images_per_sec)
+                for one, (_, step) in zip(candidates, pairs, strict=True)
+            ]
+            margin, tie = margin_of(candidates, "one short run of each (--autotune)")
+            prediction = Prediction(
+                program=cpu_devices().name,
+                batch_size=batch,
+                single_gpu_images_per_sec={},
+                single_gpu_source=f"{images_per_sec:g} images/sec of one device: --single-gpu-images-per-sec",
+                margin=margin,
+                tie=tie,
             )
-            prediction = _prediction(candidates, batch, images_per_sec)
     return Plan(
         choice=candidates[0],
-        candidates=candidates,
+        candidates=tuple(candidates),
         environment={"CUDA_VISIBLE_DEVICES": "-1"},
         model=model,
         source="cpu",
@@ -230,69 +240,21 @@ def _placings(devices: int, ps: str, variable_update: str, all_reduce: str | Non
     )
 
 
-def _steps(
-    workload: Workload, placings: Sequence[Placing], devices: int, batch: int, images_per_sec: float | None
-) -> list[CpuStep]:
-    model = model_of(workload)
-    alone_s = 0.0 if images_per_sec is None else batch / images_per_sec
-    return [predict(model, placing, devices, alone_s, cpu_devices()) for placing in placings]
-
-
-def _unpredicted(placing: Placing, devices: int) -> Candidate:
-    return Candidate(
-        gpus=(),
-        variable_update=placing.variable_update,
-        ps_device=placing.ps_device,
-        all_reduce=placing.all_reduce,
-        reasons=(f"no GPU to plan for: {counted_devices(devices)}",),
-    )
-
-
-def _reasoned(candidates: Sequence[Candidate]) -> Candidate:
-    """Return the first one with the reason why it is."""
-    choice = candidates[0]
-    count = len(candidates)
-    least = f"{mode_words(choice)}: the least work with the variables of {count} placements, by prediction"
-    return msgspec.structs.replace(choice, reasons=(*choice.reasons, least))
-
-
-def _predicted(one: Candidate, step: CpuStep, examples: int, images_per_sec: float) -> Candidate:
+def _predicted(one: Candidate, step: steps.Prediction, examples: int, images_per_sec: float) -> Candidate:
     speed, constants = examples / step.step_s, cpu_devices()
-    parts = {"compute": step.compute_s, "gradients": step.gradients_s, "variables": step.updates_s}
+    parts = {
+        "compute": step.compute_s,
+        "gradients added in memory": step.gradients_s,
+        "variables updated in memory": step.variables_s,
+    }
     return msgspec.structs.replace(
         one,
         images_per_sec=round(speed, 2),
         images_per_sec_low=round(speed * constants.low, 2),
         images_per_sec_high=round(speed * constants.high, 2),
         speedup=round(speed / images_per_sec, 3),
-        step_ms=round(1e3 * step.step_s, 4),
-        compute_ms=round(1e3 * step.compute_s, 4),
-        exposed_ms={
-            "gradients": round(1e3 * step.gradients_s, 4),
-            "variables": round(1e3 * step.updates_s, 4),
-        },
-        limited_by=_LIMITS[max(parts, key=parts.__getitem__)],
-    )
-
-
-_LIMITS = {
-    "compute": "compute",
-    "gradients": "gradients added in memory",
-    "variables": "variables updated in memory",
-}
-
-
-def _prediction(candidates: Sequence[Candidate], batch: int, images_per_sec: float) -> Prediction:
-    choice, constants = candidates[0], cpu_devices()
-    runner_up = next(iter(runners_up(choice, candidates)), None)
-    margin = None
-    if runner_up is not None:
-        margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or 1.0)
-    return Prediction(
-        program=constants.name,
-        batch_size=batch,
-        single_gpu_images_per_sec={},
-        single_gpu_source=f"{images_per_sec:g} images/sec of one device: --single-gpu-images-per-sec",
-        margin=margin,
-        tie="one short run of each (--autotune)" if margin is not None and margin < SURE_MARGIN else None,
+        step_ms=ms(step.step_s),
+        compute_ms=ms(step.compute_s),
+        exposed_ms={"gradients": ms(step.gradients_s), "variables": ms(step.variables_s)},
+        limited_by=max(parts, key=parts.__getitem__),
     )

@@ -2,57 +2,31 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isclose
-from typing import NamedTuple
 
 from gputopo.planner.fastest import Fastest
-from gputopo.planner.reasons import in_words
+from gputopo.planner.reasons import in_words, ms
 from gputopo.prediction.gradients import Stages
 from gputopo.prediction.links.flows import Flows, Load, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.rings import order_loads, ring_loads
 from gputopo.prediction.step import FORWARD_SHARE, HOST, Placing, Stepper, flows_of, limits, stage_flows
-from gputopo.topology.hops import Groups, reduction_groups
+from gputopo.topology.hops import Groups
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
 
 SAME = 0.02  # Links of one kind within this are shown as one: measured copies repeat as well. Ours.
+_DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
+_OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 
-class Carried(NamedTuple):
-    """What resources of one kind carry that carry the same, the slowest first. Bytes: of each of them.
-
-    `wait_s`: what forward waits for the weights; `busy_s`: what the gradients take; `through_s`: when the
-    last of them is through, from the start of the step.
-    """
-
-    resources: tuple[Resource, ...]
-    weights_bytes: float
-    wait_s: float
-    gradients_bytes: float
-    busy_s: float
-    through_s: float
-
-
-class Served(NamedTuple):
-    """The gradients of a block, the `number`-th of the model, in seconds from the start of the step."""
-
-    number: int
-    bytes: int
-    ready_s: float
-    through_s: float
-
-
-class Timeline(NamedTuple):
-    """A step, part after part, in seconds. `blocks`: in the order of backward."""
-
-    weights_s: float
-    forward_s: float
-    backward_s: float
-    gradients_s: float
-    variables_s: float
-    resources: tuple[Carried, ...]
-    blocks: tuple[Served, ...]
+def step_line(selection: Fastest, choice: Candidate) -> StepLine:
+    """Return the step of a candidate of this selection."""
+    basis, gpus = selection.basis, choice.gpus
+    placing = Placing(choice.variable_update, choice.ps_device, choice.all_reduce)
+    own = zip(gpus, selection.batches(gpus), strict=True)
+    compute_s = max(basis.seconds(gpu, batch) for gpu, batch in own)
+    return timeline(selection.stepper, selection.paths, gpus, compute_s, placing, selection.groups(gpus))
 
 
 def timeline(
@@ -62,10 +36,12 @@ def timeline(
     compute_s: float,
     placing: Placing,
     groups: Groups = (),
-) -> Timeline:
+) -> StepLine:
     """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
 
-    `groups`: of towers, for a hierarchical reduction.
+    It is the step of `gputopo.prediction.step`, laid out in time. Every resource serves the gradients in the
+    order in which backward makes them, at the speed that it has while all copies of that kind are made; the
+    slowest one decides when they are through. `groups`: of towers, for a hierarchical reduction.
     """
     terms = stepper.terms(placing)
     stages = stepper.stages(placing, groups) if placing.traffic == "groups" else None
@@ -78,28 +54,29 @@ def timeline(
     def through(rate: float) -> list[float]:
         return [begins + end / per_s for end in line.through(rate * per_s)]
 
-    rate = max(gradients * terms.gradients, terms.least)
-    return Timeline(
-        weights_s,
-        forward_s,
-        backward_s,
-        late_s,
-        variables_s,
-        tuple(
-            Carried(
-                resources,
-                down.share * stepper.bytes,
-                down.seconds * terms.weights,
-                up.share * stepper.bytes,
-                up.seconds * stepper.bytes,
-                through(up.seconds)[-1] if up.share else begins,
+    ends = through(max(gradients * terms.gradients, terms.least))
+    return StepLine(
+        weights_ms=ms(weights_s),
+        forward_ms=ms(forward_s),
+        backward_ms=ms(backward_s),
+        gradients_ms=ms(late_s),
+        variables_ms=ms(variables_s),
+        resources=tuple(
+            ResourceLoad(
+                resource=words(resources, placing, paths),
+                count=len(resources),
+                weights_mb=_mb(down.share * stepper.bytes),
+                wait_ms=ms(down.seconds * terms.weights),
+                gradients_mb=_mb(up.share * stepper.bytes),
+                busy_ms=ms(up.seconds * stepper.bytes),
+                through_ms=ms(through(up.seconds)[-1] if up.share else begins),
             )
             for down, up, resources in _loads(stepper, paths, gpus, placing, stages)
         ),
-        tuple(
-            Served(len(line.bytes) - 1 - place, size, begins + ready / per_s, end)
-            for place, (size, ready, end) in enumerate(
-                zip(line.bytes, line.ready, through(rate), strict=True)
+        blocks=tuple(
+            BlockGradients(block=name, mb=_mb(size), ready_ms=ms(begins + ready / per_s), through_ms=ms(end))
+            for name, size, ready, end in zip(
+                reversed(stepper.model.names), line.bytes, line.ready, ends, strict=True
             )
         ),
     )
@@ -170,45 +147,6 @@ _DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
 _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 
-def step_line(selection: Fastest, choice: Candidate) -> StepLine:
-    """Return the step of a candidate of this selection."""
-    basis, gpus = selection.basis, choice.gpus
-    placing = Placing(choice.variable_update, choice.ps_device, choice.all_reduce)
-    own = zip(gpus, selection.batches(gpus), strict=True)
-    compute_s = max(basis.seconds(gpu, batch) for gpu, batch in own)
-    groups = reduction_groups(selection.machine, gpus)
-    found = timeline(selection.stepper, selection.paths, gpus, compute_s, placing, groups)
-    names = basis.model.names
-    return StepLine(
-        weights_ms=_ms(found.weights_s),
-        forward_ms=_ms(found.forward_s),
-        backward_ms=_ms(found.backward_s),
-        gradients_ms=_ms(found.gradients_s),
-        variables_ms=_ms(found.variables_s),
-        resources=tuple(
-            ResourceLoad(
-                resource=words(one.resources, placing, selection.paths),
-                count=len(one.resources),
-                weights_mb=_mb(one.weights_bytes),
-                wait_ms=_ms(one.wait_s),
-                gradients_mb=_mb(one.gradients_bytes),
-                busy_ms=_ms(one.busy_s),
-                through_ms=_ms(one.through_s),
-            )
-            for one in found.resources
-        ),
-        blocks=tuple(
-            BlockGradients(
-                block=names[one.number],
-                mb=_mb(one.bytes),
-                ready_ms=_ms(one.ready_s),
-                through_ms=_ms(one.through_s),
-            )
-            for one in found.blocks
-        ),
-    )
-
-
 def require_prediction(plan: Plan, what: str) -> None:
     """Raise UsageError where nothing was predicted. `what`: the option, and for what it needs that."""
     if plan.prediction is None:
@@ -229,10 +167,6 @@ def words(alike: Sequence[Resource], placing: Placing, paths: Paths) -> str:
         gpus = sorted(int(one[1]) for one in alike)
         return first.replace(f"GPU {alike[0][1]}", f"GPUs {index_ranges(gpus)}")
     return f"{first} and {len(alike) - 1} alike"
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
 
 
 def _mb(size: float) -> float:

@@ -18,8 +18,7 @@ from gputopo.prediction.gradients import IN_ORDER, Block
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.one_gpu_speeds import Speed
 from gputopo.prediction.programs import DEFAULT, Program, require_program
-from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import DIGITS, Found, Question, every_candidate
+from gputopo.prediction.search import DIGITS, Found, Question, every_candidate, fastest
 from gputopo.prediction.step import Model, Placing, Stepper, predict
 from gputopo.topology.hops import Groups, GroupsOf
 from gputopo.values.machine import Machine

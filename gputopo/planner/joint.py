@@ -5,7 +5,7 @@ each. What the network adds is the step with it, less the step with a network th
 """
 
 from collections.abc import Sequence
-from math import exp, hypot, inf, log
+from math import exp, hypot, log
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from gputopo.planner.choose import basis_of
 from gputopo.planner.fastest import Basis
 from gputopo.planner.network import rates_in_words
-from gputopo.planner.reasons import in_words
+from gputopo.planner.reasons import in_words, margin_of, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction import step as steps
 from gputopo.prediction.calibration import Run, range_share
@@ -36,7 +36,6 @@ from gputopo.values.run.plan import (
     Prediction,
     VariableUpdate,
     mode_name,
-    runners_up,
 )
 
 # Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
@@ -115,23 +114,18 @@ class Joint:
             images_per_sec_low=round(speed * exp(-low), 2),
             images_per_sec_high=round(speed * exp(high), 2),
             speedup=round(speed / max(speeds).images_per_sec, 3),
-            step_ms=_ms(step.step_s),
+            step_ms=ms(step.step_s),
             batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
-            compute_ms=_ms(step.compute_s),
-            exposed_ms={part: _ms(seconds) for part, seconds in exposed.items()},
+            compute_ms=ms(step.compute_s),
+            exposed_ms={part: ms(seconds) for part, seconds in exposed.items()},
             links=links,
             limited_by=_limited_by(step, exposed, links),
         )
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
         """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
-        choice, basis = candidates[0], self._bases[0]
-        runner_up = next(iter(runners_up(choice, candidates)), None)
-        margin = tie = None
-        if runner_up is not None:
-            margin = 1 - (runner_up.images_per_sec or 0.0) / (choice.images_per_sec or inf)
-            if margin < SURE_MARGIN:
-                tie = "a short run of each"
+        basis = self._bases[0]
+        margin, tie = margin_of(candidates, "a short run of each")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
@@ -256,10 +250,6 @@ def _limited_by(step: steps.Prediction, exposed: dict[str, float], links: dict[s
         return "compute"
     part = max(exposed, key=exposed.__getitem__)
     return "cost of variables" if part == "variables" else links.get(part, part)
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
 
 
 _NAMED = 8  # hosts in one sentence

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from gputopo.topology.hops import class_name, is_within, nearness, reduction_gro
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
 
 Links = Mapping[tuple[int, int], Link]
 
@@ -326,3 +328,17 @@ def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
         f"the measured bandwidth{when} was not used: "
         f"no rate for both directions of {pairs_in_words(missing, max_named=3)}"
     )
+
+
+def ms(seconds: float) -> float:
+    """Return milliseconds as a plan has them."""
+    return round(1e3 * seconds, 4)
+
+
+def margin_of(candidates: Sequence[Candidate], settles: str) -> tuple[float | None, str | None]:
+    """Return by how much of the first one's speed the runner-up is slower, and what settles a tie."""
+    runner_up = next(iter(runners_up(candidates[0], candidates)), None)
+    if runner_up is None:
+        return None, None
+    margin = 1 - (runner_up.images_per_sec or 0.0) / (candidates[0].images_per_sec or inf)
+    return margin, settles if margin < SURE_MARGIN else None

@@ -1,35 +1,86 @@
 """The fastest candidates of a machine: every set of GPUs with every place for the variables, exactly. Pure.
 
-Sets are put together GPU by GPU, slow ones first, and left as soon as what one of their GPUs needs at least
-is more than the candidates found so far take. What is left is looked at by rising bound.
+Sets are looked at by what their GPUs and the links that they share need at least, until that is more than the
+candidates found so far take. GPUs that are alike in speed, links and paths to all others can be exchanged: of
+the sets that differ only in them the one with the lowest indices stands for all.
 """
 
-from collections.abc import Mapping, Sequence
-from math import inf
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import combinations, islice
+from math import comb, inf, prod
 from typing import Any, NamedTuple
 
-from gputopo.prediction.gradients import Traffic
-from gputopo.prediction.links.rates import Rates
-from gputopo.prediction.sets import DIGITS, Found, Question, RatesKind, Sets, mask_of, rates_kind
-from gputopo.prediction.step import Placing
+from gputopo.prediction.gradients import IN_ORDER, Stage, Traffic
+from gputopo.prediction.links.flows import Flows, PairCosts, Resource
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.links.rates import Rates, RateTable
+from gputopo.prediction.links.rings import Rings, once_round
+from gputopo.prediction.programs import Program
+from gputopo.prediction.step import HOST, Model, Placing, Prediction, Stepper, limits
+from gputopo.topology.hops import Groups
+from gputopo.values.errors import NoPlanError
 
-MAX_EXCHANGED = 20  # sets whose neighbours are looked at before all sets are
-_NOTHING = Rates(0.0, 0.0)  # what a reduction needs at least of which no bound is known
+DIGITS = 9  # of the seconds of a step that decide; the rest is noise of floating-point sums
+DETAILED = 1000  # of so many candidates, the first, the links that limit them are looked for
+MAX_SETS = 20_000  # that differ: 8 of 16 GPUs are 12,870
+_NOTHING = Rates(0.0, 0.0)
 _SLACK = 1e-9  # a bound is lower by this than its sums
+
+
+class Found(NamedTuple):
+    """A candidate with its prediction; `alike`: how many sets it stands for, itself included."""
+
+    gpus: tuple[int, ...]
+    placing: Placing
+    prediction: Prediction
+    alike: int
+
+
+class Question(NamedTuple):
+    """What is searched for.
+
+    Of sets that are as fast, the one whose pairs are nearer wins: farthest first, then the next; then the one
+    whose GPUs are nearer to a thing beside them, by the key of `aside`.
+    """
+
+    paths: Paths
+    model: Model
+    program: Program
+    compute_s: Mapping[int, float]  # each GPU's own step
+    placings: tuple[Placing, ...]  # gpu:N once for every N, whether or not N is in a set
+    size: int
+    nearness: Callable[[int, int], Any]  # sort key of a pair
+    required: int | None = None  # a GPU that every set has
+    last: Collection[int] = ()  # sets with fewer of these GPUs come first, however slow
+    groups: Callable[[Sequence[int]], Groups] = lambda gpus: ()  # of the towers, for a hierarchical reduction
+    aside: Callable[[int], Any] = lambda gpu: 0
 
 
 def fastest(question: Question, pool: Sequence[int], keep: int) -> tuple[Found, ...]:
     """Return the `keep` fastest candidates over all sets of `size` GPUs of the pool, the best first.
 
     The caller ensures `1 <= size <= len(pool)`. A candidate is a set and a place for the variables.
+    Raises NoPlanError where more than MAX_SETS sets differ.
     """
-    search = _Search(question, sorted(pool))
-    found: list[Found] = []
-    for last in search.counts_of_last():
-        found += search.fastest(last, keep - len(found))
-        if len(found) >= keep:
-            break
-    return tuple(found)
+    return tuple(_Search(question, sorted(pool)).found(keep, detailed=keep))
+
+
+def every_candidate(
+    question: Question, pool: Sequence[int], after: Sequence[Placing] = ()
+) -> Iterator[Found]:
+    """Iterate over all candidates, the best first; those with places of `after` follow all others.
+
+    As `fastest`, but only the first DETAILED have the links that limit them.
+    """
+    first = _Search(question, sorted(pool))
+    others = _Search(question._replace(placings=tuple(after)), sorted(pool))
+
+    def found() -> Iterator[Found]:
+        yield from first.found(inf, DETAILED)
+        yield from others.found(inf, 0)
+
+    return found()
 
 
 class _Floor(NamedTuple):
@@ -40,10 +91,6 @@ class _Floor(NamedTuple):
     up: float
     spread: float
     ring: float
-
-    def or_more(self, other: "_Floor") -> "_Floor":
-        """Return the larger number of each."""
-        return _Floor(*map(max, self, other))
 
 
 class _Entry(NamedTuple):
@@ -56,253 +103,271 @@ class _Entry(NamedTuple):
     rates: Rates
 
 
-class _Search(Sets):
-    """The bounds of the sets of one question."""
+_Kind = Placing | Traffic | int
+"""What places with the same rates on any set have in common."""
+
+
+class _Search:
+    """The sets of one question with GPUs of a pool, and the bounds of their steps."""
 
     def __init__(self, question: Question, pool: Sequence[int]) -> None:
-        super().__init__(question, pool)
-        self.owner_floor = {gpu: self._owner_floor(gpu) for gpu in pool}
-        self.least_owner = Rates(*map(min, zip(*self.owner_floor.values(), strict=True)))
-        self.placings = [
-            (rank, placing, placing.owner, placing.traffic, rates_kind(placing))
-            for rank, placing in enumerate(question.placings)
-        ]
-        firsts: dict[object, tuple[Placing, Traffic]] = {}
-        for _, placing, owner, traffic, _ in self.placings:
-            firsts.setdefault(placing if owner is None else "owner", (placing, traffic))
-        self.distinct = tuple(firsts.values())
+        self.question, self.pool = question, pool
+        self.last = set(question.last).intersection(pool) - {question.required}
+        self.table = RateTable(question.paths, pool)
+        self.rings = Rings(self.table)
+        self.stepper = Stepper(question.model, question.program, question.size, question.paths.cpus)
+        self._costs: PairCosts = {}
+        self._limits: dict[tuple[tuple[int, ...], _Kind], tuple[Resource | None, Resource | None]] = {}
+        self.near = {(a, b): question.nearness(a, b) for a in pool for b in pool if a != b}
+        self.aside = {gpu: question.aside(gpu) for gpu in pool}
+        self.placings = [(rank, one, one.owner, _kind(one)) for rank, one in enumerate(question.placings)]
+        self.kind = self._kinds()
+        self.members: dict[int, list[int]] = {}
+        for gpu, kind in self.kind.items():
+            self.members.setdefault(kind, []).append(gpu)
+        self._bounds: dict[_Floor, float] = {}
+        self._most: dict[tuple[float, float], float] = {}
+        self._ring = next((one for one in question.placings if one.traffic == "ring"), None)
+        # Places of which the least step is looked for: one of those that some GPU has.
+        firsts = {one if owner is None else "owner": one for _, one, owner, _ in reversed(self.placings)}
+        self._distinct = [(one, one.traffic) for one in firsts.values()]
+        self._owner_floors = {gpu: self._owner_floor(gpu) for gpu in pool}
+        self._least_owner = Rates(*map(min, zip(*self._owner_floors.values(), strict=True)))
         # Shared links: GPUs of one side, whether they are behind it, seconds up, down, and around where every
         # pair of two sides uses it.
-        self.crossed = [
+        self._crossed = [
             (one.group, bool(one.members), one.up, one.down, one.round if use.group else 0.0)
             for use in self.rings.uses
             for one in (use.shared,)
         ]
-        around = 2 * (question.size - 1) / question.size
-        self.joined = [(around * seconds, cluster) for seconds, cluster in self.rings.clusters]
-        self.a_ring = next(
-            (placing for _, placing, _, traffic, _ in self.placings if traffic == "ring"), None
-        )
-        self._owned = next((one for _, one, owner, *_ in self.placings if owner is not None), None)
-        self._most: dict[tuple[float, float], float] = {}
-        self._bounds: dict[tuple[float, ...], float] = {}
-        self.floor = {gpu: self._floor(gpu) for gpu in pool}
+        self._floors = {gpu: self._floor(gpu) for gpu in pool}
+        self._sets = self._bounded() if question.placings else []
 
-    def fastest(self, last: int, keep: int) -> list[Found]:
+    def found(self, keep: float, detailed: int) -> Iterator[Found]:
+        """Iterate over the `keep` best; the first ones have the links that limit them."""
+        count = 0
+        others = len(self.pool) - len(self.last)
+        for last in range(max(0, self.question.size - others), min(self.question.size, len(self.last)) + 1):
+            for entry in self._fastest(last, keep - count):
+                yield self._found(entry, detailed=count < detailed)
+                count += 1
+            if count >= keep:
+                return
+
+    def _bounded(self) -> list[tuple[float, tuple[int, ...], _Floor]]:
+        """Return all sets that differ, by rising bound of their steps. Raises NoPlanError for too many."""
+        sets = list(islice(self._every(), MAX_SETS + 1))
+        if len(sets) > MAX_SETS:
+            raise NoPlanError(
+                f"more than {MAX_SETS} sets of {self.question.size} GPUs differ: too many to compare",
+                "narrow the choice with --gpus or --exclude",
+            )
+        return sorted((self._bound(floor), gpus, floor) for gpus in sets for floor in (self._floor_of(gpus),))
+
+    def _every(self) -> Iterator[tuple[int, ...]]:
+        """Iterate over the first of each sets that are alike."""
+        kinds = list(self.members.values())
+        after = [sum(map(len, kinds[number + 1 :])) for number in range(len(kinds))]
+        required = self.question.required
+
+        def extend(number: int, chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+            missing = self.question.size - len(chosen)
+            if not missing:
+                if required is None or required in chosen:
+                    yield tuple(sorted(chosen))
+                return
+            for count in range(max(0, missing - after[number]), min(missing, len(kinds[number])) + 1):
+                yield from extend(number + 1, (*chosen, *kinds[number][:count]))
+
+        return extend(0, ())
+
+    def _fastest(self, last: int, keep: float) -> list[_Entry]:
         """Return the fastest candidates of all sets with so many GPUs of `last`, the best first."""
         best: list[_Entry] = []
-        seen = self._likely(last)
-        for gpus in seen:
-            self._look_at(gpus, best, keep)
-        if len(best) == keep:
-            self._exchange(best, keep, seen)
-        for bound, gpus in sorted(self._sets(last, best[-1].step_s if len(best) == keep else inf)):
-            if len(best) == keep and bound > best[-1].step_s:
+        for bound, gpus, floor in self._sets:
+            if len(best) >= keep and bound > best[-1].step_s:
                 break
-            if gpus not in seen:
-                self._look_at(gpus, best, keep)
-        best.sort()
-        return [self.found(entry.gpus, self.question.placings[entry.rank], entry.rates) for entry in best]
+            if len(self.last.intersection(gpus)) == last:
+                self._look_at(gpus, floor, best, keep)
+        return sorted(best)
 
-    def _exchange(self, best: list[_Entry], keep: int, seen: set[tuple[int, ...]]) -> None:
-        """Look at the sets that differ in one GPU from one of the best, the best first."""
-        done: set[tuple[int, ...]] = set()
-        while len(done) < MAX_EXCHANGED:
-            before = next((entry.gpus for entry in best if entry.gpus not in done), None)
-            if before is None:
-                return
-            done.add(before)
-            for leaves in before:
-                for enters in self.pool:
-                    alike = (leaves in self.last) == (
-                        enters in self.last
-                    ) and leaves != self.question.required
-                    if enters not in before and alike:
-                        gpus = self.first_of_kinds((*(gpu for gpu in before if gpu != leaves), enters))
-                        if gpus not in seen:
-                            seen.add(gpus)
-                            self._look_at(gpus, best, keep)
-
-    def _look_at(self, gpus: tuple[int, ...], best: list[_Entry], keep: int) -> None:
+    def _look_at(self, gpus: tuple[int, ...], floor: _Floor, best: list[_Entry], keep: float) -> None:
         """Add the candidates of a set that are among the `keep` best."""
-        mask = mask_of(gpus)
-        below = best[-1].step_s if len(best) == keep else inf
-        floor = _Floor(*map(max, zip(*map(self.floor.__getitem__, gpus), strict=True)))
-        compute = floor.compute
-        if below < inf:
-            floor = self._of_set(mask, floor, below)
-            if self._bound(floor) > below:
-                return
-        least = {
-            "host": Rates(floor.down, floor.up),
-            "spread": Rates(floor.spread, floor.spread),
-            "ring": Rates(0.0, floor.ring),
-            "order": self._in_order(floor),
-            "first": self.owner_floor[gpus[0]],
-        }
-        shared: dict[RatesKind, Rates] = {"none": Rates(0.0, 0.0)}
+        mask, compute = mask_of(gpus), floor.compute
+        below = best[-1].step_s if len(best) >= keep else inf
+        if below < inf and self._ring is not None:
+            most = self._most_of_ring(compute, below)
+            if floor.ring >= most or not self.rings.may_be_below(most, mask, len(gpus)):
+                floor = floor._replace(ring=inf)
+                if self._bound(floor) > below:
+                    return
+        least, predict = self._least(floor, self._owner_floors[gpus[0]]), self.stepper.predict
+        known: dict[_Kind, Rates] = {}
         tie = None
-        no_owner = self._owned is not None and below < inf and self._owned_step(compute, gpus) > below
-        for rank, placing, owner, traffic, kind in self.placings:
-            if owner is not None and (no_owner or not mask >> owner & 1):
+        for rank, placing, owner, kind in self.placings:
+            if owner is not None and not mask >> owner & 1:
                 continue
-            if below < inf and (owner is not None or kind not in shared):
-                low = self.owner_floor[owner] if owner is not None else least.get(traffic, _NOTHING)
-                if compute + sum(self.stepper.predict(placing, compute, *low)) - _SLACK > below:
+            if below < inf and kind not in known:
+                low = least.get(placing.traffic, _NOTHING) if owner is None else self._owner_floors[owner]
+                if compute + sum(predict(placing, compute, *low)) - _SLACK > below:
                     continue
-            if owner is not None:
-                rates = self.table.with_owner(owner, gpus, mask)
-            else:
-                if kind not in shared:
-                    within = inf
-                    if traffic == "ring" and below < inf:
-                        within = self._most_of_ring(compute, below)
-                    shared[kind] = self.rates(placing, gpus, mask, within)
-                rates = shared[kind]
-            step_s = round(compute + sum(self.stepper.predict(placing, compute, *rates)), DIGITS)
+            if kind not in known:
+                within = self._most_of_ring(compute, below) if kind == "ring" and below < inf else inf
+                known[kind] = self._rates(placing, gpus, mask, within)
+            rates = known[kind]
+            step_s = round(compute + sum(predict(placing, compute, *rates)), DIGITS)
             if step_s > below:
                 continue
-            tie = self.tie(gpus) if tie is None else tie
+            tie = self._tie(gpus) if tie is None else tie
             best.append(_Entry(step_s, tie, gpus, rank, rates))
             if len(best) >= keep:
                 best.sort()
-                del best[keep:]
+                del best[int(keep) :]
                 below = best[-1].step_s
 
-    def _owned_step(self, compute: float, gpus: tuple[int, ...]) -> float:
-        """Return the seconds that no step of a set is below where one of its GPUs has the variables."""
-        assert self._owned is not None
-        least = map(min, zip(*map(self.owner_floor.__getitem__, gpus), strict=True))
-        return compute + sum(self.stepper.predict(self._owned, compute, *least)) - _SLACK
+    def _tie(self, gpus: Sequence[int]) -> tuple[Any, ...]:
+        """Return the sort key of sets that are as fast."""
+        pairs = sorted(map(self.near.__getitem__, combinations(gpus, 2)), reverse=True)
+        return tuple(pairs), tuple(sorted(map(self.aside.__getitem__, gpus), reverse=True))
 
-    def _sets(self, last: int, limit: float) -> list[tuple[float, tuple[int, ...]]]:
-        """Return the sets that may be as fast as `limit`, with bounds of their steps."""
-        order = sorted(self.members.values(), key=lambda members: -self._bound(self.floor[members[0]]))
-        # By kind: how many GPUs come after it, and how many of them are avoided.
-        after = [sum(map(len, order[number + 1 :])) for number in range(len(order))]
-        avoidable = [
-            sum(len(members) for members in order[number + 1 :] if members[0] in self.last)
-            for number in range(len(order))
-        ]
-        # By kind: its first GPUs and their mask for each number of them.
-        taken = [
-            [(members[:count], mask_of(members[:count])) for count in range(len(members) + 1)]
-            for members in order
-        ]
-        avoids = [members[0] in self.last for members in order]
-        floors = [self.floor[members[0]] for members in order]
-        needed = [members[0] == self.question.required for members in order]
-        found: list[tuple[float, tuple[int, ...]]] = []
+    def _found(self, entry: _Entry, *, detailed: bool) -> Found:
+        """Return a candidate with its parts, `detailed`: and the links that limit it."""
+        gpus, placing = entry.gpus, self.question.placings[entry.rank]
+        compute = max(map(self.question.compute_s.__getitem__, gpus))
+        taken = Counter(map(self.kind.__getitem__, gpus))
+        alike = prod(comb(len(self.members[kind]), count) for kind, count in taken.items())
+        if len(gpus) == 1 or placing.traffic == "none":
+            return Found(gpus, placing, Prediction(compute), alike)
+        parts = self.stepper.predict(placing, compute, *entry.rates)
+        if not detailed:
+            return Found(gpus, placing, Prediction(compute, *parts), alike)
+        key = gpus, _kind(placing)
+        if key not in self._limits:
+            self._limits[key] = self._limits_of(placing, gpus)
+        weights_by, gradients_by = self._limits[key]
+        if self.stepper.is_limited_by_host(placing, entry.rates.gradients):
+            gradients_by = HOST
+        return Found(gpus, placing, Prediction(compute, *parts, weights_by, gradients_by), alike)
 
-        def extend(number: int, chosen: list[int], mask: int, floor: _Floor, avoided: int) -> None:
-            missing = self.question.size - len(chosen)
-            with_these = floor.or_more(floors[number])
-            possible = with_these == floor or self._bound(with_these) <= limit
-            for count in range(min(missing, len(order[number])), -1, -1):
-                if missing - count > after[number] or (needed[number] and not count):
-                    return
-                if count and not possible:
-                    continue
-                still = avoided - count if avoids[number] else avoided
-                if not 0 <= still <= avoidable[number]:
-                    continue
-                sure = with_these if count else floor
-                gpus, bits = taken[number][count]
-                if count < missing:
-                    extend(number + 1, chosen + gpus, mask | bits, sure, still)
-                elif not still and self._may_be_complete(mask | bits):
-                    bound = self._bound(self._of_set(mask | bits, sure, limit))
-                    if bound <= limit:
-                        found.append((bound, tuple(sorted(chosen + gpus))))
+    def _limits_of(self, placing: Placing, gpus: tuple[int, ...]) -> tuple[Resource | None, Resource | None]:
+        if placing.traffic == "ring":
+            # The order that was found below a limit may be another one that is as fast.
+            found = self.rings.best(gpus, mask_of(gpus))
+            assert found is not None
+            return None, self.rings.limit(found[1])
+        if placing.traffic == "order":
+            around = self.rings.limit(gpus)
+            return around, around
+        stages = (
+            self.stepper.stages(placing, self._groups(placing, gpus)) if placing.traffic == "groups" else None
+        )
+        (weights, _), (gradients, _) = limits(self.question.paths, gpus, placing, stages)
+        return weights, gradients
 
-        extend(0, [], 0, _Floor(0.0, 0.0, 0.0, 0.0, 0.0), last)
-        return found
+    def _rates(self, placing: Placing, gpus: tuple[int, ...], mask: int, within: float = inf) -> Rates:
+        """Return the rates of a set with a place for the variables; a ring of `within` or more has inf."""
+        traffic, owner = placing.traffic, placing.owner
+        if traffic == "host":
+            return self.table.with_host(gpus, mask)
+        if traffic == "spread":
+            return self.table.spread(gpus, mask)
+        if traffic in ("owner", "first"):
+            return self.table.with_owner(gpus[0] if owner is None else owner, gpus, mask)
+        if traffic == "groups":
+            stages = self.stepper.stages(placing, self._groups(placing, gpus))
+            return Rates(self._stages_s(gpus, stages.back), self._stages_s(gpus, stages.sums))
+        if traffic == "order":
+            around = once_round(self.rings.seconds(gpus), len(gpus))
+            return Rates(around, around)
+        if traffic == "ring":
+            found = self.rings.best(gpus, mask, within)
+            return Rates(0.0, found[0] if found else inf)
+        return _NOTHING
 
-    def _may_be_complete(self, mask: int) -> bool:
-        """Return whether a set has the GPU that it must have."""
-        return self.question.required is None or bool(mask >> self.question.required & 1)
+    def _groups(self, placing: Placing, gpus: Sequence[int]) -> Groups:
+        return self.question.groups(gpus) if placing.reduction.name == "hierarchical" else ()
 
-    def _likely(self, last: int) -> set[tuple[int, ...]]:
-        """Return a few sets that are probably fast: the nearest of each GPU, and the fastest."""
-        orders = [
-            sorted(self.pool, key=lambda gpu: (gpu != near, self.rings.edges[near].get(gpu, 0.0)))
-            for near in self.pool
-        ]
-        orders.append(sorted(self.pool, key=lambda gpu: self._bound(self.floor[gpu])))
-        found = set()
-        for order in orders:
-            avoided = [gpu for gpu in order if gpu in self.last][:last]
-            others = [gpu for gpu in order if gpu not in self.last and gpu != self.question.required]
-            required = [] if self.question.required is None else [self.question.required]
-            gpus = (*required, *avoided, *others)[: self.question.size]
-            found.add(self.first_of_kinds(gpus))
-        return found
+    def _stages_s(self, gpus: Sequence[int], stages: Sequence[Stage]) -> float:
+        """Return the seconds a byte of copies in stages that follow one another."""
+        seconds = 0.0
+        for stage in stages:
+            flows = Flows(self.question.paths, self._costs)
+            for a, b, share in stage:
+                flows.between(gpus[a], gpus[b], share)
+            seconds += flows.slowest[1]
+        return seconds
+
+    def _kinds(self) -> dict[int, int]:
+        """Return for each GPU the lowest one that is alike."""
+        kinds: dict[int, int] = {}
+        # Where the order of towers counts, only GPUs between which no other kind is can be exchanged.
+        in_order = any(placing.traffic in IN_ORDER for placing in self.question.placings)
+        for number, gpu in enumerate(self.pool):
+            others = self.pool[max(0, number - 1) if in_order else 0 : number]
+            kinds[gpu] = next((kinds[other] for other in others if self._are_alike(other, gpu)), gpu)
+        return kinds
+
+    def _are_alike(self, a: int, b: int) -> bool:
+        question, paths = self.question, self.question.paths
+        return (
+            question.required not in (a, b)
+            and (a in self.last) == (b in self.last)
+            and self.aside[a] == self.aside[b]
+            and question.compute_s[a] == question.compute_s[b]
+            and paths.hosts[a]._replace(basis="link") == paths.hosts[b]._replace(basis="link")
+            and paths.ports.get(a) == paths.ports.get(b)
+            and all((a in uplink.gpus) == (b in uplink.gpus) for uplink in paths.uplinks)
+            and all((a in side) == (b in side) for socket in paths.sockets for side in socket.gpus)
+            and all(
+                paths.pair(a, c)._replace(basis="link") == paths.pair(b, c)._replace(basis="link")
+                and self.near[a, c] == self.near[b, c]
+                for c in self.pool
+                if c not in (a, b)
+            )
+        )
 
     def _bound(self, floor: _Floor) -> float:
         """Return the seconds that no candidate of a set with these floors is below."""
         if floor not in self._bounds:
-            self._bounds[floor] = self._lowest(
-                floor.compute,
-                {
-                    "none": Rates(0.0, 0.0),
-                    "host": Rates(floor.down, floor.up),
-                    "owner": self.least_owner,
-                    "spread": Rates(floor.spread, floor.spread),
-                    "ring": Rates(0.0, floor.ring),
-                    "order": self._in_order(floor),
-                    "first": self.least_owner,
-                },
+            least = self._least(floor, self._least_owner)
+            lowest = min(
+                sum(self.stepper.predict(placing, floor.compute, *least.get(traffic, _NOTHING)))
+                for placing, traffic in self._distinct
             )
+            self._bounds[floor] = round(floor.compute + lowest - _SLACK, DIGITS)
         return self._bounds[floor]
 
-    def _in_order(self, floor: _Floor) -> Rates:
-        """Return what a ring in the order of towers needs: half of what any ring needs, each time round."""
-        half = floor.ring / 2 if self.a_ring is None else 0.0  # else that floor is of fast enough rings
-        return Rates(half, half)
+    def _least(self, floor: _Floor, first: Rates) -> dict[Traffic, Rates]:
+        """Return what each traffic needs at least; of reductions in groups no bound is known."""
+        # A ring in the order of towers needs half of what any ring needs, each time round.
+        half = floor.ring / 2 if self._ring is None else 0.0  # else that floor is of fast enough rings
+        return {
+            "host": Rates(floor.down, floor.up),
+            "owner": self._least_owner,
+            "spread": Rates(floor.spread, floor.spread),
+            "ring": Rates(0.0, floor.ring),
+            "order": Rates(half, half),
+            "first": first,
+        }
 
-    def _of_set(self, mask: int, floor: _Floor, limit: float) -> _Floor:
-        """Return what a set needs at least, from what its GPUs do and the links that they share.
-
-        Its ring needs infinitely long where it cannot make a step of `limit` seconds.
-        """
-        compute, down, up, spread, ring = floor
-        towers = self.question.size
-        if self.a_ring is not None and limit < inf:
-            most = self._most_of_ring(compute, limit)
-            if ring >= most or not self.rings.may_be_below(most, mask, towers):
-                ring = inf
-                floor = _Floor(compute, down, up, spread, ring)
-                if self._bound(floor) > limit:
-                    return floor
-        for group, members, up_cost, down_cost, around in self.crossed:
+    def _floor_of(self, gpus: Sequence[int]) -> _Floor:
+        """Return what a set needs at least, from what its GPUs do and the links that they share."""
+        mask, towers = mask_of(gpus), len(gpus)
+        compute, down, up, spread, ring = map(max, zip(*map(self._floors.__getitem__, gpus), strict=True))
+        for group, members, up_cost, down_cost, around in self._crossed:
             among = (group & mask).bit_count()
-            if not among:
-                continue
             if members:
-                if down_cost * among > down:
-                    down = down_cost * among
-                if up_cost * among > up:
-                    up = up_cost * among
-            if around and among < towers:
-                crossing = around * among * (towers - among)
-                if crossing > spread * towers:
-                    spread = crossing / towers
+                down, up = max(down, down_cost * among), max(up, up_cost * among)
+            spread = max(spread, around * among * (towers - among) / towers)
         return _Floor(compute, down, up, spread, ring)
 
     def _most_of_ring(self, compute: float, limit: float) -> float:
         """Return seconds a byte from which on a ring makes a step of more than `limit`."""
         key = compute, limit
         if key not in self._most:
-            assert self.a_ring is not None
-            self._most[key] = self.stepper.most(self.a_ring, compute, limit + 2 * _SLACK) * (1 + _SLACK)
+            assert self._ring is not None
+            self._most[key] = self.stepper.most(self._ring, compute, limit + 2 * _SLACK) * (1 + _SLACK)
         return self._most[key]
-
-    def _lowest(self, compute: float, rates: Mapping[str, Rates]) -> float:
-        lowest = min(
-            sum(self.stepper.predict(placing, compute, *rates.get(traffic, _NOTHING)))
-            for placing, traffic in self.distinct
-        )
-        return round(compute + lowest - _SLACK, DIGITS)
 
     def _floor(self, gpu: int) -> _Floor:
         """Return what a set with this GPU needs at least, whichever its others are."""
@@ -311,9 +376,10 @@ class _Search(Sets):
         out = sum(sorted(table.out[gpu][other] for other in others)[: towers - 1])
         into = sum(sorted(table.into[gpu][other] for other in others)[: towers - 1])
         edges = sorted(self.rings.edges[gpu].values())[:2] if towers > 1 else [0.0]
+        around = 2 * (towers - 1) / towers
         joined = [
-            seconds
-            for seconds, cluster in self.joined
+            around * seconds
+            for seconds, cluster in self.rings.clusters
             if cluster >> gpu & 1 and cluster.bit_count() >= towers
         ]
         return _Floor(
@@ -321,7 +387,7 @@ class _Search(Sets):
             table.down[gpu],
             table.up[gpu],
             (max(out, into) + table.more[gpu] * min(out, into)) / towers,
-            max(edges[-1 if towers > 2 else 0] * 2 * (towers - 1) / towers, min(joined, default=0.0)),
+            max(edges[-1 if towers > 2 else 0] * around, min(joined, default=0.0)),
         )
 
     def _owner_floor(self, gpu: int) -> Rates:
@@ -333,3 +399,15 @@ class _Search(Sets):
             for rows in from_it
         )
         return Rates(weights, gradients)
+
+
+def _kind(placing: Placing) -> _Kind:
+    """Return what is equal for places that have the same rates on any set."""
+    if placing.owner is not None:
+        return placing.owner
+    return placing if placing.traffic == "groups" else placing.traffic
+
+
+def mask_of(gpus: Sequence[int]) -> int:
+    """Return the bits 1 << gpu of a set."""
+    return sum(1 << gpu for gpu in gpus)

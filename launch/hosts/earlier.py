@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.launch.spec.run_spec import Server
+from gputopo.launch.spec.job_spec import Server
 from gputopo.planner.joint import Joint, Part, joint_of
 from gputopo.planner.request import Request
 from gputopo.prediction.calibration import Run, learn

@@ -15,8 +15,8 @@ import msgspec
 from gputopo import planner
 from gputopo.launch.hosts.earlier import Earlier, shown_by
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import host_names, rank_of_place
-from gputopo.launch.spec.run_spec import Server
 from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.how_many import how_many_of_hosts
 from gputopo.planner.joint import (

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import Backend, RunSpec
+from gputopo.launch.spec.job_spec import Backend
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run import all_reduce

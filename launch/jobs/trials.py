@@ -11,7 +11,8 @@ import msgspec
 
 from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
 from gputopo.launch.spec.env import run_env
-from gputopo.launch.spec.run_spec import Backend, Lifecycle, RunSpec
+from gputopo.launch.spec.job_spec import Backend
+from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import Sampler

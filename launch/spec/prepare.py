@@ -1,16 +1,18 @@
 """From a plan to the frozen spec of a run. Pure: nothing here asks the machine, a file or the clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from gputopo.launch.spec import model_names
+from gputopo.launch.spec.job_spec import Backend, ProgramSpec
 from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
 from gputopo.launch.spec.names import device_name, host_names, rank_of, rank_of_place
 from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules import check, is_multi_worker
-from gputopo.launch.spec.run_spec import Backend, Data, DataFormat, Exchange, Precision, RunSpec, Task
+from gputopo.launch.spec.run_spec import Data, DataFormat, Exchange, Precision, RunSpec, Task
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.topology.hops import reduction_groups
@@ -399,3 +401,37 @@ def _hop(tower: int, choice: Candidate, machine: Machine | None) -> str | None:
 def _number(place: str | None) -> int:
     assert place is not None
     return int(place.removeprefix("gpu:"))
+
+
+def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = ()) -> ProgramSpec:
+    """Return the spec of a program on a target: GPU i of the plan is the one that it sees as GPU i.
+
+    Of several hosts it has the devices of all, those of rank 0 first.
+    """
+    on_gpus = target.backend == "gpu"
+    words = words_of(command)
+    return ProgramSpec(
+        model=_folder_name(words[0]),
+        command=words,
+        devices=devices_of(target) if on_gpus else (),
+        backend=target.backend,
+        max_clocks_mhz=max_clocks_of_all(target) if on_gpus else {},
+        rehearsal_of=target.rehearsal_of,
+        versions=driver_versions(target),
+        says=tuple(says),
+        servers=tuple(
+            msgspec.structs.replace(server, host=name)
+            for server, name in zip(
+                target.servers, host_names([server.host for server in target.servers]), strict=True
+            )
+        ),
+    )
+
+
+def words_of(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command as JSON can have it: its words may be any bytes, and JSON is UTF-8."""
+    return tuple(word.encode(errors="replace").decode() for word in command)
+
+
+def _folder_name(program: str) -> str:
+    return "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(program).name)[:40]

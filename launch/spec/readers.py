@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.values.errors import InputError, UsageError
-from gputopo.values.option import MAX_FLOAT, nearest, shown
+from gputopo.values.option import MAX_FLOAT, Option, nearest, shown
+from gputopo.values.run.batches import AUTO, read_batch_size
 
 MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
 FP16_LOSS_SCALE = 128.0  # the default of tf_cnn_benchmarks' models for --fp16_loss_scale
-AUTO = "auto"
 MODEL_SCHEDULE = "model"  # resolved where the model and its batch are known
 _UNPACK = "name the folder that holds the records; an archive must be unpacked first"
 _SCHEDULES = {
@@ -175,3 +175,19 @@ _READ: dict[str, Callable[[str], dict[str, Any] | None]] = {
     "exponential": _exponential,
     "piecewise": _piecewise,
 }
+
+
+def no_field(_flag: str, _text: str) -> dict[str, Any]:
+    """Return nothing to set: the option changes how another is read, and stands in `RunSpec.asked`."""
+    return {}
+
+
+def read_batch(flag: str, text: str) -> dict[str, Any]:
+    """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` holds."""
+    asked = read_batch_size(flag, text)
+    return {} if asked == AUTO else {"batch_size": asked}
+
+
+def fraction(flag: str, help: str) -> Option:
+    """Option of a share: from 0 to below 1."""
+    return Option(flag, help, min=0, below=1)

@@ -3,14 +3,18 @@
 A field that can be asked for declares its option: its place on the command line, its check and its help.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from gputopo.launch.spec.job_spec import JobSpec
 from gputopo.launch.spec.names import STRATEGIES
 from gputopo.launch.spec.readers import (
     FP16_LOSS_SCALE,
     SCHEDULE_GRAMMAR,
+    fraction,
+    no_field,
+    read_batch,
     read_data_place,
     read_folder,
     read_loss_scale,
@@ -19,12 +23,11 @@ from gputopo.launch.spec.readers import (
     read_warmup,
 )
 from gputopo.values.option import Option, require_choice
-from gputopo.values.run.batches import AUTO, BatchSize, batches_of, read_batch_size
+from gputopo.values.run.batches import BatchSize, batches_of
 from gputopo.values.run.drill import Drill, read_drills
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import AllReduce, VariableUpdate
 
-Backend = Literal["cpu", "gpu"]
 DataFormat = Literal["NCHW", "NHWC"]
 GradReduce = Literal["mean", "sum"]
 OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
@@ -38,31 +41,10 @@ Task = Literal["train", "forward", "eval", "input"]
 Method = Literal["kuza55", "avolkov1", "fchollet"]
 ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
 
-
-STEPS, EXCHANGE, OPTIMIZER, LAYOUT = (
-    "Model and steps",
-    "Exchange between devices",
-    "Optimizer",
-    "Precision and layout",
-)
+STEPS, EXCHANGE = "Model and steps", "Exchange between devices"
+OPTIMIZER, LAYOUT = "Optimizer", "Precision and layout"
 # Headings of the options, in the order of the help.
 THEMES = (STEPS, "Data", EXCHANGE, OPTIMIZER, LAYOUT, "Saved files", "TensorFlow runtime")
-
-
-def _no_field(_flag: str, _text: str) -> dict[str, Any]:
-    """Return nothing to set: the option changes how another is read, and stands in `RunSpec.asked`."""
-    return {}
-
-
-def _read_batch(flag: str, text: str) -> dict[str, Any]:
-    """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` holds."""
-    asked = read_batch_size(flag, text)
-    return {} if asked == AUTO else {"batch_size": asked}
-
-
-def _fraction(flag: str, help: str) -> Option:
-    """Option of a share: from 0 to below 1."""
-    return Option(flag, help, min=0, below=1)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +54,9 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(_Part, frozen=True):
-    """The learning rate by step: `RunSpec.learning_rate` times a factor.
+    """Factor of the learning rate by step.
 
-    `warmup_steps`: the factor grows from 0 to 1 in a straight line first. piecewise: `factors[i]` holds until
-    `boundaries[i]`, the last one for ever (one factor more than boundaries). exponential: times `decay` every
+    piecewise: `factors[i]` until `boundaries[i]`, the last one for ever. exponential: times `decay` every
     `decay_steps` steps, in stairs. cosine: down to 0 at `decay_steps`.
     """
 
@@ -106,17 +87,17 @@ class Optimization(_Part, frozen=True):
     THEME: ClassVar[str] = OPTIMIZER
 
     optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer")] = "sgd"
-    momentum: Annotated[float, _fraction("--momentum", "Momentum coefficient")] = 0.9
+    momentum: Annotated[float, fraction("--momentum", "Momentum coefficient")] = 0.9
     nesterov: Annotated[bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it")] = False
     rmsprop_decay: Annotated[
-        float, _fraction("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")
+        float, fraction("--rmsprop-decay", "Decay of the squared gradients (RMSProp)")
     ] = 0.9
-    rmsprop_momentum: Annotated[float, _fraction("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = (
+    rmsprop_momentum: Annotated[float, fraction("--rmsprop-momentum", "Momentum coefficient of RMSProp")] = (
         0.9
     )
     rmsprop_epsilon: Annotated[float, Option("--rmsprop-epsilon", "Epsilon of RMSProp", above=0)] = 1.0
-    adam_beta1: Annotated[float, _fraction("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
-    adam_beta2: Annotated[float, _fraction("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
+    adam_beta1: Annotated[float, fraction("--adam-beta1", "Decay of the first moment (Adam)")] = 0.9
+    adam_beta2: Annotated[float, fraction("--adam-beta2", "Decay of the second moment (Adam)")] = 0.999
     adam_epsilon: Annotated[float, Option("--adam-epsilon", "Epsilon of Adam", above=0)] = 1e-8
     weight_decay: Annotated[float, Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0)] = 0.0
     gradient_clip: Annotated[
@@ -133,12 +114,7 @@ class Optimization(_Part, frozen=True):
 
 
 class Precision(_Part, frozen=True):
-    """The type to compute in; variables stay float32.
-
-    `loss_scale` multiplies the loss and divides the gradients (fp16). With `auto_loss_scale` it is halved,
-    and the step skipped, where a gradient is not finite, and doubled after `loss_scale_steps` good steps
-    (1000: the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
-    """
+    """The type to compute in; variables stay float32. `loss_scale` multiplies the loss only, of fp16."""
 
     THEME: ClassVar[str] = LAYOUT
 
@@ -154,25 +130,19 @@ class Precision(_Part, frozen=True):
             sets_fields=True,
         ),
     ] = 1.0
+    # Halve it and skip the step where a gradient is not finite; double it after this number of good steps
+    # (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile each tower with XLA")] = False
 
 
 class Exchange(_Part, frozen=True):
-    """How variables and gradients move beside the plain form of a mode.
-
-    `ps_spread`: a parameter server on all towers' devices, the variables spread over them by bytes.
-    `staged`: weights and gradients pass one-step buffers (stale by one). `relaxed`: replicated towers apply
-    the reduced gradients of the step before. `asynchronous`: each tower applies its own gradients to the
-    common variables as soon as it has them. `groups`: towers close to each other, for the hierarchical
-    reduction. `repacking`: all gradients as so many equal chunks. `small_bytes`, `small_group`: runs of
-    gradients up to that size are reduced as one, so many at a time. `transfer`: the type they travel in.
-    """
+    """How variables and gradients move beside the plain form of a mode."""
 
     THEME: ClassVar[str] = EXCHANGE
 
-    ps_spread: bool = False
+    ps_spread: bool = False  # a parameter server on the devices of all towers, variables spread by bytes
     staged: Annotated[
         bool, Option("--staged-vars", "Use weights and gradients of the previous step (stale by one)")
     ] = False
@@ -189,7 +159,7 @@ class Exchange(_Part, frozen=True):
     asynchronous: Annotated[
         bool, Option("--async", "Apply each tower's gradients as soon as they are computed")
     ] = False
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
     repacking: Annotated[
         int,
         Option(
@@ -220,8 +190,7 @@ class Exchange(_Part, frozen=True):
 class Data(_Part, frozen=True):
     """Where examples come from. `folder` None: synthetic ones, made at `source` and transferred by `feed`.
 
-    `name`: data set of the folder: imagenet (TFRecords) or cifar10 (binaries). `cache`: records stay in
-    memory after the first pass; that pass has the same order with and without, later ones do not.
+    With `cache` the first pass has the same order as without, later ones do not.
     """
 
     THEME: ClassVar[str] = "Data"
@@ -305,17 +274,6 @@ class Lifecycle(_Part, frozen=True):
     ] = None
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """The TensorFlow server of one host of a run.
-
-    `address`: "10.0.0.2:40123", what the other hosts reach it by. `cores`: that its devices may use.
-    """
-
-    host: str
-    address: str
-    cores: int
-
-
 class Runtime(_Part, frozen=True):
     """Settings of TensorFlow's runtime; None: its own default."""
 
@@ -341,32 +299,15 @@ class Runtime(_Part, frozen=True):
     ] = None
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
+class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
     """One run of the built-in training core.
 
-    `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. `task`: train, forward
-    passes only, evaluation of a checkpoint, or the input alone. `method`: one of three Keras programs;
-    `strategy`: a tf.distribute strategy; None: our own towers.
-    `devices`: a tower each, in order, those of one host beside each other. `servers`: of the hosts of a run
-    of several, by rank; rank 0's process trains over all that have devices. `rank`: of the host whose process
-    this is, where each host has one that trains on its own devices; None: there is one for all.
-    `ps_device` is the TensorFlow device that holds the variables (`/CPU:0`, `/GPU:1`), None where every tower
-    has its own copy or they are spread.
-    `batch_size`: examples of every device and step, or of each device where they differ.
-    `num_batches` None: as many as fit into `time_budget_s` seconds after the warm-up (None: no limit of
-    time), `max_batches` at most (None: to the end of the data).
-    `detect_warmup`: the warm-up ends by the rule of runs.speed, `num_warmup_batches` at least.
-    `drills`: faults that the run injects into itself. `max_clocks_mhz`: maximum clocks of each GPU,
-    {"0": {"graphics": 1911, "memory": 4004}}, to compare the clocks under load with.
-    `asked`: the options of plan and training that were typed, by name (`num_gpus`). `versions`: versions of
-    the machine's software that the worker cannot see. `says`: notes for every output.
+    `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. Rank 0's process trains
+    over all hosts that have devices.
     """
 
-    model: str
-    devices: tuple[Device, ...]
-    servers: tuple[Server, ...] = ()
+    # Of the host whose process this is, where each host has one for its own devices; None: one for all.
     rank: int | None = None
-    backend: Backend
     task: Annotated[
         Task,
         Option("--task", "Train, forward passes only, evaluate a checkpoint, or input only", theme=STEPS),
@@ -392,7 +333,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
         ),
     ] = None
     variable_update: VariableUpdate = "parameter_server"
-    ps_device: str | None = None
+    ps_device: str | None = None  # TensorFlow's device of all variables; None: copies, or spread
     all_reduce: AllReduce | None = None
     grad_reduce: Annotated[
         GradReduce, Option("--grad-reduce", "Mean or sum over replicas", theme=EXCHANGE)
@@ -404,7 +345,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             "Images per device and step; one number for each device, or auto: by their speeds",
             value="N[,N...]|auto",
             default="by model",
-            read=_read_batch,
+            read=read_batch,
             sets_fields=True,
             theme=STEPS,
         ),
@@ -419,8 +360,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             theme=STEPS,
         ),
     ] = None
-    time_budget_s: float | None = None
-    max_batches: int | None = 100
+    time_budget_s: float | None = (
+        None  # of counted steps, where `num_batches` is None; None: no limit of time
+    )
+    max_batches: int | None = 100  # None: to the end of the data
     num_warmup_batches: Annotated[
         int,
         Option(
@@ -433,7 +376,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             theme=STEPS,
         ),
     ] = 10
-    detect_warmup: bool = False
+    detect_warmup: bool = False  # it ends by runs.speed.steadiness, `num_warmup_batches` at least
     data_format: Annotated[
         DataFormat,
         Option("--data-format", "Layout of images", default="NCHW on GPUs, NHWC on the CPU", theme=LAYOUT),
@@ -445,7 +388,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             "--scale-learning-rate",
             "Scale the rate linearly with devices",
             const=True,
-            read=_no_field,
+            read=no_field,
             sets_fields=True,
             theme=OPTIMIZER,
         ),
@@ -469,11 +412,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
             theme=STEPS,
         ),
     ] = ()
-    max_clocks_mhz: dict[str, dict[str, int]] = {}
-    rehearsal_of: str | None = None
-    asked: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-    says: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

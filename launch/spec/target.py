@@ -16,7 +16,7 @@ from statistics import fmean
 from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.spec.env import HostPlace, Usable, host_place
-from gputopo.launch.spec.run_spec import Backend, Server
+from gputopo.launch.spec.job_spec import Backend, Server
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu

@@ -12,7 +12,7 @@ import msgspec
 
 import gputopo
 from gputopo.launch import failure
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.live import Recent, Reports, Window, judged

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.locks import is_left_over, locked_spec
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.runs.bounded import WrittenSamples
 from gputopo.runs.history import fingerprint

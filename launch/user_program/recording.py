@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Protocol
 
 from gputopo.launch.failure import gpu_words, signal_name
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog

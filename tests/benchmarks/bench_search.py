@@ -18,8 +18,7 @@ from gputopo.planner.fastest import CHOSEN_REDUCTIONS
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
 from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.search import fastest
-from gputopo.prediction.sets import Question, every_candidate
+from gputopo.prediction.search import Question, every_candidate, fastest
 from gputopo.prediction.step import Placing, Stepper, model_of, predict
 from gputopo.workload.workloads import require
 

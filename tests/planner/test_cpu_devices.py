@@ -105,7 +105,7 @@ def test_a_step_computes_for_all_devices_and_one_device_takes_what_it_was_given(
     step = predict(MODEL, mode, towers, 1 + alone_s, cpu_devices())
     share = cpu_devices().at_once if towers > 1 else 1.0
     assert step.compute_s == pytest.approx(towers * share * one.compute_s)
-    assert min(step) >= 0
+    assert min(step[:4]) >= 0
 
 
 @given(st.integers(2, 16))

@@ -68,6 +68,7 @@ def _model(parts: Sequence[tuple[Sequence[int], float]]) -> Model:
     return Model(
         tuple(Block(sum(sizes), cost / whole) for sizes, cost in parts),
         tuple(size for sizes, _ in parts for size in sizes),
+        tuple(f"block{number}" for number in range(len(parts))),
     )
 
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision, Server
+from gputopo.launch.spec.job_spec import Server
+from gputopo.launch.spec.run_spec import Data, DataSource, Exchange, Precision
 from gputopo.runs.ran import exchange_words, what_ran
 from gputopo.values.run.job import Job, job_of
 from tests.launch.specs import cpu_spec

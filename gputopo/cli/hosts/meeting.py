@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import gputopo
 from gputopo.cli.printing import note, show_error, to_stderr
-from gputopo.launch import remote_start
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
@@ -39,6 +38,10 @@ def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
 
     Raises UsageError.
     """
+    if options == HostOptions():
+        return ()
+    from gputopo.launch import remote_start
+
     found = remote_start.to_start(options, os.environ)
     return () if len(found) == 1 and is_this_host(str(found[0].name)) else found
 
@@ -58,6 +61,8 @@ def start_hosts(
     `program`: what follows --. `needs_all`: it ends where one of them cannot be started. `may_lose`: see
     `remote_start.Endings`.
     """
+    from gputopo.launch import remote_start
+
     environment = dict(os.environ)
     if sys.stdout.isatty():  # that of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)

@@ -21,8 +21,9 @@ from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.env import HostPlace, host_place
+from gputopo.launch.spec.job_spec import ProgramPart, ProgramSpec
 from gputopo.launch.spec.names import host_names
-from gputopo.launch.spec.program_spec import ProgramPart, ProgramSpec, program_spec, words_of
+from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.user_program.hosts import (

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.restarting import Regrouping
-    from gputopo.launch.spec.run_spec import RunSpec, Server
+    from gputopo.launch.spec.job_spec import Server
+    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from gputopo.cli.printing import note, to_stderr
 from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.spec import env
-from gputopo.launch.spec.program_spec import ProgramSpec, program_spec
+from gputopo.launch.spec.job_spec import ProgramSpec
+from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.outlets import Alarm

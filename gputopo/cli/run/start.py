@@ -117,7 +117,7 @@ def _joint(
 ) -> "Target":
     """Return the target of `size` hosts that are alike, each with an equal share of the GPUs."""
     from gputopo.launch.hosts.planning import joint, request_of
-    from gputopo.launch.spec.run_spec import Server
+    from gputopo.launch.spec.job_spec import Server
     from gputopo.launch.spec.target import target_of
 
     each = _gpus_of_each(size, request, machine)

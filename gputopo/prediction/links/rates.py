@@ -4,15 +4,12 @@ Every number that depends on one or two GPUs is looked up. Sets are tuples of GP
 1 << gpu for each of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.prediction.links.flows import GB, Resource
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.links.shared_links import SocketLink, Uplink
-
-Load = tuple[float, Resource]
-_EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
 
 
 class Rates(NamedTuple):
@@ -32,11 +29,11 @@ class Shared:
     """
 
     def __init__(
-        self, up: float, down: float, both: float, group: int, members: int, ends: tuple[Resource, Resource]
+        self, up: float, down: float, both: float, group: int, members: int, upward: Resource
     ) -> None:
         self.up, self.down, self.more = 1 / (up * GB), 1 / (down * GB), 1 / both - 1
         self.group, self.members = group, members
-        self.upward, self.downward = ends
+        self.upward = upward
         self.goes_up: dict[int, int] = {}
         self.comes_down: dict[int, int] = {}
         self.up_to: dict[int, int] = {}
@@ -57,12 +54,6 @@ class Shared:
         """Return what the busier direction takes for so many parts up and down."""
         one, other = self.up * up, self.down * down
         return one + self.more * other if one > other else other + self.more * one
-
-    def loads(self, up: float, down: float) -> Iterator[Load]:
-        """Return what each direction takes for so many parts up and down."""
-        one, other = self.up * up, self.down * down
-        yield one + self.more * min(one, other), self.upward
-        yield other + self.more * min(one, other), self.downward
 
 
 class RateTable:
@@ -185,65 +176,6 @@ class RateTable:
         share = slowest / len(gpus)
         return Rates(share, share)
 
-    def limits_of_host(
-        self, gpus: Sequence[int], mask: int, rates: Rates
-    ) -> tuple[Resource | None, Resource | None]:
-        """Return the resources that limit weights from the host and gradients to it."""
-        counts = [(shared, (shared.members & mask).bit_count()) for shared in self.shared]
-        weights = [(shared.down * among, shared.downward) for shared, among in counts]
-        gradients = [(shared.up * among, shared.upward) for shared, among in counts]
-        return (
-            _first([*weights, *((self.down[gpu], ("down", gpu)) for gpu in gpus)], rates.weights),
-            _first([*gradients, *((self.up[gpu], ("up", gpu)) for gpu in gpus)], rates.gradients),
-        )
-
-    def limits_of_owner(
-        self, owner: int, gpus: Sequence[int], mask: int, rates: Rates
-    ) -> tuple[Resource | None, Resource | None]:
-        """Return the resources that limit weights from one GPU and gradients to it."""
-        return (
-            _first(self._weights_of(owner, gpus, mask), rates.weights),
-            _first(self._gradients_to(owner, gpus, mask), rates.gradients),
-        )
-
-    def limit_of_spread(self, gpus: Sequence[int], mask: int, rates: Rates) -> Resource | None:
-        """Return the resource that limits copies between all GPUs."""
-        return _first(self._spread_loads(gpus, mask), rates.weights * len(gpus))
-
-    def _weights_of(self, owner: int, gpus: Sequence[int], mask: int) -> Iterator[Load]:
-        yield sum(map(self.out[owner].__getitem__, gpus)), ("up", owner)
-        yield sum(map(self.port_out[owner].__getitem__, gpus)), ("nvlink out", owner)
-        for gpu in gpus:
-            yield self.into[gpu][owner], ("down", gpu)
-            yield self.via[owner][gpu], self._between(owner, gpu)
-        for shared in self.shared:
-            up = (shared.goes_up.get(owner, 0) & mask).bit_count()
-            yield from shared.loads(up, (shared.comes_down.get(owner, 0) & mask).bit_count())
-
-    def _gradients_to(self, owner: int, gpus: Sequence[int], mask: int) -> Iterator[Load]:
-        yield sum(map(self.into[owner].__getitem__, gpus)), ("down", owner)
-        yield sum(map(self.port_in[owner].__getitem__, gpus)), ("nvlink in", owner)
-        for gpu in gpus:
-            yield self.out[gpu][owner], ("up", gpu)
-            yield self.via[gpu][owner], self._between(gpu, owner)
-        for shared in self.shared:
-            up = (shared.up_to.get(owner, 0) & mask).bit_count()
-            yield from shared.loads(up, (shared.down_to.get(owner, 0) & mask).bit_count())
-
-    def _spread_loads(self, gpus: Sequence[int], mask: int) -> Iterator[Load]:
-        for shared in self.shared:
-            yield from shared.loads(*_crossing(shared, gpus, mask))
-        for gpu in gpus:
-            sent = sum(map(self.out[gpu].__getitem__, gpus))
-            received = sum(map(self.into[gpu].__getitem__, gpus))
-            busy = _both(sent, received, self.more[gpu])
-            yield busy, ("up" if sent >= received else "down", gpu)
-            yield self._port(gpu, gpus), ("nvlink out", gpu)
-        for seconds, pair in self._slow_pairs:
-            if pair & mask == pair:
-                a, b = (gpu for gpu in gpus if pair >> gpu & 1)
-                yield seconds, self._between(a, b)
-
     def _port(self, gpu: int, gpus: Sequence[int]) -> float:
         """Return what the NVLinks of a GPU to switches take where it sends to all and receives from all."""
         return _both(
@@ -252,21 +184,15 @@ class RateTable:
             self.port_more[gpu],
         )
 
-    def _between(self, a: int, b: int) -> Resource:
-        return ("nvlink", a, b) if (a, b) in self.over_nvlink else ("pair", a, b)
-
 
 def _of_uplink(number: int, uplink: Uplink) -> Shared:
     group = sum(1 << gpu for gpu in uplink.gpus)
-    ends: tuple[Resource, Resource] = ("uplink up", number), ("uplink down", number)
-    return Shared(uplink.up, uplink.down, uplink.both, group, group, ends)
+    return Shared(uplink.up, uplink.down, uplink.both, group, group, ("uplink up", number))
 
 
 def _of_socket(socket: SocketLink) -> Shared:
-    one, other = socket.nodes
-    ends: tuple[Resource, Resource] = ("socket", one, other), ("socket", other, one)
     group = sum(1 << gpu for gpu in socket.gpus[0])
-    return Shared(socket.gb_per_s, socket.gb_per_s, socket.both, group, 0, ends)
+    return Shared(socket.gb_per_s, socket.gb_per_s, socket.both, group, 0, ("socket", *socket.nodes))
 
 
 def _crossing(shared: Shared, gpus: Sequence[int], mask: int) -> tuple[int, int]:
@@ -290,8 +216,3 @@ def _uniform(row: Mapping[int, float], own: int) -> float | None:
 def _both(one: float, other: float, more: float) -> float:
     """Return what a link is occupied in its busier direction, given what is sent in both at once."""
     return one + more * other if one > other else other + more * one
-
-
-def _first(loads: Iterable[Load], seconds: float) -> Resource | None:
-    """Return the first resource that takes as long."""
-    return next((resource for load, resource in loads if load >= seconds * _EQUAL), None) if seconds else None

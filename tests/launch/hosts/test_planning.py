@@ -13,9 +13,10 @@ from gputopo.launch.hosts.planning import (
     request_of,
     target_alone,
 )
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BETWEEN_HOSTS, spec_of
 from gputopo.launch.spec.rules import check
-from gputopo.launch.spec.run_spec import Exchange, Lifecycle, Server
+from gputopo.launch.spec.run_spec import Exchange, Lifecycle
 from gputopo.launch.spec.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request

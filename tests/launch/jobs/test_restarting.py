@@ -19,8 +19,9 @@ from gputopo.launch.jobs.restarting import (
     require_losable,
     without_hosts,
 )
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.drill import read_drills

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.memory_check import require_memory
-from gputopo.launch.spec.run_spec import RunSpec, Runtime, Server
+from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine

@@ -3,13 +3,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
     CPU_MAX_BATCHES,
     CPU_TIME_BUDGET_S,
     reduced_by_strategy,
     spec_of,
 )
-from gputopo.launch.spec.run_spec import Backend, Data, Exchange, Lifecycle, RunSpec
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError

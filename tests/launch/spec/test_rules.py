@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.rules import check, check_layout, remarks
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec, Server
+from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from gputopo.launch.jobs.serving import own_spec
+from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import RunSpec, Server
+from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
 from tests.kit.forks import ROOT

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.launch.spec.program_spec import ProgramSpec
+from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, Patience, of_seconds
 from gputopo.launch.supervise.worker_process import Ours

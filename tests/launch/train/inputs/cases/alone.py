@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.spec.run_spec import Backend
+from gputopo.launch.spec.job_spec import Backend
 from gputopo.values.run.events import Device, ModelBuilt, Noticed, Step, WarmupDone
 from gputopo.workload import workloads as workload
 from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
