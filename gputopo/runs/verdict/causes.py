@@ -10,7 +10,7 @@ from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, interval, slopes
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import Difference
+from gputopo.runs.verdict.peers import PeerDifference
 from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.words import percent as number
@@ -42,7 +42,7 @@ class _Part(msgspec.Struct):
     high: float
 
 
-def explained(facts: Facts, paces: Paces, found: Difference, verdict: Verdict) -> Causes:
+def explained(facts: Facts, paces: Paces, found: PeerDifference, verdict: Verdict) -> Causes:
     """Return the causes of a slow device: those of `found`, the difference that the verdict is about."""
     waits = paces.weights(found.device.tower)
     kind = CPU if is_cpu(found.device) else GPU

@@ -21,7 +21,7 @@ _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f} %"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
-class Source(Protocol):
+class FactsByRow(Protocol):
     """Facts by row: of a run's steps (`sampled.Facts`), or of short runs; NaN: not known."""
 
     def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
@@ -34,7 +34,7 @@ class Source(Protocol):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A device and its peer in some rows."""
 
-    facts: Source
+    facts: FactsByRow
     tower: int
     peer: int
     part: str

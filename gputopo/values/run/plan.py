@@ -117,18 +117,18 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
 Settled = Literal["lead", "same", "time", "stopped", "failed"]
 
 
-class Timed(msgspec.Struct, frozen=True):
+class TimedRun(msgspec.Struct, frozen=True):
     """Speed of one short run, and the standard error of the speeds of its steps as a share of it."""
 
     images_per_sec: float
     noise: float
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate with its prediction, and its runs, one for each round; `failure`: why it was given up."""
 
     candidate: Candidate
-    runs: tuple[Timed, ...] = ()
+    runs: tuple[TimedRun, ...] = ()
     failure: str | None = None
 
     @property
@@ -146,7 +146,7 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 
     winner: int | None  # the place of the fastest in `measured`, None where none was measured
     settled: Settled
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredPlacement, ...]
     seconds: float
     budget_s: float
     model: str

@@ -10,7 +10,7 @@ from gputopo.values.run.verdict import Causes, Verdict
 Kind = Literal["alone", "independent", "together", "pair"]
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """What a run shows of one GPU: medians; None: not reported. Percent: of its maximum.
 
     `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1.
@@ -42,7 +42,7 @@ class InRun(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int  # index of the GPU, or of the CPU device
     images_per_sec: float | None = None  # its own pace
-    reading: Reading = Reading()
+    reading: GpuReading = GpuReading()
     verdict: Verdict | None = None
 
 
@@ -83,7 +83,7 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
     percent_of_best: float | None = None
     at_once: float | None = None  # its pace in the run of all with nothing exchanged
     together: float | None = None  # in the plan's mode
-    reading: Reading = Reading()
+    reading: GpuReading = GpuReading()
     word: str  # slow, even, or cannot tell, against `peer`, the middle one of the others of its kind
     says: str  # in a sentence
     peer: int | None = None
