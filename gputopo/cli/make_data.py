@@ -35,11 +35,11 @@ def make_data(
 
     Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
     """
-    from gputopo.launch.data.make import Request, make
+    from gputopo.launch.data.make import DataRequest, make
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
-    request = Request(name, **{field: value for field, value in asked.items() if value is not None})
+    request = DataRequest(name, **{field: value for field, value in asked.items() if value is not None})
     with _ended_tidily():
         done = make(_place(folder), request)
     emit(

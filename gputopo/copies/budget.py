@@ -151,11 +151,6 @@ def sizes(job: Job, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
     return tuple(max(_whole(speeds.of(copy) * GB * seconds), MIB) for copy in job.copies)
 
 
-def copy_seconds(job: Job, speeds: Speeds, effort: Effort) -> float:
-    """Estimate how long the copies of one window take."""
-    return _Span.of(job, speeds).window_s(effort)
-
-
 def repeats_of(job: Job, speeds: Speeds, effort: Effort) -> int:
     """Return how many windows shall count."""
     return _Span.of(job, speeds).repeats(effort)

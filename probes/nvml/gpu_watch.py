@@ -253,11 +253,11 @@ class GpuWatch(Watcher):
 
 
 class GpuWatchChild(WatcherChild):
-    """A GpuWatch in a child process, as MonitorChild is a Monitor."""
+    """A GpuWatch in a child process."""
 
     def __init__(self, gpus: Sequence[int], others: Sequence[int] = ()) -> None:
         self._others = tuple(others)
         super().__init__(gpus)
 
-    def _monitor(self, before_call: Callable[[str, str], None]) -> GpuWatch:
+    def _watcher(self, before_call: Callable[[str, str], None]) -> GpuWatch:
         return GpuWatch(self._gpus, before_call, others=self._others)

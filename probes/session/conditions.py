@@ -227,14 +227,11 @@ def still_rising(windows: Sequence[WindowReadings]) -> int:
     for gpu in {gpu for window in windows for gpu in window.by_gpu}:
         read = [(number, taken) for number, window in enumerate(windows) if (taken := window.of(gpu))]
         for number, taken in read[:-1]:
-            if not _below(taken[0], read[-1][1][-1]):
+            then, now = taken[0], read[-1][1][-1]
+            if not (_under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)):
                 break
             rising = max(rising, number + 1)
     return rising
-
-
-def _below(then: GpuSample, now: GpuSample) -> bool:
-    return _under(then.graphics_mhz, now.graphics_mhz) or _is_slower(then, now)
 
 
 def _is_slower(then: GpuSample, now: GpuSample) -> bool:

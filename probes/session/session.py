@@ -200,10 +200,13 @@ def _sample(
         method=copies[0].method,
         path=path_of(job),
         group=job.group,
-        with_reverse=_with_reverse(job, copies[0]),
+        # whether a copy of the other direction runs at the same time, whose bytes do not count
+        with_reverse=job.group is not None
+        and (copies[0].destination, copies[0].source)
+        in {(one.source, one.destination) for one in job.copies},
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
-        spread_percent=100 * (max(counted) - min(counted)) / middle if middle else None,
+        spread_percent=_spread(counted, middle),
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
         conditions=conditions(gpus, readings[first:]) if any(window.by_gpu for window in readings) else (),
     )
@@ -214,7 +217,7 @@ def _sample(
             bytes=job.bytes,
             median_us=statistics.median(times),
             repeats_us=times,
-            spread_percent=_spread(times),
+            spread_percent=_spread(times, statistics.median(times)),
         )
     return msgspec.structs.replace(
         sample,
@@ -224,14 +227,7 @@ def _sample(
     )
 
 
-def _with_reverse(job: Job, copy: Copy) -> bool:
-    """Return whether a copy of the other direction runs at the same time, whose bytes do not count."""
-    ways = {(other.source, other.destination) for other in job.copies}
-    return job.group is not None and (copy.destination, copy.source) in ways
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    middle = statistics.median(values)
+def _spread(values: Sequence[float], middle: float) -> float | None:
     return 100 * (max(values) - min(values)) / middle if middle else None
 
 

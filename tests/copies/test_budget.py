@@ -14,7 +14,6 @@ from gputopo.copies.budget import (
     Pace,
     Speeds,
     choose_effort,
-    copy_seconds,
     job_seconds,
     repeats_of,
     sizes,
@@ -36,7 +35,7 @@ def speeds(**gb_per_s: float) -> Speeds:
 
 
 def test_a_window_lasts_as_long_as_the_effort_requires() -> None:
-    assert copy_seconds(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx(0.02, rel=0.01)
+    assert sizes(ALONE, speeds(up=25.0), Effort(0.02, 5)) == pytest.approx((25e9 * 0.02,), rel=0.01)
 
 
 def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:

@@ -49,14 +49,6 @@ def test_every_state_of_the_driver_is_either_fine_or_one_finding(status: DriverS
         assert broken.remedy
 
 
-def test_different_versions_of_library_and_module_are_named() -> None:
-    machine = with_driver("version_mismatch", nvml_version="12.580.65", kernel_module_version="570.86.15")
-    found = only(msgspec.structs.replace(machine, driver=msgspec.structs.replace(machine.driver)))
-    assert "570.86.15" in found.says
-    assert found.evidence["nvml_version"] == "12.580.65"
-    assert found.evidence["kernel_module_version"] == "570.86.15"
-
-
 def test_the_driver_that_holds_the_device_is_named() -> None:
     node = PciNode(address="0000:05:00.0", root="pci0000:00", kind="gpu", vendor_id="10de", driver="nouveau")
     found = only(msgspec.structs.replace(with_driver("other_driver"), pci=(node,)))
@@ -142,56 +134,11 @@ def test_a_lost_gpu_is_an_error_and_does_not_make_its_links_unknown() -> None:
     assert driver_broken(machine) is None
 
 
-def test_the_reasons_of_a_lost_gpu_are_its_own_where_the_numbers_have_gaps() -> None:
-    machine = changed(machine_of(SEVEN), 3, lost=True)
-    machine = msgspec.structs.replace(
-        machine,
-        gpus=tuple(gpu for gpu in machine.gpus if gpu.index != 1),
-        links=tuple(link for link in machine.links if not {1, 3} & {link.a, link.b}),
-        missing={"gpus[3]": "GPU_IS_LOST", "gpus[2].name": "another's"},
-    )
-    (found,) = (finding for finding in find(machine) if finding.id == "gpu.lost")
-    assert found.evidence["missing"] == {"gpus[3]": "GPU_IS_LOST"}
-
-
-def test_a_pair_that_is_placed_differently_is_a_warning_with_both_answers() -> None:
-    differs = Contradiction(fact="links[0-11].hop", said={"nvml": "PIX", "sysfs": "PHB"})
-    found = only(msgspec.structs.replace(machine_of(SEVEN), contradictions=(differs,)))
-    assert (found.id, found.severity, found.subject.text) == (
-        "topology.contradiction",
-        "warning",
-        "link:0-11",
-    )
-    assert "PIX (nvml)" in found.says
-    assert "PHB (sysfs)" in found.says
-    assert found.evidence["said"] == {"nvml": "PIX", "sysfs": "PHB"}
-
-
-@pytest.mark.parametrize(
-    ("fact", "subject"),
-    [
-        ("gpus[0].name", "gpu:4"),
-        ("driver.version", "driver"),
-        ("host.sockets", "machine"),
-        ("gpus[9].name", "machine"),
-    ],
-)
-def test_other_contradictions_name_what_they_are_about(fact: str, subject: str) -> None:
-    differs = Contradiction(fact=fact, said={"a.txt": "one", "b.txt": "two"})
-    machine = Machine(source="a test", gpus=(Gpu(index=4),), contradictions=(differs,))
-    found = only(machine)
-    assert (found.id, found.subject.text) == ("machine.contradiction", subject)
-
-
 def test_pairs_of_which_nothing_is_known_are_listed() -> None:
     found = only(machine_of("X PIX ?\nPIX X NV1\n? NV1 X"))
     assert (found.id, found.severity) == ("topology.unknown", "info")
     assert found.evidence["pairs"] == ["0-2"]
     assert "1 of 3" in found.says
-
-
-def test_a_single_gpu_has_no_topology_to_miss() -> None:
-    assert find(machine_of("X")) == ()
 
 
 def test_lines_that_were_not_understood_are_counted_by_capture() -> None:

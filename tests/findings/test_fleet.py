@@ -1,6 +1,5 @@
 """Fleets of simulated hosts: the odd ones are named with what is wrong, and no other."""
 
-import time
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,8 +44,7 @@ def of(found: Fleet, id: str) -> list[HostFinding]:
     return [finding for finding in found.findings if finding.id == id]
 
 
-@pytest.mark.parametrize("scenario", ["7gforce", "dgx1", "dual_socket_4_4", "four", "desktop", "sixteen"])
-@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize(("scenario", "count"), [("7gforce", 2), ("dgx1", 5), ("four", 2), ("sixteen", 5)])
 def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int) -> None:
     found = fleet_of(machine_of(scenario), count, {})
     assert (found.findings, found.outliers, found.unread) == ((), (), ())
@@ -56,13 +54,11 @@ def test_equal_hosts_are_one_kind_of_which_none_is_odd(scenario: str, count: int
 @pytest.mark.parametrize("fault", SEEN)
 def test_each_fault_names_its_hosts_and_gpu_and_no_other(fault: str) -> None:
     machine, broken_one = machine_of(home(fault)), with_fault(home(fault), fault)
-    for count, odd in ((3, [1]), (6, [0, 4])):
-        found = fleet_of(machine, count, dict.fromkeys(odd, broken_one))
-        names = {f"n{number}" for number in odd}
-        assert accused(found) == names
-        # A host of which less can be read does not differ for that.
-        assert set(found.outliers) == (set() if fault == "no_privileges" else names)
-        assert len(found.kinds) == 1
+    found = fleet_of(machine, 6, dict.fromkeys((0, 4), broken_one))
+    assert accused(found) == {"n0", "n4"}
+    # A host of which less can be read does not differ for that.
+    assert set(found.outliers) == (set() if fault == "no_privileges" else {"n0", "n4"})
+    assert len(found.kinds) == 1
     if FAULTS[fault].of_gpu:
         assert GPU in {gpu for finding in found.findings for gpu in finding.subject.gpus}
         if fault != "nvlink_down":  # whose other end differs too
@@ -169,13 +165,6 @@ def test_what_was_not_read_is_named_once() -> None:
     assert one.says == "host n3: 7 facts not read that like hosts have (host ACS, pci ACS)"
 
 
-def test_two_hosts_that_miss_the_same_gpu_are_both_named() -> None:
-    machine = machine_of("dgx1")
-    less = without_gpu(machine, 0)
-    found = fleet_of(machine, 7, {1: less, 4: less})
-    assert {one.hosts for one in of(found, "fleet.gpu_count")} == {("n1",), ("n4",)}
-
-
 def shifted(machine: Machine, by: int = 0x10) -> Machine:
     """The machine with other bus numbers everywhere, as where one more device is found before."""
 
@@ -192,7 +181,7 @@ def shifted(machine: Machine, by: int = 0x10) -> Machine:
     return schema.decode(text, Machine, origin="a test")
 
 
-@pytest.mark.parametrize("scenario", ["dgx1", "dual_socket_4_4", "sixteen"])
+@pytest.mark.parametrize("scenario", ["dgx1", "sixteen"])
 def test_other_bus_numbers_accuse_nobody_and_hide_no_fault(scenario: str) -> None:
     machine = machine_of(scenario)
     assert fleet_of(machine, 4, {2: shifted(machine)}).findings == ()
@@ -378,10 +367,3 @@ def test_the_document_is_read_as_it_was_written() -> None:
     found = fleet_of(machine_of("dgx1"), 4, {1: with_fault("dgx1", "port_down")})
     assert schema.to_builtins(found)["schema"] == "gputopo.fleet/1"
     assert schema.decode(schema.encode(found), Fleet, origin="a test") == found
-
-
-def test_sixty_four_hosts_are_compared_within_two_seconds() -> None:
-    machine = machine_of("dgx1")
-    began = time.process_time()
-    fleet_of(machine, 64, {9: with_fault("dgx1", "x1_riser")})
-    assert time.process_time() - began < 2

@@ -46,10 +46,6 @@ def test_a_card_is_idle_where_that_is_reported_and_not_where_it_is_used_in_a_low
     assert idle(Gpu(index=0, pstate=pstate, utilization_percent=used)) is expected
 
 
-def test_a_card_that_reports_idle_is_idle() -> None:
-    assert idle(Gpu(index=0, pstate="P0", throttle=Throttle(mask=1)))
-
-
 def card(**facts: Any) -> Gpu:
     """An idle GPU of 10 GiB with a limit of 320 W, and nothing that uses it but what `facts` say."""
     memory = MemoryMib(total=10_240, used=facts.pop("used", 1), free=facts.pop("free", 9_900))
@@ -106,7 +102,3 @@ def test_a_gpu_is_in_use_by_a_process_load_memory_or_power(facts: dict[str, Any]
 )
 def test_an_idle_gpu_a_desktop_and_an_idle_mps_server_are_no_use(facts: dict[str, Any]) -> None:
     assert use_of(card(**facts)) is None
-
-
-def test_a_gpu_of_which_nothing_is_known_is_not_in_use() -> None:
-    assert use_of(Gpu(index=0)) is None

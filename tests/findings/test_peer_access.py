@@ -32,16 +32,6 @@ def test_pairs_that_can_never_be_peers_are_no_finding() -> None:
     assert find(all_of(*across, *far)(sound())) == ()
 
 
-def test_all_pairs_of_a_box_are_named_in_short() -> None:
-    off = all_of(*(pair(a, b, **OFF) for a, b in combinations(range(4), 2)))
-    cards = every_gpu(**GEFORCE)
-    (found,) = find(all_of(off, cards)(sound()))
-    assert found.evidence["cause"] == "geforce_policy"
-    assert "any two of GPUs 0-3" in found.says
-    assert found.remedy is not None
-    assert "No fix exists" in found.remedy
-
-
 def test_one_pair_is_the_subject() -> None:
     (found,) = find(pair(1, 2, **(OFF | {"hop": Hop.PHB}))(sound()))
     assert found.subject.text == "link:1-2"
@@ -98,7 +88,3 @@ def test_acs_between_cards_that_are_never_peers_is_no_finding() -> None:
 def test_acs_that_nobody_places_is_reported_as_that() -> None:
     (found,) = find(replace(host(acs="on")(sound()), pci=()))
     assert "ACS is on (where is not reported): P2P traffic is redirected" in found.says
-
-
-def test_a_single_gpu_has_no_one_to_reach() -> None:
-    assert find(all_of(host(acs="on"), node(down(0), acs=True))(sound(1))) == ()

@@ -53,22 +53,10 @@ def test_a_capture_of_gpus_without_addresses_hides_nothing() -> None:
             "sources disagree on the topology of GPUs 0 and 3: x (a); y (b)",
         ),
         (
-            "links[0-3].nvlinks",
-            "topology.contradiction",
-            "link:0-3",
-            "sources disagree on the topology of GPUs 0 and 3",
-        ),
-        (
             "links[0-3].p2p_read",
             "machine.contradiction",
             "link:0-3",
             "sources disagree on the peer read of GPUs 0 and 3",
-        ),
-        (
-            "gpus[1].pci_address",
-            "machine.contradiction",
-            "gpu:1",
-            "sources disagree on the PCI address of GPU 1",
         ),
         (
             "gpus[1].clocks_mhz.memory.max",

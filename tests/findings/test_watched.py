@@ -34,23 +34,17 @@ def test_a_link_that_changes_under_load_is_flapping_and_the_changes_are_counted(
     assert finding.evidence["generations"] == {"2": 6, "3": 6}
 
 
-def test_changing_lanes_under_load_are_flapping_too() -> None:
-    (finding,) = found([samples(pcie_width=16 if number % 2 else 8) for number in range(12)])
-    assert finding.id == "pcie.link_flapping"
-    assert finding.evidence["widths"] == {"8": 6, "16": 6}
+@pytest.mark.parametrize(("changes", "ids"), [(2, []), (3, ["pcie.link_flapping"])])
+def test_three_changes_of_generation_or_lanes_are_flapping(changes: int, ids: list[str]) -> None:
+    for other in ({"pcie_gen": 2}, {"pcie_width": 8}):
+        steps = [samples(**(other if number % 2 else {})) for number in range(1, changes + 1)]
+        assert [one.id for one in found([samples()] * 5 + steps)] == ids
 
 
 def test_power_saving_between_bursts_of_work_is_no_flapping() -> None:
     # The link is at full speed in the first sample under load, or in the one after it.
     burst = [IDLING, samples(pcie_gen=1), samples(), samples(), samples(), IDLING]
     assert found(burst * 30) == ()
-
-
-def test_fewer_changes_than_the_threshold_are_no_flapping() -> None:
-    steady = [samples()] * 5
-    once = [*steady, samples(pcie_gen=2)]
-    assert found(once + steady) == ()
-    assert [finding.id for finding in found(once + once + steady)] == ["pcie.link_flapping"]
 
 
 def test_a_link_that_never_reaches_its_generation_under_load_is_degraded() -> None:
@@ -75,7 +69,7 @@ def test_a_link_that_fell_for_twenty_samples_is_degraded(slow: int, ids: list[st
     assert found([samples(pcie_gen=1), *[samples()] * slow]) == ()  # it rose
 
 
-@pytest.mark.parametrize("reason", THROTTLE)
+@pytest.mark.parametrize("reason", ["sw_power_cap", "hw_slowdown", "board_limit"])
 def test_every_slowdown_seen_while_watched_is_reported_with_its_share(reason: str) -> None:
     (finding,) = found([samples()] * 31 + [samples(throttle_mask=BITS[reason])] * 10)
     assert finding.id == f"throttle.{reason}"
@@ -124,12 +118,10 @@ def test_small_drift_and_one_short_dip_are_no_sagging() -> None:
 
 
 def test_a_known_xid_is_reported_in_words_with_a_remedy() -> None:
-    for code, xid in XIDS.items():
-        (finding,) = found([samples()] * 3, xids=[Xid(code=code, gpu=1)])
-        assert (finding.id, finding.subject.text) == ("driver.xid", "gpu:1"), code
-        assert xid.says in finding.says
-        assert f"Xid {code} reported once" in finding.says
-        assert (finding.severity, finding.remedy) == (xid.severity, xid.remedy), code
+    (finding,) = found([samples()] * 3, xids=[Xid(code=79, gpu=1)])
+    assert (finding.id, finding.subject.text) == ("driver.xid", "gpu:1")
+    assert "Xid 79 reported once: GPU has fallen off the bus" in finding.says
+    assert (finding.severity, finding.remedy) == (XIDS[79].severity, XIDS[79].remedy)
 
 
 def test_an_unknown_xid_is_reported_as_a_number_and_one_without_a_gpu_names_none() -> None:
@@ -189,15 +181,6 @@ def test_a_gpu_that_stops_answering_while_it_is_watched_is_lost() -> None:
     assert (finding.id, finding.severity, finding.subject.text) == ("gpu.lost", "error", "gpu:1")
     assert "no answer in 4 of 10 samples" in finding.says
     assert finding.evidence == {"silent_moments": 4, "moments": 10}
-
-
-def test_a_gpu_that_was_lost_before_the_watch_is_reported_too() -> None:
-    (finding,) = found([GpuSample(gpu=1)] * 3, gpu(1, lost=True)(sound(2)))
-    assert (finding.id, finding.evidence["silent_moments"]) == ("gpu.lost", 3)
-
-
-def test_a_gpu_that_reports_only_some_facts_is_not_lost() -> None:
-    assert found([GpuSample(gpu=1, temperature_c=40)] * 3) == ()
 
 
 @given(

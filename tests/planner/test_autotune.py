@@ -51,21 +51,17 @@ def losses(speeds: list[float], noise: float, disturbed: float = 0.0, budget_s: 
     return found
 
 
-@pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
-@pytest.mark.parametrize("disturbed", [0.0, 0.1])
-@pytest.mark.parametrize("others", [(0.99, 0.97), (0.95, 0.5), (0.9, 0.88), (0.999, 0.998)])
-def test_the_winner_is_the_best_within_the_noise(
-    noise: float, disturbed: float, others: tuple[float, float]
-) -> None:
-    lost = losses([1000 * others[0], 1000.0, 1000 * others[1]], noise, disturbed)
+@pytest.mark.parametrize("noise", [0.002, 0.03])
+@pytest.mark.parametrize("others", [(0.99, 0.97), (0.9, 0.88), (0.999, 0.998)])
+def test_the_winner_is_the_best_within_the_noise(noise: float, others: tuple[float, float]) -> None:
+    lost = losses([1000 * others[0], 1000.0, 1000 * others[1]], noise, 0.1)
     within = sum(loss <= max(2 * noise, 0.01) for loss in lost)
     # 2.5 % for each of two comparisons, and as much for looking after every round.
     assert within >= 0.9 * len(lost)
     assert mean(lost) < max(noise, 0.005)
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 30.0, 100.0, 300.0])
-@pytest.mark.parametrize("noise", [0.001, 0.05])
+@pytest.mark.parametrize(("budget_s", "noise"), [(0.0, 0.05), (100.0, 0.001), (300.0, 0.05)])
 def test_it_ends_within_the_budget_or_with_the_run_that_it_began_with(budget_s: float, noise: float) -> None:
     for seed in range(100):
         simulated = Simulated([1000.0, 999.0, 990.0], noise, 0.1, seed)

@@ -7,7 +7,6 @@ from gputopo.topology.doubts import (
     believed_links,
     cut_affinities,
     lacks_nvlinks,
-    looks_cut,
     near_across_nodes,
     sys_within_node,
 )
@@ -86,7 +85,3 @@ def test_a_gpu_without_cpus_beside_others_with_some_is_far_from_the_jobs_cpus() 
 def test_a_small_machine_may_have_so_few_cpus() -> None:
     machine = replace(with_affinities("0", "2"), host=Host(logical_cpus=4))
     assert cut_affinities(machine) == ()
-
-
-def test_no_cpu_at_all_does_not_look_cut() -> None:
-    assert not looks_cut(frozenset())

@@ -34,46 +34,24 @@ def hop(*ways: list[PciNode]) -> Hop | None:
     return hop_between(tree(*ways), a, b)
 
 
-def test_two_gpus_under_two_ports_of_one_switch_are_pix() -> None:
-    # Both behind root port 02.0, upstream bridge 03:00.0, downstream bridges 04:08.0 and 04:10.0.
-    a = way("0000:00:02.0", "0000:03:00.0", "0000:04:08.0", "0000:05:00.0")
-    b = way("0000:00:02.0", "0000:03:00.0", "0000:04:10.0", "0000:06:00.0")
-    assert hop(a, b) is Hop.PIX
+SWITCH = ("0000:00:02.0", "0000:03:00.0")  # root port, upstream bridge
+LEFT = ("0000:04:08.0", "0000:05:00.0")  # downstream bridge, GPU
 
 
-def test_two_gpus_directly_under_one_bridge_are_pix_and_never_claimed_to_be_one_board() -> None:
-    assert hop(way("0000:00:02.0", "0000:03:00.0"), way("0000:00:02.0", "0000:03:00.1")) is Hop.PIX
-
-
-def test_a_switch_below_a_switch_makes_pxb() -> None:
-    # The first GPU is on the upper switch (up 03, down 04), the second on a switch (up 06, down 07) below it.
-    a = way("0000:00:02.0", "0000:03:00.0", "0000:04:08.0", "0000:05:00.0")
-    b = way("0000:00:02.0", "0000:03:00.0", "0000:04:10.0", "0000:06:00.0", "0000:07:00.0", "0000:08:00.0")
-    assert hop(a, b) is Hop.PXB
-
-
-def test_two_bridges_below_the_meeting_place_are_more_than_one_switch() -> None:
-    a = way("0000:00:02.0", "0000:03:00.0", "0000:04:08.0", "0000:05:00.0")
-    b = way("0000:00:02.0", "0000:03:00.0", "0000:04:10.0", "0000:06:00.0", "0000:07:00.0")
-    assert hop(a, b) is Hop.PXB
-    assert hop(b, a) is Hop.PXB
-
-
-def test_two_leaf_switches_of_one_switch_make_pxb_across_and_pix_inside() -> None:
-    top = ("0000:00:02.0", "0000:03:00.0")
-    left = way(*top, "0000:04:00.0", "0000:05:00.0", "0000:06:00.0", "0000:07:00.0")
-    left_too = way(*top, "0000:04:00.0", "0000:05:00.0", "0000:06:01.0", "0000:08:00.0")
-    right = way(*top, "0000:04:01.0", "0000:09:00.0", "0000:0a:00.0", "0000:0b:00.0")
-    assert hop(left, left_too, right) is Hop.PIX
-    assert hop(left, right, left_too) is Hop.PXB
-
-
-def test_two_root_ports_of_one_root_complex_are_phb() -> None:
-    assert hop(way("0000:00:02.0", "0000:05:00.0"), way("0000:00:03.0", "0000:06:00.0")) is Hop.PHB
-
-
-def test_gpus_without_any_bridge_above_them_are_phb() -> None:
-    assert hop(way("0000:00:05.0"), way("0000:00:06.0")) is Hop.PHB
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ((*SWITCH, *LEFT), (*SWITCH, "0000:04:10.0", "0000:06:00.0"), Hop.PIX),
+        (SWITCH, ("0000:00:02.0", "0000:03:00.1"), Hop.PIX),  # directly under one bridge; never INTERNAL
+        ((*SWITCH, *LEFT), (*SWITCH, "0000:04:10.0", "0000:06:00.0", "0000:07:00.0"), Hop.PXB),
+        (("0000:00:02.0", "0000:05:00.0"), ("0000:00:03.0", "0000:06:00.0"), Hop.PHB),
+        (("0000:00:05.0",), ("0000:00:06.0",), Hop.PHB),
+    ],
+)
+def test_the_class_follows_from_the_bridges_between(
+    a: tuple[str, ...], b: tuple[str, ...], expected: Hop
+) -> None:
+    assert hop(way(*a), way(*b)) is hop(way(*b), way(*a)) is expected
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
     host sends it; `receives_s`: the same for what it gets, from the first other host. So neither waits for
     one other host that is slow. `sums_s`: from when the last gradient of all hosts was computed until all
     sums were on its devices. Their resolution is that of the hosts' clocks against one another: see
-    `gputopo.launch.train.marks.HostClocks`.
+    `gputopo.launch.train.host_clocks.HostClocks`.
     """
 
     rank: int

@@ -103,14 +103,6 @@ def test_corruption_in_one_memory_is_a_matter_of_that_memory(kind: Kind, place: 
     assert words in (found.remedy or "")
 
 
-def test_other_failures_do_not_fail_a_command_without_being_asked() -> None:
-    refused = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="")
-    found = find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live", failures=(refused,))))
-    assert [one.id for one in found] == ["bandwidth.hung"]
-    assert not fails(found, None)
-    assert fails(found, "error")
-
-
 def test_a_gpu_that_another_program_used_at_the_start_of_the_measurement_is_named() -> None:
     machine = measured()
     busy = msgspec.structs.replace(

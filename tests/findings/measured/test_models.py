@@ -65,18 +65,13 @@ def test_a_far_numa_node_costs_a_third_and_is_no_fault_of_the_link() -> None:
     assert "another NUMA node" in found.says
 
 
-def test_several_gpus_at_half_are_all_reported() -> None:
-    (found,) = below(box(*[(27.4, 27.1)] * 3, (55.0, 54.8)))
-    assert found.subject.text == "gpus:0-2"
-
-
 def test_gpus_that_are_all_alike_below_the_link_of_their_model_are_a_statement() -> None:
     (found,) = below(box(*[(26.3, 26.5)] * 4))
     assert (found.subject.text, found.severity) == ("gpus:0-3", "info")
     assert "widest link of the model, 26.5 against 55.5 GB/s: as fast as Gen5 x8 (or Gen4 x16)" in found.says
 
 
-@pytest.mark.parametrize("name", ["NVIDIA L4", "NVIDIA A10G", "Tesla T4"])
+@pytest.mark.parametrize("name", ["NVIDIA L4", "Tesla T4"])
 def test_lanes_that_servers_give_a_model_are_none(name: str) -> None:
     rate = {"Tesla T4": 6.2}.get(name, 13.1)
     assert below(box(*[(rate, rate)] * 4, names=(name,) * 4)) == []
@@ -93,15 +88,6 @@ def test_where_no_model_is_known_all_gpus_are_compared() -> None:
     (found,) = below(machine)
     assert (found.subject.text, found.severity) == ("gpu:2", "info")
     assert "50% of those of the other GPUs, whose models are unknown, 27.4 against 55.0 GB/s" in found.says
-
-
-def test_cards_of_other_models_are_no_control() -> None:
-    assert below(box((12.0, 12.5), (55.0, 54.0), names=("Tesla T4", "NVIDIA H100 PCIe"))) == []
-
-
-def test_where_the_link_is_reported_the_rules_over_links_judge() -> None:
-    machine = box((12.3, 12.8), (55.0, 54.0), (55.0, 54.0), lanes=8)
-    assert below(machine) == []
 
 
 def test_a_card_as_slow_as_few_lanes_is_reported_once() -> None:
@@ -195,23 +181,16 @@ def near_and_far(near: float, far: float, island: int) -> Callable[[int, int], f
 
 SOUND: dict[str, tuple[str, tuple[float, ...], Callable[[int, int], float]]] = {
     "8 H100": ("NVIDIA H100 80GB HBM3", (55.2,) * 8, near_and_far(394.0, 394.0, 8)),
-    "4 A100": ("NVIDIA A100-SXM4-80GB", (25.1,) * 4, near_and_far(276.0, 276.0, 4)),
-    "8 V100": ("Tesla V100-SXM2-16GB", (12.1,) * 8, near_and_far(48.3, 9.4, 2)),
     "8 A40 below two CPUs": ("NVIDIA A40", (26.2,) * 8, near_and_far(26.0, 22.0, 4)),
-    "4 V100 cards": ("Tesla V100-PCIE-16GB", (12.4,) * 4, near_and_far(12.9, 10.6, 2)),
     "4 RTX A6000, two bridges": ("NVIDIA RTX A6000", (26.2,) * 4, near_and_far(52.3, 22.0, 2)),
     "8 L4 with eight lanes": ("NVIDIA L4", (13.2,) * 8, near_and_far(13.1, 11.4, 4)),
 }
 
 
 @pytest.mark.parametrize("machine", SOUND)
-def test_sound_machines_have_no_finding(machine: str) -> None:
-    assert reported(printed(*SOUND[machine])) == []
-
-
-@pytest.mark.parametrize("machine", SOUND)
 def test_one_gpu_with_half_of_its_pcie_link_is_one_finding(machine: str) -> None:
     name, host, pairs = SOUND[machine]
+    assert reported(printed(name, host, pairs)) == []
     halved = [rate / 2 if gpu == 2 else rate for gpu, rate in enumerate(host)]
 
     def over_it(a: int, b: int) -> float:

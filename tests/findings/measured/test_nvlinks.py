@@ -71,12 +71,9 @@ SOUND = {
     "4 H100 in a full mesh, 6 links each": (H100, uniform(132.0, 4), 4),
     "2 H100 of such a mesh": (H100, uniform(132.0, 2), 2),
     "8 H800": ("NVIDIA H800", uniform(172.3, 8), 8),
-    "8 H20": ("NVIDIA H20", uniform(385.0, 8), 8),
     "8 B200": ("NVIDIA B200", uniform(765.0, 8), 8),
     "2 H100 PCIe with three bridges": ("NVIDIA H100 PCIe", uniform(256.8, 2), 2),
     "8 A100": (A100, uniform(275.0, 8), 8),
-    "4 A100 in a full mesh, 4 links each": (A100, uniform(92.0, 4), 4),
-    "8 A800": ("NVIDIA A800-SXM4-80GB", uniform(183.0, 8), 8),
     "16 V100 behind switches": ("Tesla V100-SXM3-32GB", uniform(140.0, 16), 16),
     "8 V100": (V100, cube_mesh(24.2, 9.0), 8),
     "4 V100 in a full mesh": (V100, uniform(48.3, 4), 4),
@@ -85,16 +82,6 @@ SOUND = {
     "4 V100 and POWER9": (
         V100,
         changed(uniform(68.5, 4), 0.423, lambda pair: min(pair) // 2 != max(pair) // 2),
-        4,
-    ),
-    "6 V100 and POWER9": (
-        V100,
-        changed(uniform(46.9, 6), 0.62, lambda pair: min(pair) // 3 != max(pair) // 3),
-        6,
-    ),
-    "4 P100 and POWER8": (
-        "Tesla P100-SXM2-16GB",
-        changed(uniform(35.3, 4), 0.575, lambda pair: min(pair) // 2 != max(pair) // 2),
         4,
     ),
     "8 P100": ("Tesla P100-SXM2-16GB", {p: min(r, 18.2) for p, r in cube_mesh(18.2, 9.0).items()}, 8),
@@ -109,7 +96,6 @@ SOUND = {
         4,
     ),
     "2 A100 with one bridge of three": ("NVIDIA A100 80GB PCIe", uniform(92.0, 2), 2),
-    "2 H100 NVL": ("NVIDIA H100 NVL", uniform(265.0, 2), 2),
     "4 RTX A4000 over PCIe, near and far": (
         "NVIDIA RTX A4000",
         changed(uniform(13.2, 4), 0.49, lambda pair: min(pair) // 2 != max(pair) // 2),
@@ -123,10 +109,7 @@ def test_sound_machines_have_no_finding(box: str) -> None:
     assert found(*SOUND[box]) == []
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
-@pytest.mark.parametrize(
-    "box", ["8 H100", "4 H100 of a box of eight", "8 A100", "8 H800", "8 A800", "8 B200"]
-)
+@pytest.mark.parametrize(("box", "share"), [("8 H100", 0.25), ("8 A100", 0.5), ("8 H800", 0.8)])
 def test_a_gpu_slow_with_every_peer_is_one_finding(box: str, share: float) -> None:
     name, rates, count = SOUND[box]
     assert found(name, of_gpu(rates, share, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
@@ -139,12 +122,6 @@ def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
         "394 GB/s, about 9 of 18 NVLinks"
     )
     assert len(one.evidence["pairs"]) == 14
-
-
-@pytest.mark.parametrize("gpus", [(2, 5), (0, 1, 2)])
-def test_several_slow_gpus_are_named_together(gpus: tuple[int, ...]) -> None:
-    (one,) = findings(A100, of_gpu(uniform(275.0, 8), 0.5, *gpus), 8)
-    assert one.subject.gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -160,13 +137,6 @@ def test_other_tests_between_gpus_show_it_too(test: str, word: str) -> None:
     assert one.subject.text == "gpu:3"
     assert f"{word} copies with every peer" in one.says
     assert find_bandwidth(read(H100, uniform(360.0, 8), 8, case)) == ()
-
-
-def test_a_gpu_that_is_slow_in_one_direction_only() -> None:
-    rates = changed(uniform(394.0, 8), 0.5, lambda pair: pair[0] == 3)
-    (one,) = findings(H100, rates, 8)
-    assert one.subject.text == "gpu:3"
-    assert "direct copies from it with every peer" in one.says
 
 
 @pytest.mark.parametrize(("name", "rate", "count"), [(H100, 394.0, 8), (A100, 275.0, 4), (V100, 48.3, 4)])
@@ -185,9 +155,7 @@ def test_a_slow_pair_beside_a_slow_gpu_is_found_too() -> None:
     ("name", "rate", "count"),
     [
         (H100, 394.0, 8),
-        (H100, 394.0, 4),
         (A100, 275.0, 8),
-        ("NVIDIA H800", 172.3, 8),
         ("NVIDIA B200", 780.0, 8),
     ],
 )
@@ -207,12 +175,6 @@ def test_two_gpus_are_compared_with_the_expectation_alone() -> None:
 def test_a_v100_with_half_of_its_nvlinks_is_found_and_no_pair_with_a_single_link() -> None:
     name, rates, count = SOUND["8 V100"]
     assert found(name, of_gpu(rates, 0.5, 3), count) == [("warning", "bandwidth.below_expected", "gpu:3")]
-
-
-def test_modules_whose_nvlinks_carry_nothing_are_no_pcie_cards() -> None:
-    (one,) = findings(H100, uniform(39.0, 8), 8)
-    assert one.subject.text == "machine"
-    assert "18 NVLinks" in one.says
 
 
 def test_pairs_of_an_unknown_model_that_no_pcie_link_explains_are_compared() -> None:
