@@ -15,7 +15,7 @@ from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
-from gputopo.launch.supervise.sampling import Sampler
+from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.repeats import TimeBudget
@@ -62,7 +62,7 @@ class StoppedError(Exception):
         self.exit_code = exit_code
 
 
-class Ending:
+class SeriesEnd:
     """How a series of short runs ended. `code`: 0, or 128 and the number of the signal that ended it."""
 
     code = 0
@@ -86,9 +86,9 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
 
 
 @contextlib.contextmanager
-def until_stopped() -> Iterator[Ending]:
+def until_stopped() -> Iterator[SeriesEnd]:
     """Run what is within until it ends or a signal ends it; the value of the `with` block has the code."""
-    ending = Ending()
+    ending = SeriesEnd()
     try:
         with signals.raised():
             yield ending
@@ -106,7 +106,7 @@ def run_trial(
     machine: Machine | None,
     command: WorkerCommand = worker_command,
     *,
-    sampler: Sampler | None = None,
+    sampler: RunSampler | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Result:
     """Run one trial in the folder `path`; return its result. Raises StoppedError where a signal ended it."""
