@@ -29,7 +29,7 @@ LOOK_S = 0.25  # between two looks at the hosts' silence. Ours.
 
 
 @dataclass(frozen=True)
-class Patience:
+class HostTimeouts:
     """How long rank 0 and the other hosts wait for one another, in seconds; see the constants."""
 
     silent_s: float = SILENT_S
@@ -42,7 +42,7 @@ class Patience:
     look_s: float = LOOK_S
 
 
-PATIENCE = Patience()
+PATIENCE = HostTimeouts()
 
 
 class Silence:
@@ -119,7 +119,7 @@ class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
     """Rank 0 has not decided yet: the other hosts are not there, or are being planned."""
 
 
-class Start(_Message, frozen=True, tag="gputopo.start/1"):
+class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
     """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
 
     `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
@@ -152,10 +152,10 @@ class Refused(_Message, frozen=True, tag="gputopo.refused/1"):
         return kind(self.what, self.hint)
 
 
-Reply = Start | Unused | Refused
+Reply = HostStart | Unused | Refused
 
 
-class End(_Message, frozen=True, tag="gputopo.end/1"):
+class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
     """The run is over. `cause`: why it failed, None where it did not; `hint`: what to do about that."""
 
     exit_code: int
@@ -163,15 +163,15 @@ class End(_Message, frozen=True, tag="gputopo.end/1"):
     hint: str = ""
 
 
-class Taken(_Message, frozen=True, tag="gputopo.taken/1"):
+class EventsTaken(_Message, frozen=True, tag="gputopo.taken/1"):
     """`events`: how many of this host's events have come, counted from the first.
 
     `end`: the run is over, or goes on without this host. `start`: its server is to be started anew by that.
     """
 
     events: int
-    end: End | None = None
-    start: Start | None = None
+    end: RunEnd | None = None
+    start: HostStart | None = None
 
 
 def path_of(rank: int, what: str) -> str:

@@ -21,14 +21,14 @@ from gputopo.launch.hosts.messages import (
     LAST_S,
     MAX_BODY_BYTES,
     PATIENCE,
-    End,
+    EventsTaken,
     HostEvent,
+    HostStart,
+    HostTimeouts,
     Joining,
-    Patience,
     Reply,
+    RunEnd,
     Silence,
-    Start,
-    Taken,
     Unable,
     Waiting,
     path_of,
@@ -42,7 +42,7 @@ MAX_REPORT_BYTES = MAX_BODY_BYTES // 4  # of one request with events, unless one
 wall_s = time.time
 _NO_ANSWER = (OSError, http.client.HTTPException, UnicodeError)  # a name too long for DNS is a UnicodeError
 _reply_decoder: msgspec.json.Decoder[Reply | Waiting] = msgspec.json.Decoder(Reply | Waiting)
-_taken_decoder = msgspec.json.Decoder(Taken)
+_taken_decoder = msgspec.json.Decoder(EventsTaken)
 
 
 class LeaderGoneError(HardwareError):
@@ -56,7 +56,7 @@ class RendezvousClient:
     the reply to joining.
     """
 
-    def __init__(self, rank: int, name: str, port: int, *, patience: Patience = PATIENCE) -> None:
+    def __init__(self, rank: int, name: str, port: int, *, patience: HostTimeouts = PATIENCE) -> None:
         self.patience = patience
         self._rank = rank
         self._name = name
@@ -65,7 +65,7 @@ class RendezvousClient:
         self._token = secrets.token_hex(16)
         self._silence = Silence(time.monotonic(), expected_s=patience.request_s + patience.every_s)
         self.serves = 0
-        self.newer: Start | None = None
+        self.newer: HostStart | None = None
         self._told = 0
         self._waiting: deque[bytes] = deque()
 
@@ -115,7 +115,7 @@ class RendezvousClient:
         self.outlast()
         return True
 
-    def tell(self, events: Iterable[HostEvent] = ()) -> End | None:
+    def tell(self, events: Iterable[HostEvent] = ()) -> RunEnd | None:
         """Report events, and that this host is there; return the end of the run once it is over.
 
         One request: events that rank 0 did not take are reported again with the next. Raises
@@ -246,8 +246,8 @@ class Reporting:
     """
 
     def __init__(self, guest: RendezvousClient, also: Callable[[], Iterable[HostEvent]] = tuple) -> None:
-        self.end: End | None = None
-        self.start: Start | None = None
+        self.end: RunEnd | None = None
+        self.start: HostStart | None = None
         self.ready = os.eventfd(0)
         self._guest = guest
         self._also = also
@@ -305,7 +305,7 @@ class Reporting:
             try:
                 self.end = self._guest.tell([*self._also(), *events])
             except LeaderGoneError as gone:
-                self.end = End(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
+                self.end = RunEnd(exit_code=int(gone.exit_code), cause=gone.what, hint=gone.hint)
             newer = self._guest.newer
             if newer is not None and (self.start is None or newer.number > self.start.number):
                 self.start = newer

@@ -38,7 +38,7 @@ from gputopo.copies.network import (
     choose,
     schedule,
 )
-from gputopo.launch.hosts.messages import End, Joining, Refused, Start, Unused
+from gputopo.launch.hosts.messages import HostStart, Joining, Refused, RunEnd, Unused
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.probes.processes import tethered
@@ -169,16 +169,16 @@ def lead(meeting: RendezvousServer, order: Order, listener: Listener) -> Bandwid
 def hold(meeting: RendezvousServer, order: Order) -> None:
     """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
     body = msgspec.Raw(schema.encode(order))
-    meeting.answer({rank: Start(spec=body) for rank in range(1, len(order.hosts))})
+    meeting.answer({rank: HostStart(spec=body) for rank in range(1, len(order.hosts))})
 
 
-def take_part(guest: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float) -> End:
+def take_part(guest: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float) -> RunEnd:
     """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
     reply = guest.join(joining, join_timeout_s)
     if isinstance(reply, Refused):
         raise reply.error
     if isinstance(reply, Unused):
-        return End(exit_code=int(ExitCode.OK))
+        return RunEnd(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
     _admit(listener, order, joining.rank)
     with Reporting(guest) as telling:
@@ -240,8 +240,7 @@ def _admit(listener: Listener, order: Order, rank: int) -> None:
 
 
 def _programs(order: Order, rank: int) -> Programs:
-    wrap = partial(tethered, signum=signal.SIGKILL)
-    return Programs(order.timing, order.streams, order.hosts[rank].rdma, wrap)
+    return Programs(order.timing, order.streams, order.hosts[rank].rdma, tethered)
 
 
 def _host(joining: Joining) -> NetworkHost:

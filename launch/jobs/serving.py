@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.launch.hosts.messages import End, HostEvent, Start
+from gputopo.launch.hosts.messages import HostEvent, HostStart, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.sampling import EventSource, Sampler, sampled
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values import schema
 from gputopo.values.run.events import SERVING, Event, Noticed, PhaseBegun, RankFailed
 
@@ -29,7 +29,7 @@ _Event = TypeVar("_Event", bound=Event)
 
 _ENDED = "ended"  # kind of what ends a server when the run is over, or goes on with other servers
 # A server prints nothing while it serves, however long that is.
-_SERVING = Limits(patience=Patience(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
+_SERVING = WorkerLimits(patience=HangLimits(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
 
 
 def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
@@ -66,9 +66,9 @@ def serve(
     *,
     environment: dict[str, str],
     log: Path,
-    sampler: Sampler | None,
+    sampler: RunSampler | None,
     on_event: Callable[[Event], None],
-) -> End:
+) -> RunEnd:
     """Run this host's server or worker until rank 0 says that the run is over, and return what it said.
 
     Where rank 0 goes on with fewer hosts, the server ends and another one starts. `spec`: that of rank 0;
@@ -102,10 +102,10 @@ def serve(
             failed = record.failure
             assert failed is not None, "a server without a failure serves"
     own = failed if spec.rank is not None else _of_server(failed, spec.servers[rank].host, log)
-    return telling.end or End(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
+    return telling.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
 
 
-def _next(start: Start, file: Path) -> RunSpec:
+def _next(start: HostStart, file: Path) -> RunSpec:
     """Write the spec of another server, and return it. Raises InputError where it cannot be written."""
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     schema.write(file, spec)

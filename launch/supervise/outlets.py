@@ -10,7 +10,6 @@ import queue
 import re
 import shlex
 import shutil
-import signal
 import struct
 import subprocess
 import threading
@@ -23,7 +22,7 @@ import msgspec
 
 from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.launch.supervise.worker_process import Ours
-from gputopo.probes.processes import tethered
+from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes, short_name_of
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
@@ -146,7 +145,7 @@ class Alarm:
         with self._ours.starting:
             # Tethered, since the thread may block the signals that a program expects.
             self._running = process = subprocess.Popen(
-                tethered(shlex.split(self._target), signal.SIGKILL),
+                tethered(shlex.split(self._target)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -166,8 +165,7 @@ class Alarm:
     def _kill(self) -> None:
         process = self._running
         if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
 
 
 def message_of(event: Event) -> bytes:

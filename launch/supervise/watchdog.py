@@ -35,7 +35,7 @@ MEDIAN_STEPS = 20  # the latest steps, for the median
 
 
 @dataclass(frozen=True)
-class Patience:
+class HangLimits:
     """How long a worker may be silent, in seconds, and as a multiple of the median step."""
 
     factor: float = HANG_FACTOR
@@ -44,14 +44,14 @@ class Patience:
     start_s: float = START_S
 
 
-PATIENCE = Patience()
+PATIENCE = HangLimits()
 # A program of the user reports its steps only: its silence may be an evaluation, a checkpoint or an export.
-PROGRAM_PATIENCE = Patience(min_s=PHASE_S)
+PROGRAM_PATIENCE = HangLimits(min_s=PHASE_S)
 
 
-def of_seconds(seconds: float) -> Patience:
+def of_seconds(seconds: float) -> HangLimits:
     """Return the patience of a run whose steps may take so many seconds, whatever they usually take."""
-    return Patience(factor=0.0, min_s=seconds)
+    return HangLimits(factor=0.0, min_s=seconds)
 
 
 class Watchdog:
@@ -63,7 +63,7 @@ class Watchdog:
 
     phase: str | None = None
 
-    def __init__(self, patience: Patience, now_s: float, who: str = "the worker") -> None:
+    def __init__(self, patience: HangLimits, now_s: float, who: str = "the worker") -> None:
         self._patience = patience
         self._who = who
         self._seconds: deque[float] = deque(maxlen=MEDIAN_STEPS)

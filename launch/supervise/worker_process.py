@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import resource
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.probes.processes import tethered
+from gputopo.probes.processes import kill_group, tethered
 from gputopo.values.run.events import (
     BatchTried,
     CheckpointSaved,
@@ -185,7 +184,7 @@ Command = Callable[[int], Sequence[str]]
 """Makes the command line of a worker that writes its events to this file descriptor."""
 
 
-class Child:
+class WorkerProcess:
     """One worker and the launcher's ends of its three pipes.
 
     `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:
@@ -195,13 +194,13 @@ class Child:
     """
 
     def __init__(self, command: Command, environment: Mapping[str, str]) -> None:
-        """Start it. Raises OSError if no process can be made. Call it from the main thread (see tether)."""
+        """Start it. Raises OSError if no process can be made. Main thread only (see `processes`)."""
         self.events, events_in = _pipe()
         self.output, output_in = _pipe()
         self.ended, self._ended_in = _pipe()
         try:
             self._process = subprocess.Popen(
-                tethered(list(command(events_in)), signal.SIGKILL),
+                tethered(list(command(events_in))),
                 stdin=subprocess.DEVNULL,
                 stdout=output_in,
                 stderr=output_in,
@@ -244,7 +243,7 @@ class Child:
 
         None if it does not end within that time: a process in an uninterruptible driver call cannot be ended.
         """
-        self.signal_group(signal.SIGKILL)
+        kill_group(self.pid)
         self._ending.join(within_s)
         if self._ending.is_alive():
             return None

@@ -18,14 +18,14 @@ import msgspec
 from gputopo.launch.failure import UNREACHABLE, signal_name
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.allocation import Allocation
-from gputopo.launch.hosts.messages import SILENT_S, End
+from gputopo.launch.hosts.messages import SILENT_S, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.jobs.serving import of_host
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.sampling import EventQueue, EventSource
 from gputopo.launch.throughput import Report
-from gputopo.launch.user_program.program import Ending, Stop
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
 from gputopo.launch.user_program.recording import STOPPED, failure_of
 from gputopo.launch.user_program.steps import Batch, StepsReported
 from gputopo.values.errors import UsageError
@@ -131,7 +131,7 @@ SETTLE_S = 1.5
 _LOOK_S = 0.25  # between two looks at what is awaited then. Ours.
 
 
-class Endings:
+class ProgramEnds:
     """How the programs have ended so far, by the ranks that have one. Pure."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -163,10 +163,10 @@ class Leading:
     """
 
     def __init__(
-        self, meeting: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: Stop
+        self, meeting: RendezvousServer, ranks: Iterable[int], name: str, command: str, stop: ProgramStop
     ) -> None:
         self._meeting, self._name, self._command, self._stop = meeting, name, command, stop
-        self._endings = Endings(ranks)
+        self._endings = ProgramEnds(ranks)
         self._recorded: EventQueue[Event] = EventQueue()
         self.sources: Sequence[EventSource] = (self._recorded,)
         self.steps: EventQueue[StepsReported] | None = meeting.steps
@@ -200,7 +200,7 @@ class Leading:
     def reported(self, time_s: float, report: Report) -> None:
         """What the program on rank 0 reports is recorded here, and of no concern to the others."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Take note of the end: what it was stopped for is known already."""
         if ending.stopped is not None:
             return
@@ -265,7 +265,7 @@ class Following:
     sources: Sequence[EventSource] = ()
     steps: EventQueue[StepsReported] | None = None
 
-    def __init__(self, guest: RendezvousClient, host: str, command: str, stop: Stop) -> None:
+    def __init__(self, guest: RendezvousClient, host: str, command: str, stop: ProgramStop) -> None:
         self._host, self._command, self._stop = host, command, stop
         self._reports = Batch()
         self._telling = Reporting(guest, self._reports.take)
@@ -287,7 +287,7 @@ class Following:
         os.close(self._left)
 
     @property
-    def end(self) -> End | None:
+    def end(self) -> RunEnd | None:
         """What rank 0 said at the end of the run."""
         return self._telling.end
 
@@ -302,7 +302,7 @@ class Following:
         """Report it to rank 0, too, with what else has come in a second."""
         self._reports.add(time_s, report)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Report the end, at once where it is a failure."""
         if ending.stopped is not None:
             return
@@ -339,7 +339,7 @@ class Following:
 _LEFT = Noticed(time_s=0.0, says="")
 
 
-def _finished(ending: Ending) -> RunFinished:
+def _finished(ending: ProgramEnd) -> RunFinished:
     return RunFinished(time_s=time.time(), status="complete", exit_code=ending.exit_code, wall_s=0.0)
 
 
@@ -355,10 +355,10 @@ def _stopped_by(number: int, what: str) -> RankFailed:
     )
 
 
-def _end_of(failed: RankFailed | None) -> End:
+def _end_of(failed: RankFailed | None) -> RunEnd:
     if failed is None:
-        return End(exit_code=0)
-    return End(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
+        return RunEnd(exit_code=0)
+    return RunEnd(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
 def _ready(handles: Iterable[int], limit_s: float | None = None) -> set[int]:

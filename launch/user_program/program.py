@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Ending:
+class ProgramEnd:
     """How a program ended."""
 
     status: int  # as subprocess has it, -n for signal n
@@ -56,7 +56,7 @@ class Ending:
         return self.status if self.status >= 0 else 128 - self.status
 
 
-class Stop:
+class ProgramStop:
     """Lets another thread than that of `run_program` end the program, as one that hangs."""
 
     def __init__(self) -> None:
@@ -97,10 +97,10 @@ def run_program(
     *,
     report: Say = lambda line: None,
     ours: Ours | None = None,
-    stop: Stop | None = None,
-    on_end: Callable[[Ending], None] = lambda ending: None,
+    stop: ProgramStop | None = None,
+    on_end: Callable[[ProgramEnd], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
-) -> Ending:
+) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
@@ -113,7 +113,7 @@ def run_program(
     check_program(command, environment)
     kills_before = count_oom_kills()
     ours = Ours() if ours is None else ours
-    stop = Stop() if stop is None else stop
+    stop = ProgramStop() if stop is None else stop
     ours.add(*_children(os.getpid()))
     with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
         with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
@@ -130,14 +130,14 @@ def run_program(
         status = process.wait()
         kills = _difference(kills_before, count_oom_kills())
         killed = -status == signal.SIGKILL and kills > 0 and stopped is None
-        ending = Ending(status, frozenset(passed), killed, stopped=stopped)
+        ending = ProgramEnd(status, frozenset(passed), killed, stopped=stopped)
         on_end(ending)
         if stopped is None and -status not in (0, signal.SIGPIPE, *passed) and status < 0:
             report(_killed(command[0], -status, kills))
         return replace(ending, left=_end_leftovers(command[0], ours, came, report))
 
 
-def _passed_on(program: int, witness: "_Witness", came: int, ours: Ours, stop: Stop) -> set[int]:
+def _passed_on(program: int, witness: "_Witness", came: int, ours: Ours, stop: ProgramStop) -> set[int]:
     """Pass signals on until the program has ended, or is to be; return those that came for it."""
     passed: set[int] = set()
     while not _has_ended(ours, program) and not stop.asked:

@@ -61,7 +61,7 @@ def _lead(
     report: "Callable[[Bandwidth], int]",
 ) -> int:
     from gputopo.launch.hosts.addresses import own_address, places_to_listen
-    from gputopo.launch.hosts.messages import End
+    from gputopo.launch.hosts.messages import RunEnd
     from gputopo.launch.jobs.network import order_of
 
     leader = allocation.leader
@@ -74,7 +74,7 @@ def _lead(
         order_by = partial(order_of, own, joined, timing, asked["network_tool"])
         measured = _measured(meeting, listener, order_by)
         code = report(measured)
-        meeting.end(End(exit_code=int(code)))
+        meeting.end(RunEnd(exit_code=int(code)))
     return code
 
 
