@@ -41,7 +41,7 @@ def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
     The folders themselves are locked. Disks without locks of folders (NFS) are used without.
     Raises InputError for a folder that another run writes to, DiskError for one that cannot be written.
     """
-    from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
+    from gputopo.launch.train.lifecycle.folders import require_writable
 
     named = {"--checkpoints": lifecycle.checkpoints, "--export": lifecycle.export}
     ours: set[Path] = set()  # one folder may be both

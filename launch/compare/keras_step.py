@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.compare.keras_tower import RECIPES, Merge, Statistics, Tower, TowerMarks, rows_of_towers
+from gputopo.launch.compare.keras_tower import Merge, PassMarks, Statistics, Tower
+from gputopo.launch.compare.recipes import RECIPES, rows_of_towers
 from gputopo.launch.models.keras_building import KerasModel, seeds, summed
 from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
-from gputopo.launch.models.layers import TYPES, DataFormat, Rows, Stream
+from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import Exchange, Method, Optimization, Precision, RunSpec
+from gputopo.launch.spec.run_spec import Method, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loop import StepOutcome, Stepper
 from gputopo.launch.train.marks import Marks, clock
@@ -26,7 +27,6 @@ from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state
 from gputopo.launch.train.towers import LossScale, run_if
 from gputopo.launch.train.updating import learning_rate
-from gputopo.values.errors import UsageError
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream
@@ -74,7 +74,7 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         """Follow the network; while training its moving statistics change."""
         draw = self._draws.next()[1]  # int64: another one for each step, and for each tower
         stream = Stream(self._seed, _LAYER_DROPOUT, draw, compiled=self._precision.xla)
-        rows = Rows(0, -1 if images.shape[0] is None else images.shape[0], stream)
+        rows = TowerRows(0, -1 if images.shape[0] is None else images.shape[0], stream)
         passed = self.model.forward(
             [one.value for one in self._trained],
             [one.value for one in self._moving],
@@ -206,11 +206,12 @@ class MethodStep(Stepper):
 
     A graph for both passes, and a function that applies the gradients: so the clock readings of the towers
     do not wait for one another, and Keras's optimizer works as it does in a program of Keras.
-    Raises UsageError for what cannot be combined with a method, HardwareError if a device is not there.
+    Raises HardwareError if a device is not there.
     """
 
     def __init__(self, model: Model, spec: RunSpec) -> None:
-        method = require_method(spec)
+        method = spec.method
+        assert method is not None
         self._model = model
         self.spec = spec
         self._server = spec.ps_device or HOST
@@ -261,7 +262,7 @@ class MethodStep(Stepper):
         marks = Marks()
         towers = towers_of(self._parallel)
         for tower in towers:
-            tower.marks = TowerMarks(marks, begin, gates=self.spec.backend == "cpu")
+            tower.marks = PassMarks(marks, begin, gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
@@ -295,7 +296,7 @@ class MethodStep(Stepper):
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
-        drawn = seeds(Rows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
+        drawn = seeds(TowerRows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
         return [
             next(drawn) if is_seed(one) else tf.identity(one.value)
             for one in self._parallel.non_trainable_variables
@@ -311,29 +312,6 @@ class MethodStep(Stepper):
             if isinstance(self._model, KerasModel):
                 images = self._model.own_layout(images, self.spec.data_format)
             return images, labels
-
-
-def require_method(spec: RunSpec) -> Method:
-    """Return the method of a spec. Raises UsageError for what cannot be combined with it."""
-    method = spec.method
-    if method is None:
-        raise UsageError("no method is named", "give --method kuza55, avolkov1 or fchollet")
-    refused = (
-        (spec.strategy is not None, f"--strategy {spec.strategy}", "leave one of the two out"),
-        (
-            spec.variable_update != "parameter_server",
-            f"--variable-update {spec.variable_update}",
-            "leave it out: the variables of these methods are in one place",
-        ),
-        (spec.exchange != Exchange(), "a method of exchange", "leave it out, or use parameter_server"),
-        (spec.grad_reduce == "sum", "--grad-reduce sum", "leave it out: there is one loss, a mean"),
-        (spec.task != "train", f"the task {spec.task}", "use it without --method"),
-        (bool(spec.drills), "--drill", "use it without --method"),
-    )
-    for wrong, what, hint in refused:
-        if wrong:
-            raise UsageError(f"{what} cannot be combined with --method {method}", hint)
-    return method
 
 
 def joint_spec(spec: RunSpec) -> RunSpec:

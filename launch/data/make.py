@@ -16,7 +16,7 @@ import numpy as np
 
 from gputopo.launch.data import cifar_files
 from gputopo.launch.data.folder import DataName
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError, move_all
+from gputopo.launch.train.lifecycle.folders import DiskError, move_all
 from gputopo.values.errors import HardwareError, InputError
 
 JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
@@ -30,7 +30,7 @@ Draw = Callable[[int], tuple[Pixels, int]]
 
 
 @dataclass(frozen=True)
-class Request:
+class DataRequest:
     """The data folder to write, of `count` drawn pictures.
 
     `files`: training files of ImageNet; CIFAR-10 always has five. `side`: shorter side in pixels; those of
@@ -55,7 +55,7 @@ class Written:
     bytes: int
 
 
-def make(folder: Path, request: Request) -> Written:
+def make(folder: Path, request: DataRequest) -> Written:
     """Write a data folder, which must be new or empty.
 
     Raises InputError if it is not empty, DiskError if it cannot be written, HardwareError without TensorFlow;

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.keras_checks import (
     POLICIES,
-    Traced,
+    TracedModel,
     computes_in,
     is_seed,
     layers_of,
@@ -31,7 +31,7 @@ from gputopo.launch.models.keras_checks import (
 )
 from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
 from gputopo.launch.models.keras_sources import Foreign, application, own_model
-from gputopo.launch.models.layers import DataFormat, Rows
+from gputopo.launch.models.layers import DataFormat, TowerRows
 from gputopo.launch.models.models import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.spec.run_spec import RunSpec
@@ -98,7 +98,7 @@ class KerasModel:
         weights: Sequence[Tensor],
         state: Sequence[Tensor],
         images: Tensor,
-        rows: Rows,
+        rows: TowerRows,
         data_format: DataFormat,
         *,
         training: bool = True,
@@ -146,7 +146,7 @@ class KerasModel:
             return images
         return tf.transpose(images, (0, 2, 3, 1) if self.layout == "NHWC" else (0, 3, 1, 2))
 
-    def _says(self, traced: Traced | None) -> Iterator[str]:
+    def _says(self, traced: TracedModel | None) -> Iterator[str]:
         yield self.head.says
         yield from left_out(self.keras, self.head)
         if any(is_seed(one) for one in self.keras.non_trainable_variables):
@@ -217,7 +217,7 @@ def summed(losses: Sequence[Tensor]) -> Tensor | None:
     return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
 
 
-def seeds(rows: Rows) -> Iterator[Tensor]:
+def seeds(rows: TowerRows) -> Iterator[Tensor]:
     """Yield seeds [2] (int64) for random layers, of this step and these rows.
 
     They are made on the host, where TensorFlow's random ops read them.

@@ -89,7 +89,7 @@ _MAX_NAMES = 3  # that a line lists
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedModel:
     """A model that was followed once in a graph, as it predicts.
 
     `output`: the tensor [batch, classes] of that graph. `losses`: how many the model adds to its own.
@@ -101,7 +101,7 @@ class Traced:
     read: Sequence[Any]
 
 
-def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> Traced:
+def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> TracedModel:
     """Follow a model for `batch` examples of `shape` (None: any number). Raises whatever its code raises."""
     counted = []
 
@@ -118,10 +118,10 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
     graph = tf.function(once, autograph=False).get_concrete_function(
         tf.TensorSpec((batch, *shape), tf.float32)
     )
-    return Traced(graph.outputs[0], counted[0], graph.variables)
+    return TracedModel(graph.outputs[0], counted[0], graph.variables)
 
 
-def require_listed(traced: Traced, model: keras.Model, name: str) -> None:
+def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
     """Raise UsageError for a model that keeps variables where Keras does not see them."""
     known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
     unknown = [one.name for one in traced.read if id(one) not in known]

@@ -141,7 +141,7 @@ TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 
 @dataclass(frozen=True)
-class Rows:
+class TowerRows:
     """Which examples of the joint batch a tower holds: `batch` rows from row `first`; drawn from `stream`."""
 
     first: int
@@ -161,7 +161,7 @@ class GraphLayers:
 
     weights: Iterator[Tensor]
     state: Iterator[Tensor]
-    rows: Rows
+    rows: TowerRows
     data_format: DataFormat = "NHWC"
     training: bool = True
     new_state: list[Tensor] = field(default_factory=list)
@@ -338,7 +338,7 @@ def dense(x: Tensor, kernel: Tensor) -> Tensor:
     return product(x, kernel)
 
 
-def dropout(x: Tensor, keep: float, rows: Rows, layer: int) -> Tensor:
+def dropout(x: Tensor, keep: float, rows: TowerRows, layer: int) -> Tensor:
     """Drop entries of x [batch, width]; which ones depends on the example's row in the joint batch alone.
 
     So two towers of 16 drop what one tower of 32 drops, and losses can be compared.

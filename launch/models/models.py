@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import DataFormat, GraphLayers, Rows, Stream, cut_normal
+from gputopo.launch.models.layers import DataFormat, GraphLayers, Stream, TowerRows, cut_normal
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.workload.architectures import ARCHITECTURES, Architecture, Loss
@@ -78,7 +78,7 @@ class Model(Protocol):
         weights: Sequence[Tensor],
         state: Sequence[Tensor],
         images: Tensor,
-        rows: Rows,
+        rows: TowerRows,
         data_format: DataFormat,
         *,
         training: bool = True,
@@ -106,7 +106,7 @@ def loss_of(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkModel:
     """A network of the catalogue as a model."""
 
     architecture: Architecture
@@ -114,7 +114,7 @@ class Network:
     state: tuple[VariableSpec, ...]
 
     @classmethod
-    def of(cls, architecture: Architecture) -> "Network":
+    def of(cls, architecture: Architecture) -> "NetworkModel":
         """List the variables of a network."""
         drawn = architecture.sketch().variables
         trained = tuple(_spec(one) for one in drawn if one.trainable)
@@ -140,7 +140,7 @@ class Network:
         weights: Sequence[Tensor],
         state: Sequence[Tensor],
         images: Tensor,
-        rows: Rows,
+        rows: TowerRows,
         data_format: DataFormat,
         *,
         training: bool = True,
@@ -159,7 +159,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
     """
     asked = model_names.read(name)
     if asked.kind == "network":
-        return Network.of(ARCHITECTURES[asked.attribute])
+        return NetworkModel.of(ARCHITECTURES[asked.attribute])
     from gputopo.launch.models.keras_building import build_keras  # loads Keras, which takes seconds
 
     return build_keras(asked, spec)

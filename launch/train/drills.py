@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.source import Source
+from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.loop import Emit, Observer
 from gputopo.launch.train.marks import TowerClock, clock, host_call
 from gputopo.launch.train.placement.placements import Placement
@@ -75,7 +75,7 @@ class Drills(Observer):
 class DrilledStep(TrainingStep):
     """A training step with the faults of its spec."""
 
-    def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: Source) -> None:
+    def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: InputSource) -> None:
         self.drills = Drills(spec)
         super().__init__(model, spec, placement, drilled(source, self.drills))
 
@@ -137,7 +137,7 @@ class LateInput:
     `feed` and `waited_s` is the source's.
     """
 
-    def __init__(self, source: Source, drills: Drills) -> None:
+    def __init__(self, source: InputSource, drills: Drills) -> None:
         self._source = source
         self._drills = drills
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -168,9 +168,9 @@ class LateInput:
         return fed
 
 
-def drilled(source: Source, drills: Drills) -> Source:
+def drilled(source: InputSource, drills: Drills) -> InputSource:
     """Return the source, with its delay where a drill has one."""
-    return cast(Source, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
+    return cast(InputSource, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
 
 
 def wait(began_s: float, ended_s: float, factor: float) -> float:

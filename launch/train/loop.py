@@ -29,7 +29,7 @@ from gputopo.values.run.events import (
 
 if TYPE_CHECKING:
     from gputopo.launch.compare.multi_worker import Hosts  # these load TensorFlow
-    from gputopo.launch.train.inputs.source import Source
+    from gputopo.launch.train.inputs.source import InputSource
     from gputopo.launch.train.towers import LossScale
 
 Emit = Callable[[Event], None]
@@ -111,7 +111,7 @@ class Stepper:
 
     spec: RunSpec
     placement: VariableSets
-    source: "Source"  # the input; whoever made the stepper closes it
+    source: "InputSource"  # the input; whoever made the stepper closes it
     graph: Any  # the step as a wrapped function
     says: tuple[str, ...] = ()  # what was assumed, and what ran instead of what was asked
     slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]

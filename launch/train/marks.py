@@ -5,7 +5,6 @@ is slow, and nothing more than the step's own result is waited for. A tower's ma
 the network is in none of them, and they are of that host's clock, which `HostMarks` brings to rank 0's.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.spec.names import device_name, host_of, rank_of
+from gputopo.launch.train.host_clocks import HostClocks
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
-from gputopo.values.run.events import Device, HostExchange
+from gputopo.values.run.events import Device
 
 Tensor = Any
 Operation = Any
-Array = np.ndarray[Any, Any]
 _SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
 Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
 """By source and destination rank: the tensors that travel, each with the device that reads it."""
@@ -81,18 +80,8 @@ class TowerClock:
             return tf.stack([self.started, self.ready, self.ended])
 
 
-class HostMarks:
-    """The marks of several hosts, each of its own clock, and of their exchange of gradients.
-
-    A host's first tower starts after the begin of the step is read on rank 0; the least that it was ever
-    later counts as the difference of the clocks, so that what the network takes at least is not seen.
-    """
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._devices = devices
-        self._ranks = np.array([device.rank for device in devices])
-        self._hosts = list(dict.fromkeys(self._ranks.tolist()))
-        self._least = dict.fromkeys({*self._hosts} - {0}, math.inf)
+class HostMarks(HostClocks):
+    """The clocks of several hosts, and the marks of their exchange of gradients."""
 
     def exchange(
         self,
@@ -105,20 +94,6 @@ class HostMarks:
         if len(self._hosts) < 2 or placement.waits != "all" or placement.buffers:
             return []
         return [exchange_marks(marks, self._devices, gradients, totals)]
-
-    def since(self, begin: Array, marks: Array) -> Array:
-        """Return marks [towers, 3] in seconds since the begin of their step, which rank 0's clock showed."""
-        since: Array = marks - begin
-        for rank, least in self._least.items():
-            own = self._ranks == rank
-            self._least[rank] = min(least, float(since[own].min()))
-            since[own] -= self._least[rank]
-        return since
-
-    def exchanges(self, begin: Array, since: Array, rows: Array) -> tuple[HostExchange, ...]:
-        """Return what each host sent and received. `since`: of the same step; `rows`: of `exchange_marks`."""
-        apart = np.array([self._least.get(rank, 0.0) for rank in self._hosts])
-        return host_exchanges(self._ranks.tolist(), since[:, 2], rows - begin - apart[:, None])
 
 
 def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
@@ -136,7 +111,7 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
 
-class Exchange(NamedTuple):
+class Transferred(NamedTuple):
     """What travels between hosts: gradients, sums; and by rank the sums that are made there."""
 
     gradients: Transfers
@@ -182,7 +157,7 @@ def exchange_marks(
 
 def exchange_of(
     devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], totals: Sequence[Sequence[Tensor]]
-) -> Exchange:
+) -> Transferred:
     """Return the transfers of a reduction, each tensor once a device."""
     waits_for = {
         gradient.op: frozenset({device.rank})
@@ -210,7 +185,7 @@ def exchange_of(
                 spread.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
             elif waits_for.get(tensor.op) == frozenset({source}):
                 gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
-    return Exchange(
+    return Transferred(
         {pair: list(found.values()) for pair, found in gathered.items()},
         {pair: list(found.values()) for pair, found in spread.items()},
         made,
@@ -251,34 +226,3 @@ def _come(marks: Marks, tensors: Sequence[tuple[Tensor, str]], host: str) -> Ten
 def _never(host: str) -> Tensor:
     with tf.device(host):
         return tf.constant(np.nan, tf.float64)
-
-
-def host_exchanges(ranks: Sequence[int], done: Array, exchange: Array) -> tuple[HostExchange, ...]:
-    """Return what each host sent and received, by rank.
-
-    `ranks` [towers]; `done` [towers], when each tower's gradients were done; `exchange`
-    [hosts, 2 hosts + 2] as of `exchange_marks`; all in seconds of one clock.
-    """
-    hosts = list(dict.fromkeys(ranks))
-    size = len(hosts)
-    sent = np.array([max(at for at, rank in zip(done, ranks, strict=True) if rank == host) for host in hosts])
-    gradients, sums = exchange[:, :size], exchange[:, size : 2 * size]
-    made, there = exchange[:, 2 * size], exchange[:, 2 * size + 1]
-    # [destination, source]: both ways of a pair's transfers that nothing else hides.
-    late = np.nansum([np.maximum(gradients - sent, 0.0), np.maximum(sums - made, 0.0)], axis=0)
-    late[np.isnan(gradients) & np.isnan(sums)] = np.nan
-    until = np.maximum(there - done.max(), 0.0)
-    return tuple(
-        HostExchange(
-            rank=rank,
-            sends_s=_least(late[:, place]),
-            receives_s=_least(late[place]),
-            sums_s=_least(until[place : place + 1]),
-        )
-        for place, rank in enumerate(hosts)
-    )
-
-
-def _least(values: Array) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.min()) if known.size else None

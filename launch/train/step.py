@@ -13,7 +13,7 @@ import tensorflow as tf
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.rules import remarks
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.inputs.source import Source
+from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.loop import StepOutcome, Stepper, unequal_batches
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
 from gputopo.launch.train.placement import checking
@@ -42,7 +42,7 @@ class TrainingStep(Stepper):
 
     placement: Placement
 
-    def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: Source) -> None:
+    def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: InputSource) -> None:
         self.spec = spec
         self.placement = placement
         self.source = source

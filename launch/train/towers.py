@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import TYPES, Rows
+from gputopo.launch.models.layers import TYPES, TowerRows
 from gputopo.launch.models.models import Forward, Model, loss_of
 from gputopo.launch.spec.run_spec import Precision, RunSpec
-from gputopo.launch.train.inputs.source import Source, rows_of
+from gputopo.launch.train.inputs.source import InputSource, rows_of
 from gputopo.launch.train.loop import ScaleReport
 from gputopo.launch.train.placement.devices import HOST
 
@@ -169,7 +169,9 @@ class TowerMath:
     take theirs as they are. So gradients come back in float32.
     """
 
-    def __init__(self, model: Model, spec: RunSpec, source: Source, scale: LossScale | None = None) -> None:
+    def __init__(
+        self, model: Model, spec: RunSpec, source: InputSource, scale: LossScale | None = None
+    ) -> None:
         self._model = model
         self._spec = spec
         self._source = source
@@ -240,7 +242,7 @@ class TowerMath:
         rows = self._rows_at(tower, number)
         return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
-    def _rows_at(self, tower: int, number: Tensor) -> Rows:
+    def _rows_at(self, tower: int, number: Tensor) -> TowerRows:
         rows = self._rows[tower]
         return replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
 

@@ -16,10 +16,10 @@ from gputopo.launch.locks import locked_outputs
 from gputopo.launch.models.models import Model, parameter_count
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.inputs.source import Source, noticing
-from gputopo.launch.train.lifecycle.checkpoint_files import require_writable
+from gputopo.launch.train.inputs.source import InputSource, noticing
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
 from gputopo.launch.train.lifecycle.exporting import Export
+from gputopo.launch.train.lifecycle.folders import require_writable
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.lifecycle.tracing import Tracer
 from gputopo.launch.train.loop import (
@@ -44,7 +44,7 @@ Made = TypeVar("Made", bound=Stepper)
 
 
 @dataclass(frozen=True)
-class Start:
+class WorkerStart:
     """`import_s`: seconds that TensorFlow took to load. `versions`: of what was loaded, and its settings.
 
     `says`: remarks on what was chosen before.
@@ -56,7 +56,7 @@ class Start:
 
     def emit_built(
         self,
-        source: Source,
+        source: InputSource,
         emit: Emit,
         began: float,
         *,
@@ -78,7 +78,7 @@ class Start:
         )
 
 
-NO_START = Start()  # of a run in a process whose start was not measured, as in tests
+NO_START = WorkerStart()  # of a run in a process whose start was not measured, as in tests
 
 
 def train(
@@ -86,7 +86,7 @@ def train(
     spec: RunSpec,
     emit: Emit,
     *,
-    start: Start = NO_START,
+    start: WorkerStart = NO_START,
     stopped: Stopped = never,
     strategy: Any = None,
 ) -> VariableSets:
@@ -156,7 +156,7 @@ def stepper_of(model: Model, spec: RunSpec, *, strategy: Any = None) -> Stepper:
 
 @contextmanager
 def built(
-    make: Callable[[Model, RunSpec], Made], model: Model, spec: RunSpec, emit: Emit, start: Start
+    make: Callable[[Model, RunSpec], Made], model: Model, spec: RunSpec, emit: Emit, start: WorkerStart
 ) -> Iterator[Made]:
     """Make what takes the steps of a run and emit ModelBuilt; at the end its input is closed.
 

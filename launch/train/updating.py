@@ -1,14 +1,14 @@
 """The update of every placement: from total gradients to changed variables. Ops only; nothing runs here.
 
-The order: the totals are true gradients (see `precision`); weight decay is added; every entry is clipped;
-all gradients of a place are clipped together by their norm; the optimizer takes its step.
+The order: the totals are true gradients (see `towers`); weight decay is added; every entry is clipped; all
+gradients of a place are clipped together by their norm; the optimizer takes its step.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,159 +18,69 @@ from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.towers import LossScale, run_if
 
 Tensor = Any
-Variable = Any
 
 
 @dataclass(frozen=True)
-class Change:
-    """What changes one variable in one step: its total gradient and the learning rate.
+class Optimizer:
+    """One of TensorFlow's own training ops: one a variable, in place, with a kernel on CPU and GPU.
 
-    `slots` are the variable's own, `scalars` the numbers that it shares, as they are before the step.
+    `slots`: what the op keeps for each variable, on its device: arguments, with first values. `scalars`:
+    numbers that all variables of a device share, with what each is multiplied by after a step, which is its
+    first value too. `rate`, `gradient`: the op's names of them.
     """
 
-    variable: Variable
-    slots: Sequence[Variable]
-    scalars: Sequence[Tensor]
-    gradient: Tensor
-    rate: Tensor
+    op: Callable[..., Any]
+    rate: str = "lr"
+    gradient: str = "grad"
+    slots: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
-
-class Optimizer(Protocol):
-    """How one variable takes its step."""
-
-    @property
-    def slots(self) -> Sequence[tuple[str, float]]:
-        """Name and first value of each slot that a variable has beside it, of the variable's shape."""
-
-    @property
-    def scalars(self) -> Sequence[tuple[str, float]]:
-        """Name and first value of each number that all variables of one device share."""
-
-    def apply(self, change: Change) -> Any:
-        """Return the op that changes the variable (and its slots) in place."""
-
-    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the shared numbers of the next step."""
-
-
-class _NoScalars:
-    """An optimizer whose variables share nothing."""
-
-    scalars: Sequence[tuple[str, float]] = ()
-
-    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Nothing to advance."""
-        return ()
-
-
-@dataclass(frozen=True)
-class GradientDescent(_NoScalars):
-    """variable -= rate x gradient."""
-
-    slots: Sequence[tuple[str, float]] = ()
-
-    def apply(self, change: Change) -> Any:
-        """Take the step."""
-        return tf.raw_ops.ResourceApplyGradientDescent(
-            var=change.variable.handle, alpha=change.rate, delta=change.gradient
-        )
-
-
-@dataclass(frozen=True)
-class Momentum(_NoScalars):
-    """moving = momentum x moving + gradient; variable -= rate x moving (B. Polyak, 1964).
-
-    With `nesterov`: variable -= rate x (gradient + momentum x moving).
-    """
-
-    momentum: float
-    nesterov: bool = False
-    slots: Sequence[tuple[str, float]] = (("momentum", 0.0),)
-
-    def apply(self, change: Change) -> Any:
-        """Take the step."""
-        return tf.raw_ops.ResourceApplyMomentum(
-            var=change.variable.handle,
-            accum=change.slots[0].handle,
-            lr=change.rate,
-            grad=change.gradient,
-            momentum=self.momentum,
-            use_nesterov=self.nesterov,
-        )
-
-
-@dataclass(frozen=True)
-class RmsProp(_NoScalars):
-    """square = decay x square + (1 - decay) x gradient^2;
-    moving = momentum x moving + rate x gradient / sqrt(square + epsilon); variable -= moving
-    (T. Tieleman, G. Hinton, 2012).
-    """
-
-    decay: float
-    momentum: float
-    epsilon: float
-    slots: Sequence[tuple[str, float]] = (("square", 1.0), ("momentum", 0.0))
-
-    def apply(self, change: Change) -> Any:
-        """Take the step."""
-        return tf.raw_ops.ResourceApplyRMSProp(
-            var=change.variable.handle,
-            ms=change.slots[0].handle,
-            mom=change.slots[1].handle,
-            lr=change.rate,
-            rho=self.decay,
-            momentum=self.momentum,
-            epsilon=self.epsilon,
-            grad=change.gradient,
-        )
-
-
-@dataclass(frozen=True)
-class Adam:
-    """first = beta1 x first + (1 - beta1) x gradient; second = beta2 x second + (1 - beta2) x gradient^2;
-    variable -= rate x sqrt(1 - beta2^t) / (1 - beta1^t) x first / (sqrt(second) + epsilon), t = 1, 2, ...
-    (D. Kingma, J. Ba, 2014: the form before their section 2.1, in which epsilon is not corrected).
-    """
-
-    beta1: float
-    beta2: float
-    epsilon: float
-    slots: Sequence[tuple[str, float]] = (("first", 0.0), ("second", 0.0))
-
-    @property
-    def scalars(self) -> Sequence[tuple[str, float]]:
-        """The powers that the next step needs: beta1^t and beta2^t, from t = 1 on."""
-        return (("beta1_power", self.beta1), ("beta2_power", self.beta2))
-
-    def apply(self, change: Change) -> Any:
-        """Take the step."""
-        return tf.raw_ops.ResourceApplyAdam(
-            var=change.variable.handle,
-            m=change.slots[0].handle,
-            v=change.slots[1].handle,
-            beta1_power=change.scalars[0],
-            beta2_power=change.scalars[1],
-            lr=change.rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            epsilon=self.epsilon,
-            grad=change.gradient,
-        )
-
-    def advance(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Raise both powers by one."""
-        return (scalars[0] * self.beta1, scalars[1] * self.beta2)
+    def apply(
+        self, variable: Any, slots: Sequence[Any], scalars: Sequence[Tensor], gradient: Tensor, rate: Tensor
+    ) -> Any:
+        """Return the op that changes the variable and its slots."""
+        own = {name: slot.handle for name, slot in zip(self.slots, slots, strict=True)}
+        shared = dict(zip(self.scalars, scalars, strict=True))
+        given = {self.rate: rate, self.gradient: gradient, **own, **shared, **self.settings}
+        return self.op(var=variable.handle, **given)
 
 
 def optimizer_of(spec: Optimization) -> Optimizer:
-    """Return the optimizer that a spec names."""
+    """Return the optimizer that a spec names.
+
+    sgd: variable -= rate x gradient.
+    momentum (B. Polyak, 1964): moving = momentum x moving + gradient; variable -= rate x moving; Nesterov's:
+    variable -= rate x (gradient + momentum x moving).
+    rmsprop (T. Tieleman, G. Hinton, 2012): square = decay x square + (1 - decay) x gradient^2;
+    moving = momentum x moving + rate x gradient / sqrt(square + epsilon); variable -= moving.
+    adam (D. Kingma, J. Ba, 2014, in the form before their section 2.1, in which epsilon is not corrected):
+    first = beta1 x first + (1 - beta1) x gradient; second = beta2 x second + (1 - beta2) x gradient^2;
+    variable -= rate x sqrt(1 - beta2^t) / (1 - beta1^t) x first / (sqrt(second) + epsilon), t = 1, 2, ...
+    """
+    ops = tf.raw_ops
     if spec.optimizer == "momentum":
-        return Momentum(spec.momentum, spec.nesterov)
+        settings = {"momentum": spec.momentum, "use_nesterov": spec.nesterov}
+        return Optimizer(ops.ResourceApplyMomentum, slots={"accum": 0.0}, settings=settings)
     if spec.optimizer == "rmsprop":
-        return RmsProp(spec.rmsprop_decay, spec.rmsprop_momentum, spec.rmsprop_epsilon)
+        return Optimizer(
+            ops.ResourceApplyRMSProp,
+            slots={"ms": 1.0, "mom": 0.0},
+            settings={
+                "rho": spec.rmsprop_decay,
+                "momentum": spec.rmsprop_momentum,
+                "epsilon": spec.rmsprop_epsilon,
+            },
+        )
     if spec.optimizer == "adam":
-        return Adam(spec.adam_beta1, spec.adam_beta2, spec.adam_epsilon)
-    return GradientDescent()
+        betas = {"beta1": spec.adam_beta1, "beta2": spec.adam_beta2}
+        return Optimizer(
+            ops.ResourceApplyAdam,
+            slots={"m": 0.0, "v": 0.0},
+            scalars={f"{name}_power": beta for name, beta in betas.items()},
+            settings={**betas, "epsilon": spec.adam_epsilon},
+        )
+    return Optimizer(ops.ResourceApplyGradientDescent, rate="alpha", gradient="delta")
 
 
 class Updater:
@@ -197,6 +107,7 @@ class Updater:
         self._base_rate = base_rate
         self._scale = scale if scale is not None and scale.automatic else None
         self._optimizer = optimizer_of(spec)
+        self.own_slots = len(self._optimizer.slots)
         self._decisions: dict[int, Tensor] = {}  # of the places that were updated
         self._shared = [self._shared_of(place) for place in variables.places]
         self.slots = [
@@ -238,9 +149,8 @@ class Updater:
         ops = []
         for variable, slots, gradient in zip(variables, self.slots[place], gradients, strict=True):
             with tf.device(variable.device):
-                own = slots[: len(self._optimizer.slots)]
-                change = Change(variable, own, shared[variable.device], gradient, rate)
-                ops.append(self._optimizer.apply(change))
+                own = slots[: self.own_slots]
+                ops.append(self._optimizer.apply(variable, own, shared[variable.device], gradient, rate))
         return ops + self._advance(place, shared, ops)
 
     def accepted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
@@ -258,18 +168,13 @@ class Updater:
             )
         return accepted
 
-    @property
-    def own_slots(self) -> int:
-        """Number of slots of each variable itself."""
-        return len(self._optimizer.slots)
-
     def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
         shared: dict[str, list[Any]] = {}
         for device in dict.fromkeys(variable.device for variable in variables):
             with tf.device(device):
                 shared[device] = [
                     tf.Variable(start, trainable=False, name=f"{name}/slot")
-                    for name, start in self._optimizer.scalars
+                    for name, start in self._optimizer.scalars.items()
                 ]
         return shared
 
@@ -280,19 +185,18 @@ class Updater:
             with tf.device(variable.device):
                 slots = [
                     tf.Variable(tf.fill(variable.shape, start), trainable=False, name=f"{name}/slot")
-                    for name, start in self._optimizer.slots
+                    for name, start in self._optimizer.slots.items()
                 ]
             found.append(slots + waiting.pop(variable.device, []))
         return found
 
     def _advance(self, place: int, shared: dict[str, list[Tensor]], after: list[Any]) -> list[Any]:
         ops = []
+        factors = self._optimizer.scalars.values()
         for device, before in shared.items():
             with tf.device(device), tf.control_dependencies(after if before else []):
-                for variable, value in zip(
-                    self._shared[place][device], self._optimizer.advance(before), strict=True
-                ):
-                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+                for variable, value, factor in zip(self._shared[place][device], before, factors, strict=True):
+                    ops.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value * factor))
         return ops
 
     def _prepared(
@@ -309,11 +213,12 @@ class Updater:
             variables = self._variables.places[place]
             own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
             if self._spec.gradient_clip is not None:
-                own = _cut(variables, own, self._spec.gradient_clip)
+                limit = self._spec.gradient_clip
+                own = _each(variables, own, lambda x: tf.clip_by_value(x, -limit, limit))  # noqa: B023
             if self._spec.gradient_clip_norm is not None:
                 if factor is None or self._independent:
                     factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
-                own = _times(variables, own, factor)
+                own = _each(variables, own, lambda x: x * factor)  # noqa: B023
             ready.append(own)
         return ready
 
@@ -352,18 +257,10 @@ def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
         return tf.where(decision, value, variable.read_value())
 
 
-def _cut(variables: Sequence[Any], gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
-    return _each(variables, gradients, lambda x: tf.clip_by_value(x, -limit, limit))
-
-
 def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: float) -> Tensor:
     squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
     with tf.device(HOST):
         return norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
-
-
-def _times(variables: Sequence[Any], gradients: Sequence[Tensor], factor: Tensor) -> list[Tensor]:
-    return _each(variables, gradients, lambda x: x * factor)
 
 
 def _each(

@@ -8,13 +8,13 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gputopo import __version__
 
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")  # SHA-1, or SHA-256
-_MAX_REFERENCES = 5  # a reference to a reference to ...
+GIT_S = 5.0  # seconds until git counts as not there
 # NCCL and cuDNN mostly come with TensorFlow as packages of NVIDIA's, one for each major version of CUDA.
 _PACKAGES = {
     "keras": ("keras",),
@@ -112,42 +112,11 @@ def own_commit() -> str | None:
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit that is checked out in this folder, None if it is unknown.
-
-    Reads git's files, runs nothing; later changes are not seen. A work tree beside the repository (`.git` is
-    a file) is supported.
-    """
+    """Return the commit that is checked out in this folder, None if git does not know."""
     try:
-        return _resolve(_git_folder(root), "HEAD")
-    except (OSError, UnicodeDecodeError):
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=GIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return None
-
-
-def _git_folder(root: Path) -> Path:
-    found = root / ".git"
-    if found.is_file():
-        found = root / found.read_text().strip().removeprefix("gitdir:").strip()
-    return found
-
-
-def _resolve(git: Path, name: str) -> str | None:
-    common = git / "commondir"
-    shared = git / common.read_text().strip() if common.is_file() else git
-    for _ in range(_MAX_REFERENCES):
-        place = next((folder / name for folder in (git, shared) if (folder / name).is_file()), None)
-        text = _packed(shared, name) if place is None else place.read_text().strip()
-        if text is None or _COMMIT.fullmatch(text):
-            return text
-        name = text.removeprefix("ref:").strip()
-    return None
-
-
-def _packed(git: Path, name: str) -> str | None:
-    packed = git / "packed-refs"
-    if not packed.is_file():
-        return None
-    for line in packed.read_text().splitlines():
-        commit, _, reference = line.partition(" ")
-        if reference == name and _COMMIT.fullmatch(commit):
-            return commit
-    return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -21,7 +21,7 @@ from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.loop import LossError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
@@ -110,7 +110,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
     from gputopo.launch.models import models
     from gputopo.launch.train.placement import devices
     from gputopo.launch.train.placement.timing import joined_fastest
-    from gputopo.launch.train.training import Start
+    from gputopo.launch.train.training import WorkerStart
     from gputopo.launch.train.versions import worker_versions
 
     import_s = time.perf_counter() - began
@@ -128,7 +128,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], stopped: Callable[[], bo
                 models.build(spec.model, spec),
                 spec,
                 emit,
-                start=Start(import_s, worker_versions() | devices.settings(spec), chosen.says),
+                start=WorkerStart(import_s, worker_versions() | devices.settings(spec), chosen.says),
                 **options,
             )
         emit(_memory_peak(spec))

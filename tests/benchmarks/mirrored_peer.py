@@ -48,7 +48,7 @@ def _layer(network: Any, batch: int) -> Any:
     import keras
     import tensorflow as tf
 
-    from gputopo.launch.models.layers import Rows, Stream
+    from gputopo.launch.models.layers import Stream, TowerRows
 
     class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
@@ -69,7 +69,7 @@ def _layer(network: Any, batch: int) -> Any:
         def call(self, images: Any) -> Any:
             weights = [tf.convert_to_tensor(variable) for variable in self.trained]
             state = [tf.convert_to_tensor(variable) for variable in self.untrained]
-            rows = Rows(0, batch, Stream(1, 4))
+            rows = TowerRows(0, batch, Stream(1, 4))
             done = network.forward(weights, state, images, rows, "NHWC")
             for variable, value in zip(self.untrained, done.state, strict=True):
                 variable.assign(value)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputopo.captures import merge, reading
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Host, NumaNode
-from tests.captures.samples import ALL
+from tests.captures.samples import ALL, in_turn
 
 LSCPU_2_34 = """\
 Architecture:                    x86_64
@@ -100,8 +100,7 @@ def test_cpus_that_are_off_are_not_counted() -> None:
     assert reading.read_text(text, origin="x").host.logical_cpus == 4
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("text", [LSCPU_2_37, NUMACTL])
+@pytest.mark.parametrize(("name", "text"), in_turn(ALL, [LSCPU_2_37, NUMACTL]))
 def test_beside_another_capture_both_are_read(name: str, text: str) -> None:
     if name == "table":
         return  # is as much prose as data

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, outliers, stages
-from gputopo.values.run.plan import Timed
-from gputopo.values.run.several_runs import InRun, Reading, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.plan import TimedRun
+from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
 
 
@@ -42,7 +42,7 @@ WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_g
 
 
 def row(word: str = "even", **reading: Any) -> ScreenDevice:
-    return ScreenDevice(number=1, word=word, says="", reading=Reading(**{**WELL, **reading}))
+    return ScreenDevice(number=1, word=word, says="", reading=GpuReading(**{**WELL, **reading}))
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ WELL_ALONE = {
 def found(lost: float, *, rounds: int = 3, peer: dict[str, Any] | None = None, **own: Any) -> Causes:
     """GPU 1 lacks a share `lost` of the speed of GPU 0, and reads `own` where that is different."""
     readings = {
-        gpu: dict.fromkeys(range(1, rounds + 1), Reading(**{**WELL_ALONE, **different}))
+        gpu: dict.fromkeys(range(1, rounds + 1), GpuReading(**{**WELL_ALONE, **different}))
         for gpu, different in ((0, peer or {}), (1, own))
     }
     speeds = {
-        gpu: {number: Timed(speed, 0.001) for number in range(1, rounds + 1)}
+        gpu: {number: TimedRun(speed, 0.001) for number in range(1, rounds + 1)}
         for gpu, speed in ((0, 100.0), (1, 100.0 * (1 - lost)))
     }
     return causes_of(1, 0, readings, speeds, 100 * lost)
@@ -173,7 +173,7 @@ def runs(
             folder=f"screen/alone-{gpu}-{number + 1}",
             devices=(
                 InRun(
-                    number=gpu, images_per_sec=speed, reading=Reading(graphics_mhz=(clocks or {}).get(gpu))
+                    number=gpu, images_per_sec=speed, reading=GpuReading(graphics_mhz=(clocks or {}).get(gpu))
                 ),
             ),
             images_per_sec=speed * WOBBLE[(number + gpu) % 3],

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures import merge
-from gputopo.captures.ledger import Format, is_noise
+from gputopo.captures.ledger import Format, is_noise, read_lines
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Contradiction, Link, Machine, Unread
 from gputopo.values.subject import at_link
@@ -104,8 +104,7 @@ class Program(NamedTuple):
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
     """Offer each line that is not empty to `take`, with its number; return the numbers of those it took."""
-    lines = ((number, plain(line)) for number, line in enumerate(text.splitlines(), 1))
-    return frozenset(number for number, line in lines if line and take(number, line))
+    return read_lines(text, take, bare=plain, longest=2000).taken
 
 
 # Each line by which a program is recognised has one of these words.

@@ -127,13 +127,6 @@ def _lost_gpu(line: Unanswered, names: Names, *, placed: bool) -> ReportedGpu:
 
 _NOT_IN_CAPTURE = "not in the capture"
 _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_hop", "pcie.aer")
-_MAX_SHOWN = 200
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def unread(source: str, line: int, text: str) -> Unread:
-    """Return a line that was not understood, shortened, with no UUID in it."""
-    return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_MAX_SHOWN])
 
 
 class Identity(NamedTuple):

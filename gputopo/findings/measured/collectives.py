@@ -8,7 +8,7 @@ from gputopo.copies.collectives import (
     NAMES,
     NETWORK_LOW_SHARE,
     BusRate,
-    Series,
+    CollectiveSeries,
     expected_rate,
     network_ports,
     nvls_is_off,
@@ -171,7 +171,7 @@ def latency(machine: Machine) -> Iterator[Fault]:
             yield LATENCY.fault(_subject(smallest), says, evidence)
 
 
-def _series(machine: Machine) -> list[Series]:
+def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
     return [one for one in series_of(samples) if one.is_of_nccl_tests]
 

@@ -16,7 +16,7 @@ from gputopo.launch.train.inputs import records as read_records
 from gputopo.launch.train.inputs.pipeline import Share, with_threads
 from gputopo.launch.train.inputs.preprocessing import (
     ORDER,
-    Recipe,
+    Preprocessing,
     cifar_pictures,
     decode,
     decoded_picture,
@@ -40,7 +40,7 @@ class Cifar10:
 
     images: Bytes
     labels: Bytes
-    recipe: Recipe
+    recipe: Preprocessing
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
@@ -143,7 +143,7 @@ class ImageNet:
     """
 
     paths: tuple[Path, ...]
-    recipe: Recipe
+    recipe: Preprocessing
     classes: int
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords

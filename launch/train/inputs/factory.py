@@ -15,9 +15,9 @@ from gputopo.launch.spec.run_spec import CacheForm, Data, RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
-from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Recipe
+from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Preprocessing
 from gputopo.launch.train.inputs.records import BadRecords
-from gputopo.launch.train.inputs.source import Fact, FedSource, Shape, Source, readiness, staged
+from gputopo.launch.train.inputs.source import Fact, FedSource, InputSource, Shape, readiness, staged
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source, python_source
 from gputopo.launch.train.placement.devices import concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
@@ -36,7 +36,7 @@ class CacheMemoryError(GputopoError):
     exit_code = ExitCode.HARDWARE
 
 
-def source_of(model: Shape, spec: RunSpec) -> Source:
+def source_of(model: Shape, spec: RunSpec) -> InputSource:
     """Make the input that a spec names. The caller closes it.
 
     Raises InputError for a data folder that cannot be used, UsageError for one that is not the model's.
@@ -170,7 +170,7 @@ def _pipeline(
     found: DataFolder, subset: Subset, model: Shape, spec: RunSpec, shares: Sequence[Share], bad: BadRecords
 ) -> Pipeline:
     height, width, _ = model.input_shape
-    recipe = Recipe(
+    recipe = Preprocessing(
         height=height,
         width=width,
         resize=spec.data.resize,

@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
-from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
 from gputopo.launch.train.inputs.records import BadRecords, Care, Readings, digest
-from gputopo.launch.train.inputs.source import Batch, rows_of
+from gputopo.launch.train.inputs.source import Batch, Maker, rows_of
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -83,7 +83,7 @@ class Share:
     words, None: rank 0.
     """
 
-    towers: tuple[Rows, ...]
+    towers: tuple[TowerRows, ...]
     joint: int
     batch: int
     device: str
@@ -156,7 +156,7 @@ class Pipeline(Protocol):
         """Whether a batch's labels are all in range."""
 
 
-class PipelineMaker:
+class PipelineMaker(Maker):
     """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image.
 
     Each host makes those of its own towers.

@@ -35,7 +35,7 @@ _PHILOX = 1
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Preprocessing:
     """Settings of the preprocessing. `height` and `width`: of the model's input."""
 
     height: int
@@ -55,7 +55,7 @@ def decode(encoded: Tensor) -> Tensor:
     return tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST")
 
 
-def picture(recipe: Recipe, encoded: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
+def picture(recipe: Preprocessing, encoded: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Convert a JPEG to float32 [height, width, 3], normalised. `boxes`: [n, 4] as ymin, xmin, ymax, xmax.
 
     Only the part of a JPEG that is needed is decoded. ImageNet has a PNG under a JPEG's name: it and a GIF of
@@ -78,7 +78,7 @@ def picture(recipe: Recipe, encoded: Tensor, boxes: Tensor, place: Tensor) -> Te
     return _finished(recipe, part, place)
 
 
-def decoded_picture(recipe: Recipe, pixels: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
+def decoded_picture(recipe: Preprocessing, pixels: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Do the same for a picture that is decoded already, uint8 [height, width, 3]."""
     if not recipe.training:
         return _normalised(_middle(recipe, _not_too_long(pixels), place))
@@ -92,7 +92,7 @@ def decoded_picture(recipe: Recipe, pixels: Tensor, boxes: Tensor, place: Tensor
     return _finished(recipe, part, place)
 
 
-def cifar_pictures(recipe: Recipe, pixels: Tensor, first: Tensor) -> Tensor:
+def cifar_pictures(recipe: Preprocessing, pixels: Tensor, first: Tensor) -> Tensor:
     """Convert uint8 [batch, 32, 32, 3] into float32 [batch, height, width, 3], normalised.
 
     The pictures stand one after the other in the order of the data, from place `first` on.
@@ -103,7 +103,7 @@ def cifar_pictures(recipe: Recipe, pixels: Tensor, first: Tensor) -> Tensor:
     return _normalised(tf.cast(sized, tf.float32))
 
 
-def _random_box(recipe: Recipe, shape: Tensor, boxes: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+def _random_box(recipe: Preprocessing, shape: Tensor, boxes: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         boxes[tf.newaxis],  # [1, n, 4]
@@ -117,7 +117,7 @@ def _random_box(recipe: Recipe, shape: Tensor, boxes: Tensor, place: Tensor) -> 
     return begin, size
 
 
-def _finished(recipe: Recipe, part: Tensor, place: Tensor) -> Tensor:
+def _finished(recipe: Preprocessing, part: Tensor, place: Tensor) -> Tensor:
     turned = tf.image.stateless_random_flip_left_right(part, recipe.key(_FLIP, place))
     sized = _resized(recipe, turned, recipe.height, recipe.width, place)
     if recipe.distortions:
@@ -126,7 +126,7 @@ def _finished(recipe: Recipe, part: Tensor, place: Tensor) -> Tensor:
     return _normalised(sized)
 
 
-def _resized(recipe: Recipe, pixels: Tensor, height: Tensor, width: Tensor, place: Tensor) -> Tensor:
+def _resized(recipe: Preprocessing, pixels: Tensor, height: Tensor, width: Tensor, place: Tensor) -> Tensor:
     def by(method: str) -> Callable[[], Tensor]:
         return lambda: tf.cast(tf.image.resize(pixels, (height, width), method), tf.float32)
 
@@ -138,7 +138,7 @@ def _resized(recipe: Recipe, pixels: Tensor, height: Tensor, width: Tensor, plac
     return tf.clip_by_value(sized, 0.0, 255.0)  # bicubic exceeds it
 
 
-def _other_colours(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
+def _other_colours(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tensor:
     """Change the colours of pixels in 0..1; contrast comes last for every other picture, else second."""
     bright = tf.image.stateless_random_brightness(pixels, 32.0 / 255.0, recipe.key(_BRIGHTNESS, place))
 
@@ -153,7 +153,7 @@ def _other_colours(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
     return tf.clip_by_value(changed, 0.0, 1.0)
 
 
-def _middle(recipe: Recipe, pixels: Tensor, place: Tensor) -> Tensor:
+def _middle(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tensor:
     if recipe.resize == "crop":
         sized = tf.cast(_at_least(recipe, pixels), tf.float32)
     else:
@@ -175,7 +175,7 @@ def _not_too_long(pixels: Tensor) -> Tensor:
     return tf.slice(pixels, tf.concat([(shape - size) // 2, [0]], 0), tf.concat([size, [3]], 0))
 
 
-def _at_least(recipe: Recipe, pixels: Tensor) -> Tensor:
+def _at_least(recipe: Preprocessing, pixels: Tensor) -> Tensor:
     """Enlarge a picture that is smaller than the model's input, and no other."""
     shape = tf.shape(pixels)
     enough = tf.logical_and(shape[0] >= recipe.height, shape[1] >= recipe.width)
@@ -186,7 +186,7 @@ def _at_least(recipe: Recipe, pixels: Tensor) -> Tensor:
     )
 
 
-def _scaled(recipe: Recipe, pixels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _scaled(recipe: Preprocessing, pixels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Height and width, sides in proportion, that just cover the model's input times `scale`."""
     shape = tf.cast(tf.shape(pixels), tf.float32)
     ratio = scale * tf.maximum(recipe.height / shape[0], recipe.width / shape[1])
@@ -195,7 +195,7 @@ def _scaled(recipe: Recipe, pixels: Tensor, scale: float) -> tuple[Tensor, Tenso
     return height, width
 
 
-def _cifar_distorted(recipe: Recipe, pixels: Tensor, first: Tensor) -> Tensor:
+def _cifar_distorted(recipe: Preprocessing, pixels: Tensor, first: Tensor) -> Tensor:
     batch, side = tf.shape(pixels)[0], pixels.shape[1]
     # One counter of Philox yields four numbers: picture n draws from counter n.
     drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(

@@ -2,8 +2,8 @@
 
 `fast` is TensorFlow's reader, which stops at the first damage with an error that names no file. `careful`
 reads the same records in the same order, each with its file and number; where the reading of a file ends
-early, the host that reads walks the file's framing (`Reading`), notes what is wrong where (`BadRecords`), and
-continues if possible. The first bad record stops the run, or all are left out and counted.
+early, the host that reads walks the file's framing (`FileReading`), notes what is wrong where
+(`BadRecords`), and continues if possible. A bad record stops the run, or all are left out and counted.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _NAMED = 3  # in the notice
 _MAX_PASSES = 50
 
 
-class Found(msgspec.Struct, frozen=True):
+class BadRecord(msgspec.Struct, frozen=True):
     """Record `record` (from 0) of a file is bad.
 
     `in_order`: it has a place in the order of the examples. `host`: that alone looks at it, as the example is
@@ -55,7 +55,7 @@ class BadRecords:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._found: dict[tuple[Path, int], Found] = {}
+        self._found: dict[tuple[Path, int], BadRecord] = {}
         self._told = 0  # of them, as `news`
         self._again = 0
         self.error: InputError | None = None
@@ -91,14 +91,14 @@ class BadRecords:
         return (f"{self.count} bad {plural} left out: {named}{more}.",)
 
     def note(self, path: Path, record: int, why: str, *, in_order: bool = False) -> None:
-        """Count record `record` (from 0) of a file as bad. `in_order`: as of `Found`.
+        """Count record `record` (from 0) of a file as bad. `in_order`: as of `BadRecord`.
 
         Raises InputError where one bad record stops the run, or where hardly any record is good.
         """
         if self.policy == "stop":
             raise self._failed(bad_record(path, record, why))
         self._again += (path, record) in self._found
-        self._found.setdefault((path, record), Found(str(path), record, why, in_order))
+        self._found.setdefault((path, record), BadRecord(str(path), record, why, in_order))
         if self._again > _MAX_PASSES * self.count:
             raise self._failed(
                 InputError(
@@ -107,13 +107,13 @@ class BadRecords:
                 )
             )
 
-    def add(self, there: Iterable[Found], host: str) -> None:
+    def add(self, there: Iterable[BadRecord], host: str) -> None:
         """Add what another host found. Most are found by each host, which reads all files."""
         for found in there:
             own = msgspec.structs.replace(found, host=host if found.in_order else None)
             self._found.setdefault((Path(found.file), found.record), own)
 
-    def news(self) -> tuple[Found, ...]:
+    def news(self) -> tuple[BadRecord, ...]:
         """Return those that were found since the last call."""
         fresh = tuple(islice(list(self._found.values()), self._told, None))
         self._told += len(fresh)
@@ -129,19 +129,19 @@ class BadRecords:
         return self.error
 
 
-def _named(found: Found) -> str:
+def _named(found: BadRecord) -> str:
     where = "" if found.host is None else f" on host {found.host}"
     return f"{Path(found.file).name} record {found.record}{where} ({found.why})"
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReadingReport(msgspec.Struct, frozen=True):
     """Bad records that a host found since its last report, and the error that ended its reading."""
 
-    found: tuple[Found, ...]
+    found: tuple[BadRecord, ...]
     error: tuple[str, str] | None
 
 
-class Reading:
+class FileReading:
     """Where to continue each file. For one file never called from two threads at once."""
 
     def __init__(self, bad: BadRecords) -> None:
@@ -200,7 +200,7 @@ class Reading:
         self._bad.batch_made()
         error = self._bad.error
         known = None if error is None else (error.what, error.hint)
-        return msgspec.json.encode(Report(self._bad.news(), known))
+        return msgspec.json.encode(ReadingReport(self._bad.news(), known))
 
     def _framing(self, path: Path) -> Framing:
         """Walk a file once, and again after it has changed."""
@@ -217,11 +217,11 @@ class Readings:
     """What ops of a careful reading ask in the process that reads: of its newest reading."""
 
     def __init__(self) -> None:
-        self._newest = -1, Reading(BadRecords("skip"))
+        self._newest = -1, FileReading(BadRecords("skip"))
 
     def begin(self, number: int, bad: BadRecords) -> None:
         """Begin a reading. Ops of the one before, which is dropped, get answers that end it."""
-        self._newest = number, Reading(bad)
+        self._newest = number, FileReading(bad)
 
     def answer(self, question: bytes, number: np.int64, *about: Any) -> Answer:
         """Answer an op of the reading with this number; raises what a question about a reading raises."""
@@ -254,10 +254,10 @@ class Care:
         answering = None if self.readings is None else self.readings.answer
         return ask(answering, question, np.int64(self.number), *given, dtype=dtype)
 
-    def report(self) -> Report:
+    def report(self) -> ReadingReport:
         """Return what was found since the last report."""
         answer: bytes = self.ask("report", dtype=tf.string).numpy()
-        return msgspec.json.decode(answer, type=Report)
+        return msgspec.json.decode(answer, type=ReadingReport)
 
 
 def fast(paths: Sequence[Path], order: Dataset) -> Dataset:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows, Stream
+from gputopo.launch.models.layers import Stream, TowerRows
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import InputError
@@ -33,27 +33,25 @@ class Shape(Protocol):
         """Number of classes; 1: a single yes or no."""
 
 
-class Source(Protocol):
+class InputSource:
     """Examples for all towers."""
 
-    @property
-    def signature(self) -> Sequence[Any]:
-        """The TensorSpecs of what `feed` returns; empty where the graph reads for itself."""
+    signature: Sequence[Any] = ()  # the TensorSpecs of what `feed` returns; empty: the graph reads for itself
+    waited_s = 0.0  # seconds that the last `feed` took: making the batch, or waiting for it
 
     @property
     def images_per_epoch(self) -> int | None:
         """Images of the data set without those left out so far; None: no data set, or counting takes long."""
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that the last `feed` took: making the batch, or waiting for it."""
+        return None
 
     @property
     def notices(self) -> tuple[str, ...]:
         """What must be reported with every result: assumptions, and bad records left out so far."""
+        return ()
 
     def describe(self) -> Mapping[str, Fact]:
         """Return the settings by name, for the result."""
+        raise NotImplementedError
 
     def start_at(self, number: int, image: int) -> None:
         """Let step `number` begin with that image of a data set, as earlier runs used other batches.
@@ -66,6 +64,7 @@ class Source(Protocol):
 
         Raises StopIteration at the end of the data, InputError for data that cannot be used.
         """
+        return ()
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Build a tower's images (float32, in the data format) and labels [batch] (int64), in the graph.
@@ -73,13 +72,14 @@ class Source(Protocol):
         A label of -1 marks a row that is no example, in the last batch of an evaluation. Both are on the
         tower's device. `fed`: the graph's form of what `feed` returns.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop the threads that run beside the steps. May be called again."""
 
 
 @contextmanager
-def noticing(source: Source, emit: Callable[[Event], None]) -> Iterator[Source]:
+def noticing(source: InputSource, emit: Callable[[Event], None]) -> Iterator[InputSource]:
     """Close the source at the end, and emit the notices that it has added since the beginning."""
     with closing(source):
         before = source.notices
@@ -89,16 +89,16 @@ def noticing(source: Source, emit: Callable[[Event], None]) -> Iterator[Source]:
                 emit(Noticed(time_s=time.time(), says=notice))
 
 
-def rows_of(spec: RunSpec) -> list[Rows]:
+def rows_of(spec: RunSpec) -> list[TowerRows]:
     """Each tower's rows of the joint batch."""
     firsts = accumulate(spec.batches, initial=0)
     return [
-        Rows(first, batch, Stream(spec.seed, _DROPOUT))
+        TowerRows(first, batch, Stream(spec.seed, _DROPOUT))
         for first, batch in zip(firsts, spec.batches, strict=False)
     ]
 
 
-def own_rows(spec: RunSpec) -> list[Rows]:
+def own_rows(spec: RunSpec) -> list[TowerRows]:
     """Return the rows of each tower of this process."""
     rows = rows_of(spec)
     return [rows[device.tower] for device in spec.own_devices]
@@ -111,35 +111,37 @@ _PER_TOWER = 2  # images and labels
 FAILURES = (OSError, ValueError, ArithmeticError, LookupError)
 
 
-class Maker(Protocol):
+class Maker:
     """Makes the joint batch of each step, on the host."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """As of `InputSource`."""
+        return ()
 
     def make(self, number: int) -> Batch:
         """Make the batch of step `number`. Raises StopIteration at the end of the data."""
+        raise NotImplementedError
+
+    def start_at(self, number: int, image: int) -> None:
+        """Let the batch of step `number` begin with that image of a data set."""
 
     def close(self) -> None:
         """Release files and threads."""
 
 
-@runtime_checkable
-class Seekable(Protocol):
-    """A maker that reads a data set, in which it can begin anywhere."""
-
-    def start_at(self, number: int, image: int) -> None:
-        """Let the batch of step `number` begin with that image."""
-
-
-class Batches(Protocol):
+class Batches:
     """The batches of a maker in the order of the steps."""
 
     def take(self, number: int) -> Batch:
         """Return the batch of step `number`; raises what making it raised."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop making batches ahead, and wait until that has stopped."""
 
 
-class OnDemand:
+class OnDemand(Batches):
     """Each batch is made when it is asked for."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
@@ -149,11 +151,8 @@ class OnDemand:
         """Make the batch now."""
         return self._make(number)
 
-    def close(self) -> None:
-        """Do nothing: nothing runs."""
 
-
-class Prefetched:
+class Prefetched(Batches):
     """A thread makes batches, up to `depth` of them ahead of the step that takes them.
 
     A failure waits in its batch's place and is raised by `take`, so that no step waits for a dead thread.
@@ -234,7 +233,7 @@ def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
     return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
-class FedSource:
+class FedSource(InputSource):
     """A source whose batches are fed to the graph."""
 
     def __init__(
@@ -260,9 +259,8 @@ class FedSource:
         self._transposes = made_format != spec.data_format
         height, width, channels = model.input_shape
         shape = (height, width, channels) if made_format == "NHWC" else (channels, height, width)
-        self.signature: Sequence[Any] = signature_of(spec, shape)
+        self.signature = signature_of(spec, shape)
         self._images = images
-        self.waited_s = 0.0
 
     @property
     def images_per_epoch(self) -> int | None:
@@ -272,17 +270,15 @@ class FedSource:
     @property
     def notices(self) -> tuple[str, ...]:
         """The maker's notices."""
-        notices: tuple[str, ...] = getattr(self._maker, "notices", ())
-        return notices
+        return self._maker.notices
 
     def describe(self) -> Mapping[str, Fact]:
         """Return the settings."""
         return self._facts
 
     def start_at(self, number: int, image: int) -> None:
-        """Pass it on to a maker that reads a data set."""
-        if isinstance(self._maker, Seekable):
-            self._maker.start_at(number, image)
+        """Pass it on to the maker."""
+        self._maker.start_at(number, image)
 
     def feed(self, number: int) -> Sequence[Tensor]:
         """Take the batch, and make tensors of arrays."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows, Stream, integers, normal
+from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
 from gputopo.launch.spec.names import host_of
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.pipeline import untuned
@@ -17,6 +17,7 @@ from gputopo.launch.train.inputs.source import (
     Batches,
     Fact,
     FedSource,
+    InputSource,
     Maker,
     OnDemand,
     Prefetched,
@@ -32,13 +33,8 @@ Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams
 
 
-class SyntheticSource:
+class SyntheticSource(InputSource):
     """Images of mean 0 and deviation 1, and labels drawn evenly, stored on the towers' devices."""
-
-    signature: Sequence[Any] = ()
-    images_per_epoch: int | None = None
-    waited_s = 0.0
-    notices: tuple[str, ...] = ()
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         self._on = ", ".join(device.device for device in spec.own_devices)
@@ -54,20 +50,10 @@ class SyntheticSource:
         """Return where the examples are."""
         return {"data": "synthetic", "source": "gpu", "ready_on": self._on}
 
-    def start_at(self, number: int, image: int) -> None:
-        """Do nothing: there is no data set."""
-
-    def feed(self, number: int) -> Sequence[Tensor]:
-        """Return nothing: all examples are on the devices."""
-        return ()
-
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Read the variables on the tower's device."""
         images, labels = self._examples[tower]
         return images.read_value(), labels.read_value()
-
-    def close(self) -> None:
-        """Do nothing: nothing runs beside the steps."""
 
 
 def host_source(model: Shape, spec: RunSpec) -> FedSource:
@@ -80,7 +66,7 @@ def host_source(model: Shape, spec: RunSpec) -> FedSource:
     )
 
 
-class HostMaker:
+class HostMaker(Maker):
     """Draws each tower's examples of a step on its host's CPU, by the same rule as on the devices."""
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
@@ -99,12 +85,9 @@ class HostMaker:
             drawn: Batch = self._draw(tf.constant(number, tf.int64))
             return drawn
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
 
 def examples(
-    model: Shape, rows: Rows, *, seed: int, data_format: str, step: Tensor = 0
+    model: Shape, rows: TowerRows, *, seed: int, data_format: str, step: Tensor = 0
 ) -> tuple[Tensor, Tensor]:
     """Make images and labels on the host in scope; other ones for another `step`.
 
@@ -145,7 +128,7 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
     return FedSource(model, spec, pool, batches, facts, made_format=spec.data_format)
 
 
-class Pool:
+class Pool(Maker):
     """As many examples as the joint batch has, of which each step's batch is drawn.
 
     Row r of the joint batch of step n is example (r + n) mod rows, however it is divided among towers.
@@ -155,7 +138,7 @@ class Pool:
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         self._towers = own_rows(spec)
         self.rows = spec.joint_batch
-        self.notices = _of_several_hosts(spec, model.input_shape)
+        self._notices = _of_several_hosts(spec, model.input_shape)
         height, width, channels = model.input_shape
         self._images = np.empty((self.rows, height, width, channels), np.float32)
         self._labels = np.empty(self.rows, np.int64)
@@ -169,6 +152,11 @@ class Pool:
         if spec.data_format == "NCHW":
             self._images = np.ascontiguousarray(self._images.transpose(0, 3, 1, 2))
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What goes over the network."""
+        return self._notices
+
     def make(self, number: int) -> Batch:
         """Put the arrays of step `number` together."""
         batch: list[Array] = []
@@ -177,9 +165,6 @@ class Pool:
             rows = np.arange(first, first + own.batch) % self.rows
             batch += [self._images[rows], self._labels[rows]]
         return batch
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 def _of_several_hosts(spec: RunSpec, input_shape: tuple[int, int, int]) -> tuple[str, ...]:
@@ -196,7 +181,7 @@ def _of_several_hosts(spec: RunSpec, input_shape: tuple[int, int, int]) -> tuple
     )
 
 
-class Generated:
+class Generated(Batches):
     """The batches of a maker through a tf.data pipeline."""
 
     def __init__(self, maker: Maker, spec: RunSpec, input_shape: tuple[int, int, int], ahead: int) -> None:

@@ -12,6 +12,7 @@ from gputopo import __version__
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
+from gputopo.launch.train.lifecycle import folders
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.train.loop import Stepper
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
@@ -50,7 +51,7 @@ class Checkpoints:
     def _begin(self) -> int:
         if self._folder is None:
             return 0
-        files.require_writable(self._folder)
+        folders.require_writable(self._folder)
         found, damaged = files.newest(self._folder)
         lifecycle = self._spec.lifecycle
         resumes = lifecycle.resume or lifecycle.resume_or_start

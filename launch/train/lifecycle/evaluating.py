@@ -17,7 +17,7 @@ import tensorflow as tf
 from gputopo.launch.models.models import Model, loss_of
 from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.inputs.source import Fact, Shape, Source, noticing
+from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticing
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation
 from gputopo.launch.train.loop import (
     Loop,
@@ -36,7 +36,7 @@ from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.towers import TOP, TowerInput, TowerMath, hits
-from gputopo.launch.train.training import NO_START, Start, built, observers
+from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import (
     Evaluated,
@@ -53,7 +53,9 @@ Tensor = Any
 Emit = Callable[[Event], None]
 
 
-def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = NO_START) -> Mapping[str, Fact]:
+def measure_input(
+    model: Shape, spec: RunSpec, emit: Emit, *, start: WorkerStart = NO_START
+) -> Mapping[str, Fact]:
     """Take batches as training would and copy them to the devices; return the input's description.
 
     The events are those of training. A Step has no loss; in its marks `weights_s` is the time of waiting for
@@ -73,7 +75,7 @@ def measure_input(model: Shape, spec: RunSpec, emit: Emit, *, start: Start = NO_
 class Arrival:
     """A graph that only copies each tower's batch to its device."""
 
-    def __init__(self, source: Source, spec: RunSpec) -> None:
+    def __init__(self, source: InputSource, spec: RunSpec) -> None:
         self._source = source
         self._devices = [device.device for device in spec.devices]
         self._graph = tf.compat.v1.wrap_function(self._build, list(source.signature))
@@ -110,7 +112,7 @@ class Arrival:
             return tf.stack(marks), tf.add_n(probes)
 
 
-def _read_again(source: Source, spec: RunSpec, images: int) -> tuple[str, ...]:
+def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, ...]:
     """Report more images than the data set has: from the second pass on no disk is measured."""
     known = source.images_per_epoch
     if spec.data.folder is None or not known or images <= known:
@@ -262,7 +264,7 @@ def pass_forward(
     spec: RunSpec,
     emit: Emit,
     *,
-    start: Start = NO_START,
+    start: WorkerStart = NO_START,
     stopped: Stopped = never,
 ) -> VariableSets:
     """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
@@ -276,7 +278,7 @@ def evaluate(
     spec: RunSpec,
     emit: Emit,
     *,
-    start: Start = NO_START,
+    start: WorkerStart = NO_START,
     stopped: Stopped = never,
 ) -> VariableSets:
     """Evaluate the newest checkpoint of the folder that the spec names, and emit `Evaluated`.

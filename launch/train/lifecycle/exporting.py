@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import Rows, Stream
+from gputopo.launch.models.layers import Stream, TowerRows
 from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import (
+from gputopo.launch.train.lifecycle.checkpoint_files import names_of
+from gputopo.launch.train.lifecycle.folders import (
     DiskError,
     move_all,
-    names_of,
     require_empty,
     require_writable,
     temporary_in,
@@ -134,7 +134,7 @@ def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> A
     signature = [tf.TensorSpec((None, *model.input_shape), tf.float32, name="images")]
 
     def serve(images: Any) -> dict[str, Any]:  # [n, h, w, c]
-        rows = Rows(0, _ANY, Stream(0, 0))
+        rows = TowerRows(0, _ANY, Stream(0, 0))
         passed = model.forward(
             [one.read_value() for one in module.weights],
             [one.read_value() for one in module.statistics],

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.updating import learning_rate

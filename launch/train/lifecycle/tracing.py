@@ -1,15 +1,11 @@
 """Profiles of chosen steps: written for TensorBoard, and read for what each device did."""
 
-import re
 import shutil
 import tempfile
 import time
-from bisect import bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,205 +13,14 @@ import tensorflow as tf
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.host_rpc import ask_host
+from gputopo.launch.train.lifecycle.trace_reading import device_times
 from gputopo.launch.train.loop import Observer, StepOutcome
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.runs.devices import short_name_of
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.events import Device, DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.run.events import DeviceTimes, Event, Noticed, PhaseBegun, Step, Traced
 
-Kind = Literal["compute", "to_device", "to_host", "peer", "none"]
-
-_GPU_PLANE = re.compile(r"/device:GPU:(\d+)")
-_TOWER_OP = re.compile(r"(?:^|/)tower_(\d+)/.*:(\w+)$")
-_MAY_END_LATER = "ExecutorState::ProcessAsync::Start"
-_COPY_OF_HLO = re.compile(r"(_\d+)?(\.\d+)*$")  # XLA numbers the ops of a program: Conv2D_1.11
-_OP = re.compile(r":(\w+)$")
-# The runtime's own: handing tensors from device to device, and reading variables where they live.
-_NOT_COMPUTING = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "ReadVariableOp"}
-_COPIES: dict[str, Kind] = {"MemcpyH2D": "to_device", "MemcpyD2H": "to_host", "MemcpyP2P": "peer"}
-_BOOKKEEPING = {"MemoryAlloc", "MemoryFree", "Overhead", "Synchronization", "Generic"}
-_DESTINATION = re.compile(r"\bdest:(\d+)")
-MAX_OPS = 10  # kinds of ops reported per device
-_LONGEST_NAME = 80  # C++ names of kernels can be thousands of characters
-
-PICOSECOND = 1e-12
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
-
-
-@dataclass(frozen=True)
-class Span:
-    """One event: what was done from `start_ps` to `end_ps`, in picoseconds of the profile's clock."""
-
-    name: str
-    start_ps: int
-    end_ps: int
-    facts: Mapping[str, str]
-
-
-def device_times(planes: Iterable[Any], devices: Sequence[Device]) -> tuple[DeviceTimes, ...]:
-    """Return what a host's devices did, from an XSpace's planes: a GPU's own, the host's for CPU devices.
-
-    `devices`: of that host. A device that is not in the profile is left out.
-    """
-    found = []
-    gpus = {device.device.rpartition("GPU:")[2]: device for device in devices}
-    for plane in planes:
-        gpu = _GPU_PLANE.fullmatch(plane.name)
-        if gpu:
-            known = gpus.get(gpu.group(1))
-            name = f"/GPU:{gpu.group(1)}" if known is None else known.device
-            found.append(_of_gpu(plane, name, None if known is None else known.tower))
-        elif plane.name == "/host:CPU":
-            found += _of_cpus(plane, [device for device in devices if "CPU" in device.device])
-    return tuple(sorted(found, key=lambda times: (len(times.device), times.device)))  # /GPU:2 before /GPU:10
-
-
-def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return the length of the union of intervals (start, end)."""
-    covered, reached = 0, None
-    for start, end in sorted(intervals):
-        if reached is None or start > reached:
-            covered += end - start
-            reached = end
-        elif end > reached:
-            covered += end - reached
-            reached = end
-    return covered
-
-
-def _of_gpu(plane: Any, device: str, tower: int | None) -> DeviceTimes:
-    spans: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
-    ops = Counter[str]()
-    own = device.rpartition(":")[2]
-    for line in plane.lines:
-        if not line.name.startswith("Stream #"):
-            continue
-        for span in _spans(plane, line):
-            kind = _kind(span, own)
-            if kind == "none":
-                continue
-            spans[kind].append((span.start_ps, span.end_ps))
-            if kind == "compute":
-                ops[_work(span)] += span.end_ps - span.start_ps
-    return DeviceTimes(
-        device=device,
-        tower=tower,
-        compute_s=_seconds(spans["compute"]),
-        to_device_s=_seconds(spans["to_device"]),
-        to_host_s=_seconds(spans["to_host"]),
-        peer_s=_seconds(spans["peer"]),
-        busy_s=_seconds([span for of_kind in spans.values() for span in of_kind]),
-        ops_s=_longest(ops),
-    )
-
-
-def _of_cpus(plane: Any, devices: Sequence[Device]) -> Iterator[DeviceTimes]:
-    """Logical CPU devices share their threads: an op belongs to the tower in whose scope it was built."""
-    lines = [list(_spans(plane, line)) for line in plane.lines]
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    ops: dict[int, Counter[str]] = defaultdict(Counter)
-    for tower, kind, span in (*_tower_ops(lines), *_compiled_ops(lines)):
-        spans[tower].append((span.start_ps, span.end_ps))
-        if span.name != _MAY_END_LATER:  # the ops within show what it does
-            ops[tower][kind] += span.end_ps - span.start_ps
-    for device in devices:
-        if device.tower in spans:
-            busy = _seconds(spans[device.tower])
-            yield DeviceTimes(
-                device=device.device,
-                tower=device.tower,
-                compute_s=busy,
-                busy_s=busy,
-                ops_s=_longest(ops[device.tower]),
-            )
-
-
-def _tower_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
-    """Return the ops of the graph that compute for a tower: its number, their kind, and when."""
-    for line in lines:
-        for span in line:
-            name = span.name
-            if name == _MAY_END_LATER:
-                name = f"{span.facts.get('name', '')}:{span.facts.get('kernel_type', '')}"
-            found = _TOWER_OP.search(name)
-            if found is not None and found.group(2) not in _NOT_COMPUTING:
-                yield int(found.group(1)), found.group(2), span
-
-
-def _compiled_ops(lines: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str, Span]]:
-    """Return the ops of XLA's programs by tower: whose call they are within, on any thread.
-
-    A helper thread has no call: there the program names the tower, if it belongs to one only.
-    """
-    towers: dict[str, set[int]] = defaultdict(set)
-    helped = []
-    for line in lines:
-        calls = sorted(
-            (span.start_ps, span.end_ps, tower)
-            for tower, _, span in _tower_ops([line])
-            if span.name == _MAY_END_LATER
-        )
-        starts = [start for start, _, _ in calls]
-        for span in line:
-            program = span.facts.get("hlo_module")
-            if not program:
-                continue
-            before = bisect_right(starts, span.start_ps) - 1
-            if before >= 0 and span.end_ps <= calls[before][1]:
-                towers[program].add(calls[before][2])
-                yield calls[before][2], _hlo_kind(span), span
-            else:
-                helped.append((program, span))
-    for program, span in helped:
-        if len(towers[program]) == 1:
-            yield next(iter(towers[program])), _hlo_kind(span), span
-
-
-def _hlo_kind(span: Span) -> str:
-    return _COPY_OF_HLO.sub("", span.facts.get("hlo_op", span.name))[:_LONGEST_NAME]
-
-
-def _kind(span: Span, own: str) -> Kind:
-    if span.name in _COPIES:
-        return _COPIES[span.name]
-    if span.name in _BOOKKEEPING:
-        return "none"
-    if span.name == "MemcpyD2D":  # with unified addresses a copy to another GPU may be called so too
-        destination = _DESTINATION.search(span.facts.get("memcpy_details", ""))
-        return "peer" if destination and destination.group(1) != own else "compute"
-    return "compute"
-
-
-def _work(span: Span) -> str:
-    """Name what a kernel is for: the kind of the op that started it, or else the kernel itself."""
-    op = _OP.search(span.facts.get("tf_op", ""))
-    return op.group(1) if op else span.name[:_LONGEST_NAME]
-
-
-def _spans(plane: Any, line: Any) -> Iterator[Span]:
-    begin = line.timestamp_ns * 1000
-    for event in line.events:
-        start = begin + event.offset_ps
-        yield Span(
-            plane.event_metadata[event.metadata_id].name,
-            start,
-            start + event.duration_ps,
-            {plane.stat_metadata[stat.metadata_id].name: _text(plane, stat) for stat in event.stats},
-        )
-
-
-def _text(plane: Any, stat: Any) -> str:
-    if stat.WhichOneof("value") == "ref_value":  # the name of another entry is the text
-        return str(plane.stat_metadata[stat.ref_value].name)
-    return str(stat.str_value)
-
-
-def _longest(ops: Counter[str]) -> dict[str, float]:
-    return {name: length * PICOSECOND for name, length in ops.most_common(MAX_OPS)}
-
-
-def _seconds(intervals: Iterable[tuple[int, int]]) -> float:
-    return union_ps(intervals) * PICOSECOND
 
 
 Emit = Callable[[Event], None]

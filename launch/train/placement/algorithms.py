@@ -9,16 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.launch.train.placement.reducer import (
-    UNIT,
-    Reducer,
-    add,
-    by_host,
-    chunk_sizes,
-    on,
-    owners_of,
-    starts_of,
-)
+from gputopo.launch.train.placement.partitioning import UNIT, by_host, chunk_sizes, owners_of, starts_of
+from gputopo.launch.train.placement.reducer import Reducer, add, on
 from gputopo.topology.hops import Groups, halves, leaders_of
 from gputopo.workload.spreading import MIN_CHUNK
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gputopo.launch.spec.names import short_name
 from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
@@ -114,7 +115,5 @@ def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
     if spec.variable_update != "parameter_server":
         return [[device] * len(sizes) for device in devices]
     if spec.exchange.ps_spread:
-        from gputopo.launch.train.placement.reducer import owners_of  # loads TensorFlow
-
         return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
     return [[spec.ps_device or "/CPU:0"] * len(sizes)]

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.models.layers import TYPES, GraphLayers, Rows, Stream
+from gputopo.launch.models.layers import TYPES, GraphLayers, Stream, TowerRows
 from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
 from gputopo.launch.spec.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.launch.spec.rules import check_layout
@@ -279,7 +279,7 @@ def _try(spec: RunSpec, device: str) -> None:
             images = tf.zeros(shape, TYPES[spec.precision.compute])
             weights = [tf.identity(kernel), tf.identity(beta)]
             tape.watch(weights)
-            rows = Rows(0, _IMAGES[0], Stream(0, 0))
+            rows = TowerRows(0, _IMAGES[0], Stream(0, 0))
             layers = GraphLayers(iter(weights), iter([mean, variance]), rows, spec.data_format)
             x = layers.conv(images, _FILTERS, 3, norm=Norm())
             x = layers.average_pool(layers.max_pool(x, 2, 2), 2, 2)

@@ -20,7 +20,8 @@ from gputopo.launch.train.placement.algorithms import (
     ring,
     tf_hierarchical,
 )
-from gputopo.launch.train.placement.reducer import UNIT, Reducer, chunk_sizes, small_runs
+from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
+from gputopo.launch.train.placement.reducer import Reducer
 from gputopo.values.run.all_reduce import parse
 
 Tensor = Any

@@ -1,8 +1,15 @@
-"""The placement that a spec names. One small class each: `direct` and, stale by one step, `delays`."""
+"""Placements of variables, a small class each: servers, replicas, towers that train alone; `place` makes one.
+
+Two are stale by one step, so that transfers and computing overlap. Both change the variables in step t by the
+gradients of step t - 1, which one-step buffers on the towers' devices hold: w(t+1) = w(t) - change by the
+gradients at w(t-1). The first step has none yet and applies zeros (which still moves weights under weight
+decay, or with an optimizer that changes them for zeros). The losses are those of w(t). Memory: one more set
+of gradients on every tower between steps, and for the staged server one of weights.
+"""
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -10,7 +17,8 @@ from gputopo.launch.models.models import Model
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of
-from gputopo.launch.train.placement.reducer import Reducer, add, owners_of, self_test
+from gputopo.launch.train.placement.partitioning import owners_of
+from gputopo.launch.train.placement.reducer import Reducer, add, self_test
 from gputopo.launch.train.placement.variables import (
     assign,
     create_copies,
@@ -25,49 +33,38 @@ from gputopo.launch.train.placement.variables import (
 
 Tensor = Any
 Waits = Literal["all", "own_copy", "each_tower", "nothing"]
-"""What an update waits for: see `Placement.waits`."""
+"""What an update waits for. all: every tower's gradients. own_copy: its own tower's, which has a copy of all
+variables; the next towers start after these updates. each_tower: one update for each tower's gradients.
+nothing: it applies what the step before buffered."""
 
 
-class Placement(Protocol):
-    """A placement of variables. Each creates them, gives a tower its weights, and reduces the gradients.
+class Placement:
+    """Where variables live, and what moves in each step.
 
-    All of them build graph ops and write every device out; none decides when it runs.
+    It creates the variables, gives a tower its weights, and reduces the gradients. All of it builds graph ops
+    and writes every device out; none decides when it runs.
     """
 
-    @property
-    def places(self) -> Sequence[Sequence[Any]]:
-        """The sets of trained variables, in the model's order: one for all, or one per tower."""
+    places: Sequence[Sequence[Any]]  # sets of trained variables, in the model's order: one, or one per tower
+    states: Sequence[Sequence[Any]]  # sets of moving statistics; one: the first tower's are used
+    buffers: Sequence[Any] = ()  # variables that carry something to the next step; a resumed run needs them
+    waits: Waits = "all"
 
     @property
     def stored(self) -> Sequence[Sequence[Any]]:
-        """The same sets as tf.Variables: in place of a `CutVariable` its parts, in order."""
-
-    @property
-    def states(self) -> Sequence[Sequence[Any]]:
-        """The sets of moving statistics. One: the first tower's are used, as in tf_cnn_benchmarks."""
-
-    @property
-    def buffers(self) -> Sequence[Any]:
-        """Variables that carry something from one step to the next; a resumed run needs them too."""
-
-    @property
-    def waits(self) -> Waits:
-        """What an update waits for.
-
-        all: every tower's gradients. own_copy: its own tower's, which has a copy of all variables; the next
-        towers start after these updates. each_tower: one update for each tower's gradients. nothing: it
-        applies what the step before buffered. On CPUs a large variable of the first two waits for its own
-        gradients and readers alone: see `TrainingStep`.
-        """
+        """The sets of trained variables as tf.Variables: in place of a `CutVariable` its parts, in order."""
+        return self.places
 
     def weights(self, tower: int) -> list[Tensor]:
         """Return the weights on the tower's device. Moves: weights that are on another device."""
+        raise NotImplementedError
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce gradients to one total for each stored variable, on its device.
 
         [tower][variable] -> [place][stored variable]. Moves: gradients.
         """
+        raise NotImplementedError
 
     def store(
         self,
@@ -79,37 +76,13 @@ class Placement(Protocol):
 
         `weights` and `gradients`: of this step's towers; `updates`: this step's changes of the variables.
         """
+        return []
 
     def reset_buffers(self) -> None:
         """Bring the buffers in line with the variables, after these were set from outside (eagerly)."""
 
 
-class Unbuffered:
-    """A placement that carries nothing from one step to the next."""
-
-    buffers: Sequence[Any] = ()
-    waits: Waits = "all"
-    places: Sequence[Sequence[Any]]
-
-    @property
-    def stored(self) -> Sequence[Sequence[Any]]:
-        """The variables as they are: no place has one in parts."""
-        return self.places
-
-    def store(
-        self,
-        weights: Sequence[Sequence[Tensor]],
-        gradients: Sequence[Sequence[Tensor]],
-        updates: Sequence[Any],
-    ) -> list[Any]:
-        """Buffer nothing."""
-        return []
-
-    def reset_buffers(self) -> None:
-        """There are none."""
-
-
-class ParameterServer(Unbuffered):
+class ParameterServer(Placement):
     """Variables exist once, each on the device that `servers` names for it, or in parts on several.
 
     Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
@@ -156,7 +129,7 @@ class AsynchronousServer(ParameterServer):
     waits: Waits = "each_tower"
 
 
-class Replicated(Unbuffered):
+class Replicated(Placement):
     """Every tower has its own copy of all variables; gradients are reduced, so the copies stay equal.
 
     Moves per step: all gradients, as the reduction does it; no weights.
@@ -177,7 +150,7 @@ class Replicated(Unbuffered):
         return [list(of_tower) for of_tower in zip(*by_variable, strict=True)]
 
 
-class Independent(Unbuffered):
+class Independent(Placement):
     """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model.
 
     A tower changes its copy as soon as it has its gradients, without waiting for the others.

@@ -15,7 +15,8 @@ from gputopo.launch.train.loop import VariableSets
 from gputopo.launch.train.placement.algorithms import cut_on, join_on
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
-from gputopo.launch.train.placement.reducer import UNIT, chunk_sizes, on
+from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes
+from gputopo.launch.train.placement.reducer import on
 
 Tensor = Any
 

@@ -15,6 +15,7 @@ from gputopo.captures import reading
 from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
+from tests.captures.samples import in_turn
 from tests.kit.dialects import nccl_tests
 from tests.kit.dialects.nccl_tests import ERAS, PROGRAMS, Written
 
@@ -44,8 +45,7 @@ def check(written: Written, text: str) -> Bandwidth:
     return bandwidth
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("era", TEXT_ERAS)
+@pytest.mark.parametrize(("era", "program"), in_turn(TEXT_ERAS, PROGRAMS))
 def test_each_version_is_read_back(era: str, program: str) -> None:
     @settings(max_examples=2)
     @given(seeds)
@@ -64,8 +64,7 @@ def test_ranks_on_several_hosts_are_of_no_machine(seed: int) -> None:
     assert any("3 hosts with" in note for note in bandwidth.notes)
 
 
-@pytest.mark.parametrize("hosts", [1, 3])
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("hosts", "program"), in_turn([1, 3], PROGRAMS))
 def test_the_json_is_read_back(program: str, hosts: int) -> None:
     @settings(max_examples=2)
     @given(seeds)

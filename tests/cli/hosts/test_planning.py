@@ -61,7 +61,7 @@ def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--explain"), "--explain is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--what-if", "acs off"), "--what-if is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--format", "env"), "--format env is for one host"),
-        (("--from", "7gforce", "--node-rank", "0"), "--from reads files, and options of hosts"),
+        (("--from", "7gforce", "--node-rank", "0"), "mutually exclusive"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_two_lines(call: Call, options: tuple[str, ...], what: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.data.make import Request, make
+from gputopo.launch.data.make import DataRequest, make
 from gputopo.launch.spec.names import device_name
 from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from gputopo.launch.supervise.watchdog import SIGN_S
@@ -75,7 +75,7 @@ def by_one(folder: Path, spec: RunSpec) -> list[Event]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hosts")
     for folder in ("stop", "skip"):  # by what is done with bad records
-        make(root / folder, Request(name="imagenet", count=40, side=48, classes=20))
+        make(root / folder, DataRequest(name="imagenet", count=40, side=48, classes=20))
     cut = sorted((root / "skip").glob("train-*"))[0]
     cut.write_bytes(cut.read_bytes()[:-7])
     return root

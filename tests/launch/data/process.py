@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.data import folder
-from gputopo.launch.data.make import Request, make, serialized
+from gputopo.launch.data.make import DataRequest, make, serialized
 from gputopo.launch.data.tfrecords import walk, wrong_record
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.train.lifecycle.folders import DiskError
 from tests.launch.data.disks import small_disk
 from tests.launch.train.inputs import folders
 
@@ -49,7 +49,7 @@ def wrong(root: Path) -> Any:
 
 
 def imagenet(root: Path) -> Any:
-    done = make(root / "data", Request(name="imagenet", count=40, files=3, side=24))
+    done = make(root / "data", DataRequest(name="imagenet", count=40, files=3, side=24))
     found = folder.find(root / "data")
     return {
         "counts": [done.train, done.validation],
@@ -64,13 +64,13 @@ def imagenet(root: Path) -> Any:
 def seeds(root: Path) -> Any:
     written = []
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        make(root / name, Request(name="imagenet", count=4, files=1, side=16, seed=seed))
+        make(root / name, DataRequest(name="imagenet", count=4, files=1, side=16, seed=seed))
         written.append((root / name / "train-00000-of-00001").read_bytes())
     return [written[0] == written[1], written[0] == written[2]]
 
 
 def full_disk(root: Path) -> Any:
-    request = Request(name="imagenet", count=20, files=1, side=64)
+    request = DataRequest(name="imagenet", count=20, files=1, side=64)
     (root / "empty").mkdir()
     errors = []
     for place in ("data", "new/and/deeper", "empty"):

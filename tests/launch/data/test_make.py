@@ -13,8 +13,8 @@ from gputopo import cli
 from gputopo.launch.data import cifar_files
 from gputopo.launch.data import folder as data_folder
 from gputopo.launch.data import make as making
-from gputopo.launch.data.make import Pixels, Request, drawn, make, stretched
-from gputopo.launch.train.lifecycle.checkpoint_files import DiskError
+from gputopo.launch.data.make import DataRequest, Pixels, drawn, make, stretched
+from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.report import units
 from gputopo.values.errors import InputError
 from tests.launch.data.disks import small_disk
@@ -32,7 +32,7 @@ def test_imagenet_folders_have_the_files_and_counts_that_were_asked_for(found: d
 
 
 def test_cifar_folders_have_five_training_files_and_a_test_file(tmp_path: Path) -> None:
-    make(tmp_path / "data", Request(name="cifar10", count=60, side=40))
+    make(tmp_path / "data", DataRequest(name="cifar10", count=60, side=40))
     found = data_folder.find(tmp_path / "data")
     assert len(found.of("train")) == 5
     images, labels = cifar_files.joined(cifar_files.read(path) for path in found.of("train"))
@@ -73,7 +73,7 @@ def test_a_full_disk_leaves_nothing_of_imagenet_behind(found: dict[str, Any]) ->
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    request = Request(name="cifar10", count=100, side=16)
+    request = DataRequest(name="cifar10", count=100, side=16)
     (tmp_path / "empty").mkdir()
     for place in ("data", "new/and/deeper", "empty"):
         with small_disk(20_000), pytest.raises(DiskError, match="nothing was left behind") as full:
@@ -86,7 +86,7 @@ def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path) -> 
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     before = (tmp_path / "real").stat().st_ino
-    make(tmp_path / "link", Request(name="cifar10", count=12, side=16))
+    make(tmp_path / "link", DataRequest(name="cifar10", count=12, side=16))
     assert (tmp_path / "real").stat().st_ino == before
     assert data_folder.find(tmp_path / "real").name == "cifar10"
     assert not [path for path in (tmp_path / "real").iterdir() if path.name.startswith(".")]
@@ -116,7 +116,7 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "keep").write_text("mine")
     with pytest.raises(InputError, match="is there already"):
-        make(tmp_path, Request(name="imagenet", count=4, side=16))
+        make(tmp_path, DataRequest(name="imagenet", count=4, side=16))
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
 

@@ -17,7 +17,7 @@ from gputopo.workload import workloads as workload
 from gputopo.launch.models import layers, models
 from gputopo.launch.models.models import parameter_count
 from gputopo.launch.train.inputs.synthetic import examples
-from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform
 
 answer = {"parameters": {name: parameter_count(models.build(name)) for name in workload.names()}}
@@ -39,11 +39,11 @@ answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == o
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
 model = models.build("trivial")
-nhwc = examples(model, Rows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
-nchw = examples(model, Rows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
+nhwc = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
+nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())
-answer["dropped"] = float((layers.dropout(np.ones((64, 4096), np.float32), 0.5, Rows(0, 64, stream), 0) == 0)
-    .numpy().mean())
+dropped = layers.dropout(np.ones((64, 4096), np.float32), 0.5, TowerRows(0, 64, stream), 0)
+answer["dropped"] = float((dropped == 0).numpy().mean())
 json.dump(answer, sys.stdout)
 """
 

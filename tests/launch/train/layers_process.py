@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.models.layers import GraphLayers, Rows, Stream, dense
+from gputopo.launch.models.layers import GraphLayers, Stream, TowerRows, dense
 
 BATCH, INPUTS, OUTPUTS = 2, 8, 16
 
 
 def layers(weights: list[Any]) -> GraphLayers:
-    return GraphLayers(iter(weights), iter([]), Rows(0, BATCH, Stream(0, 0)))
+    return GraphLayers(iter(weights), iter([]), TowerRows(0, BATCH, Stream(0, 0)))
 
 
 def pointwise(size: int, stride: int, dtype: tf.DType) -> dict[str, float]:

@@ -76,7 +76,7 @@ def _model(case: dict[str, Any]) -> Any:
 
 def tiny(keep: float) -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools, and dropout below keep 1."""
-    from gputopo.launch.models.models import Network
+    from gputopo.launch.models.models import NetworkModel
     from gputopo.workload.architectures import Architecture
     from gputopo.workload.sketch import RESIDUAL_NORM
 
@@ -89,11 +89,11 @@ def tiny(keep: float) -> Any:
         x = layers.dropout(x, keep) if keep < 1.0 else x
         return layers.dense(x, classes, activation=None, logits=True)
 
-    return Network.of(Architecture("tiny", build, (8, 8, 3), 5, "cifar10", 4, 4, learning_rate=0.1))
+    return NetworkModel.of(Architecture("tiny", build, (8, 8, 3), 5, "cifar10", 4, 4, learning_rate=0.1))
 
 
 def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
-    from gputopo.launch.models.layers import Rows, Stream
+    from gputopo.launch.models.layers import Stream, TowerRows
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.training import stepper_of
 
@@ -104,7 +104,7 @@ def _run(spec: RunSpec, case: dict[str, Any]) -> dict[str, Any]:
     outcomes = [taken(number) for number in range(case["steps"])]
     if case.get("losses_only"):  # the weights of real models are large files
         return {"losses": np.array([outcome.losses for outcome in outcomes])}
-    rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
+    rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
         "losses": np.array([outcome.losses for outcome in outcomes]),  # [steps, towers]

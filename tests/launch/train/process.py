@@ -82,7 +82,7 @@ def _spec(reported: dict[str, Any], whole: RunSpec | None, fields: dict[str, Any
 
 def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.models import models
-    from gputopo.launch.models.layers import Rows, Stream
+    from gputopo.launch.models.layers import Stream, TowerRows
     from gputopo.launch.train import training
     from gputopo.launch.train.inputs.synthetic import examples
     from gputopo.launch.train.lifecycle import evaluating
@@ -101,7 +101,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
 
     with patch.object(training, "stepper_of", kept):
         placement = tasks[spec.task](model, spec, events.append)
-    rows = Rows(0, spec.joint_batch, Stream(spec.seed, 0))
+    rows = TowerRows(0, spec.joint_batch, Stream(spec.seed, 0))
     images, labels = examples(model, rows, seed=spec.seed, data_format="NHWC")
     found = {
         "losses": np.array([event.loss for event in events if isinstance(event, Step)]),

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gputopo.launch.data.make import Request, make
+from gputopo.launch.data.make import DataRequest, make
 from gputopo.launch.spec.names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
@@ -193,8 +193,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(root: Path) -> Path:
-    make(root / "data" / "imagenet", Request(name="imagenet", count=40, side=48, classes=20))
-    make(root / "data" / "cifar10", Request(name="cifar10", count=60))
+    make(root / "data" / "imagenet", DataRequest(name="imagenet", count=40, side=48, classes=20))
+    make(root / "data" / "cifar10", DataRequest(name="cifar10", count=60))
     return root / "data"
 
 

@@ -21,25 +21,24 @@ def test_written_pictures_are_read_back_with_their_colours_and_labels(given: dic
     assert sorted(found["labels"]) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("use", ["train-bilinear", "train-crop", "eval-bilinear"])
-@pytest.mark.parametrize("form", list(forms()))
-def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any], form: str, use: str) -> None:
-    colour = (200, 200, 200) if form.startswith("grey") else (200, 10, 10)
-    found = given["forms"][f"{form}-{use}"]
-    # CMYK and JPEG keep a flat colour to within four steps of 255.
-    assert found == pytest.approx([value / 127.5 - 1 for value in colour], abs=4 / 127.5)
+def test_pictures_of_other_forms_are_decoded_alike(given: dict[str, Any]) -> None:
+    for form in forms():
+        colour = (200, 200, 200) if form.startswith("grey") else (200, 10, 10)
+        for use in ("train-bilinear", "train-crop", "eval-bilinear"):
+            found = given["forms"][f"{form}-{use}"]
+            # CMYK and JPEG keep a flat colour to within four steps of 255.
+            expected = pytest.approx([value / 127.5 - 1 for value in colour], abs=4 / 127.5)
+            assert found == expected, f"{form}, {use}"
 
 
-@pytest.mark.parametrize(("resize", "distortions", "task"), PICTURES)
-def test_pictures_of_every_resize_method_fill_the_stated_range(
-    given: dict[str, Any], folder: Path, resize: str, distortions: bool, task: str
-) -> None:
-    shape, low, high = given["pictures"][f"{resize}-{distortions}-{task}"]
-    assert shape == [8, 24, 32, 3]
-    assert -1 <= low < -0.5
-    assert 0.5 < high <= 1
-    images = load(folder, f"{resize}-{distortions}-{task}")
-    assert (images.std((1, 2, 3)) > 0.02).all()
+def test_pictures_of_every_resize_method_fill_the_stated_range(given: dict[str, Any], folder: Path) -> None:
+    for resize, distortions, task in PICTURES:
+        name = f"{resize}-{distortions}-{task}"
+        shape, low, high = given["pictures"][name]
+        assert shape == [8, 24, 32, 3]
+        assert -1 <= low < -0.5, name
+        assert 0.5 < high <= 1, name
+        assert (load(folder, name).std((1, 2, 3)) > 0.02).all(), name
 
 
 def test_resize_methods_differ_and_round_robin_alternates_between_them(folder: Path) -> None:

@@ -40,11 +40,11 @@ def _spec(towers: int, fields: dict[str, Any]) -> RunSpec:
 
 
 def _save_examples(out: Path, rows: int) -> None:
-    from gputopo.launch.models.layers import Rows, Stream
+    from gputopo.launch.models.layers import Stream, TowerRows
     from gputopo.launch.train.inputs.synthetic import examples
 
     seed = 1234
-    images, labels = examples(NormModel(), Rows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")
+    images, labels = examples(NormModel(), TowerRows(0, rows, Stream(seed, 0)), seed=seed, data_format="NHWC")
     np.savez(out / "joint_batch.npz", images=images.numpy(), labels=labels.numpy())
 
 

@@ -88,8 +88,8 @@ FOLLOW = """
 import json, sys
 import tensorflow as tf
 from gputopo.workload.architectures import ARCHITECTURES
-from gputopo.launch.models.layers import Rows
-from gputopo.launch.models.models import Network
+from gputopo.launch.models.layers import TowerRows
+from gputopo.launch.models.models import NetworkModel
 from gputopo.launch.models.layers import Stream
 found = {}
 for name in json.loads(sys.argv[1]):
@@ -98,7 +98,7 @@ for name in json.loads(sys.argv[1]):
         given = [tf.compat.v1.placeholder(tf.float32, one.shape) for one in (*model.variables, *model.state)]
         images = tf.compat.v1.placeholder(tf.float32, (None, *model.input_shape))
         count = len(model.variables)
-        rows = Rows(0, -1, Stream(0, 0))
+        rows = TowerRows(0, -1, Stream(0, 0))
         passed = model.forward(given[:count], given[count:], images, rows, "NHWC", training=False)
         found[name] = passed.logits.shape.as_list() == [None, model.classes]
 json.dump(found, sys.stdout)

@@ -19,7 +19,7 @@ from tests.launch.train.test_training import run_cases
 pytestmark = pytest.mark.tensorflow
 
 BATCH = 4  # of each device, however many there are
-DEVICES, OTHERS = 3, (4, 2, 1)  # the most first: the process gets so many
+DEVICES, OTHERS = 3, (4, 1)  # the most first: the process gets so many
 RATE, MOMENTUM = 0.05, 0.9
 STEPS = 3  # before the checkpoint
 TOLERANCE = 1e-5  # float32 keeps 7 digits; a norm and sums over some hundred terms may lose two of them
@@ -103,18 +103,15 @@ def test_the_next_step_on_other_devices_is_the_one_computed_by_hand(
         np.testing.assert_allclose(found[f"state{number}"], expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_checkpoints_of_any_number_of_devices_hold_the_same_arrays(
-    ran: tuple[Path, dict[str, Any]], mode: str
-) -> None:
-    root, _ = ran
-    shapes = [
-        {
-            name: array.shape
-            for name, array in stored(root / f"{mode} {devices}", steps).items()
-            if "/" in name
-        }
-        for devices in OTHERS
-        for steps in (STEPS, STEPS + 1)
-    ]
-    assert all(one == shapes[0] for one in shapes)
+def test_checkpoints_of_any_number_of_devices_hold_the_same_arrays(ran: tuple[Path, dict[str, Any]]) -> None:
+    for mode in MODES:
+        shapes = [
+            {
+                name: array.shape
+                for name, array in stored(ran[0] / f"{mode} {devices}", steps).items()
+                if "/" in name
+            }
+            for devices in OTHERS
+            for steps in (STEPS, STEPS + 1)
+        ]
+        assert all(one == shapes[0] for one in shapes), mode

@@ -75,16 +75,13 @@ def failing(root: Path) -> Any:
     from gputopo.launch.train.inputs import source as fed
     from gputopo.launch.train.inputs.synthetic import Generated
 
-    class Failing:
+    class Failing(fed.Maker):
         def make(self, number: int) -> Any:
             if number == 2:
                 raise OSError(28, "No space left on device")
             if number == 5:
                 raise StopIteration
             return [np.full((4, 24, 32, 3), number, np.float32), np.zeros(4, np.int64)] * 2
-
-        def close(self) -> None:
-            pass
 
     results: dict[str, Any] = {}
     spec = spec_of()

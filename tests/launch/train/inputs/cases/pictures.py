@@ -57,13 +57,13 @@ def far_too_long(root: Path) -> Any:
     """What is taken of pictures that are a line: an evaluation's middle, and a window of training."""
     import tensorflow as tf
 
-    from gputopo.launch.train.inputs.preprocessing import Recipe, decoded_picture
+    from gputopo.launch.train.inputs.preprocessing import Preprocessing, decoded_picture
 
     results = {}
     for height, width in ((1, 60_000), (60_000, 1)):
         pixels = tf.cast(tf.fill((height, width, 3), 255), tf.uint8)
         for training in (False, True):
-            recipe = Recipe(224, 224, "crop" if training else "bilinear", False, training, seed=1)
+            recipe = Preprocessing(224, 224, "crop" if training else "bilinear", False, training, seed=1)
             made = decoded_picture(recipe, pixels, tf.zeros((0, 4)), tf.constant(0, tf.int64)).numpy()
             results[f"{height}x{width} {training}"] = [list(made.shape), float(made.min())]
     return results

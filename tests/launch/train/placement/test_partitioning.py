@@ -4,12 +4,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.train.placement.reducer import (
-    chunk_sizes,
-    owners_of,
-    small_runs,
-    starts_of,
-)
+from gputopo.launch.train.placement.partitioning import chunk_sizes, owners_of, small_runs, starts_of
 from gputopo.topology.hops import halves, leaders_of
 
 

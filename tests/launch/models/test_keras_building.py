@@ -229,7 +229,7 @@ from gputopo.launch.models import models
 from gputopo.launch.models.models import parameter_count
 from gputopo.launch.models.keras_building import build_keras, seeds
 from gputopo.launch.models.keras_outputs import Head
-from gputopo.launch.models.layers import Rows
+from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.layers import Stream
 
 answer = {}
@@ -242,7 +242,7 @@ one = RunSpec(model="keras:ConvNeXtTiny", backend="gpu", batch_size=1, data_form
     devices=(Device(tower=0, device="/GPU:0"),))
 built = models.build(one.model, one)
 answer["turned"] = [built.layout, built.says[-1], keras.config.image_data_format()]
-rows = [Rows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
+rows = [TowerRows(first, 4, Stream(1, 4, step)) for first in (0, 4) for step in (0, 1)]
 drawn = [next(seeds(one)).numpy().tolist() for one in rows]
 more = seeds(rows[0])
 drawn += [next(more).numpy().tolist() for _ in range(3)][1:]
@@ -262,7 +262,7 @@ one = RunSpec(model="tests.launch.train.user_models:squares", backend="cpu", ps_
     devices=(Device(tower=0, device="/CPU:0"),))
 model = models.build(one.model, one)
 first = float(stepper_of(model, one)(0).losses[0])
-images, labels = examples(model, Rows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
+images, labels = examples(model, TowerRows(0, 6, Stream(one.seed, 0)), seed=one.seed, data_format="NHWC")
 images, wanted = model.own_layout(images, "NHWC"), tf.one_hot(labels, 3)
 answer["regularised"] = [first, float(model.keras.test_on_batch(images, wanted)),
     float(tf.reduce_mean((model.keras(images) - wanted) ** 2))]

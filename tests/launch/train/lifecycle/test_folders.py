@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.train.lifecycle.checkpoint_files import move_all, require_empty, temporary_in
+from gputopo.launch.train.lifecycle.folders import move_all, require_empty, temporary_in
 from gputopo.values.errors import UsageError
 
 
