@@ -11,7 +11,7 @@ from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import DEVIATIONS, Slow, class_of, slower_directly, subject_of
 from gputopo.findings.measured.links import BELOW_EXPECTED, CUBE_MESH_SHARE
-from gputopo.findings.rule import Fault, Rule, Severity, Threshold, check, copies_of, roughly
+from gputopo.findings.rule import Fault, Rule, Severity, Threshold, by_model, check, copies_of, roughly
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
