@@ -6,7 +6,6 @@ from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLi
 from gputopo.values.subject import (
     EVERY,
     FactPath,
-    above,
     at_gpu,
     at_link,
     at_nic,
@@ -16,7 +15,6 @@ from gputopo.values.subject import (
     item,
     single_facts,
     values_at,
-    within,
 )
 
 MACHINE = Machine(
@@ -109,8 +107,3 @@ def test_devices_are_renumbered(text: str, new: str | None) -> None:
 )
 def test_an_address_in_words(text: str, words: str) -> None:
     assert fact_in_words(text) == words
-
-
-def test_parts_of_an_address() -> None:
-    assert (within("", "a"), within("a", ""), within("a", "b")) == ("a", "a", "a.b")
-    assert (above("a.b.c"), above("a")) == ("a.b", "")

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values import schema
-from gputopo.values.errors import InputError
 from gputopo.values.subject import DRIVER, MACHINE, Subject, subjects_in_words
 
 gpus = st.integers(0, 40)
@@ -58,23 +57,11 @@ def test_a_subject_of_gpus_names_one_and_a_link_two() -> None:
         Subject.of_link(2, 2)
 
 
-def test_a_subject_is_a_value() -> None:
-    assert len({Subject.of_link(0, 1), Subject.of_link(1, 0), Subject.of_gpus([0, 1]), MACHINE}) == 3
-    assert eval(repr(MACHINE)) == MACHINE
-    with pytest.raises(AttributeError, match="immutable"):
-        MACHINE.kind = "driver"
-
-
 @given(subjects)
 def test_json_holds_the_text(subject: Subject) -> None:
     document = Document(subject)
     assert schema.to_builtins(document) == {"schema": "gputopo.test/1", "subject": subject.text}
     assert schema.decode(schema.encode(document), Document, origin="a test") == document
-
-
-def test_json_with_another_text_is_refused() -> None:
-    with pytest.raises(InputError, match="no subject such as gpu:3"):
-        schema.decode(b'{"schema":"gputopo.test/1","subject":"gpu:x"}', Document, origin="a test")
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,6 @@ def test_a_model_that_is_not_there_is_refused_without_building_where_its_source_
     assert own.err.endswith("gputopo: json has no 'nothing'\n  name one of its functions\n")
 
 
-def test_json_and_another_format_are_refused_together(call: Call) -> None:
-    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--format", "env", "--json")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines() == [
-        "gputopo: --format env and --json contradict one another", "  leave one of them out"
-    ]  # fmt: skip
-
-
 def test_the_options_reach_the_planner(call: Call) -> None:
     done = call(
         "plan", "--from", "7gforce", "--model", "alexnet", "--gpus", "3-5", "--exclude", "2,6",
@@ -132,13 +124,6 @@ def test_a_request_that_cannot_be_met_is_refused_in_words_and_a_plan_is_given(ca
     assert done.code == 0
     refused = done.out.partition("\nRefused\n")[2]
     assert "--prefer-pix" in refused
-
-
-@pytest.mark.parametrize("name", ["7gforce", "dgx1-v100", "az-4x-m60"])
-def test_a_plan_fits_80_columns(name: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    lines = call("plan", "--from", name, "--model", "alexnet").out.splitlines()
-    assert max(map(len, lines)) <= 80
 
 
 def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
@@ -184,13 +169,6 @@ def test_the_candidates_of_a_group_have_their_images_per_sec(call: Call) -> None
     assert plan.prediction is not None
     assert (plan.prediction.program, plan.prediction.batch_size) == ("tf_cnn_benchmarks-2017", 256)
     assert plan.prediction.single_gpu_images_per_sec == {0: 1500.0, 5: 1500.0}
-
-
-def test_as_many_candidates_as_asked_for_are_listed(call: Call) -> None:
-    options = ("plan", "--from", "dgx1-v100", "--model", "resnet50", "--num-gpus", 2, "--json")
-    for count in (1, 3):
-        done = call(*options, "--candidates", count)
-        assert len(schema.decode(done.out, Plan, origin="stdout").candidates) == count
 
 
 def test_all_candidates_are_every_set_and_place_one_a_line(call: Call) -> None:
@@ -253,13 +231,6 @@ def test_a_change_that_is_not_known_is_refused_in_two_lines(call: Call) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[0] == "gputopo: --what-if does not know 'faster'"
     assert len(done.err.splitlines()) == 2
-
-
-def test_the_number_of_gpus_is_shown_with_what_others_would_do(call: Call) -> None:
-    done = call("plan", "--from", "7gforce", "--model", "alexnet", "--num-gpus", "auto", "--gain", "0.1")
-    part = done.out.partition("\nNumber of GPUs\n")[2].partition("\n\n")[0]
-    assert "GPUs  images/sec  speedup  gain" in part
-    assert [row.split()[0] for row in part.splitlines()[-4:]] == ["1", "2", "4", "7"]
 
 
 def test_unequal_gpus_are_compared_and_the_options_of_the_fastest_are_named(call: Call) -> None:

@@ -1,9 +1,8 @@
-import os
 from typing import Any
 
 import pytest
 
-from gputopo.launch.spec.env import HostPlace, changes, gpu_threads, program_env, worker_env
+from gputopo.launch.spec.env import HostPlace, program_env, worker_env
 from gputopo.launch.spec.run_spec import Runtime
 from tests.launch.specs import cpu_spec
 
@@ -51,14 +50,6 @@ def test_threads_that_start_kernels_are_private_to_a_gpu_or_shared_by_all(
     assert environment.get("TF_GPU_THREAD_COUNT") == count
 
 
-def test_threads_of_the_users_environment_stand_unless_others_are_asked_for() -> None:
-    parent = {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "7"}
-    assert {name: gpu_env(parent)[name] for name in parent} == parent
-    assert "TF_GPU_THREAD_COUNT" not in gpu_env({"TF_GPU_THREAD_MODE": "global"})
-    asked = gpu_env(parent, gpu_thread_mode="gpu_private", per_gpu_threads=1)
-    assert {name: asked[name] for name in parent} == gpu_threads(Runtime(per_gpu_threads=1), 2)
-
-
 def test_memory_is_limited_or_grows_but_never_both() -> None:
     assert gpu_env({})["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     for parent in ({}, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}):
@@ -80,19 +71,6 @@ def test_a_worker_on_gpus_gets_their_cpus_and_one_on_cpu_devices_none() -> None:
         assert not {"GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE", "TF_NUM_INTRAOP_THREADS"} & {*environment}
 
 
-def test_the_parents_environment_is_not_changed() -> None:
-    before = dict(os.environ)
-    parent = {"A": "1"}
-    worker_env(parent, cpu_spec(), PLAN)
-    program_env(parent, PLAN)
-    assert parent == {"A": "1"}
-    assert dict(os.environ) == before
-
-
 def test_a_program_gets_the_plan_or_no_gpu() -> None:
     assert program_env({"A": "1"}, PLAN) == {"A": "1", **PLAN}
     assert program_env({"A": "1"}, None) == {"A": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-
-
-def test_changes_are_what_is_new_or_other() -> None:
-    assert changes({"A": "1", "B": "2"}, {"A": "1", "B": "3", "C": "4"}) == {"B": "3", "C": "4"}

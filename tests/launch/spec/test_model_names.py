@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.model_names import ModelName, data_of, model_for
+from gputopo.launch.spec.model_names import ModelName, model_for
 from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
 
@@ -82,16 +82,3 @@ def test_a_model_without_that_form_is_refused_with_one_that_has_it() -> None:
     with pytest.raises(UsageError, match="its data set is imagenet") as refused:
         model_for("resnet50", "cifar10")
     assert "--model resnet5" in refused.value.hint
-
-
-@given(model=st.sampled_from(workload.names()), data=st.sampled_from(["imagenet", "cifar10"]))
-def test_what_is_given_takes_that_data(model: str, data: str) -> None:
-    try:
-        full = model_for(model, data)
-    except UsageError:
-        return
-    assert data_of(full) == data
-
-
-def test_of_models_that_are_not_ours_the_data_are_not_known() -> None:
-    assert data_of("keras:ResNet50") is None

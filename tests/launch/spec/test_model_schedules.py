@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.model_names import model_recipe, scaled_rate
+from gputopo.launch.spec.model_names import model_recipe
 from gputopo.launch.spec.run_spec import Schedule
-from gputopo.values.errors import UsageError
 from gputopo.workload import workloads as workload
 
 
@@ -61,19 +60,6 @@ def test_alexnet_of_cifar_falls_to_a_tenth_every_hundred_epochs() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["alexnet", "vgg16", "inception3", "googlenet", "keras:ResNet50", "my.own:net"]
-)
-def test_other_models_keep_their_rate(name: str) -> None:
-    assert model_recipe(name, 64).schedule == Schedule()
-    assert model_recipe(name, 64).learning_rate == 0.005
-
-
-def test_no_model_has_no_schedule() -> None:
-    with pytest.raises(UsageError, match="resnet51"):
-        model_recipe("resnet51", 64)
-
-
 @given(
     st.sampled_from(workload.names()), st.integers(1, 200_000), st.integers(1, 64), st.integers(0, 10_000_000)
 )
@@ -85,8 +71,3 @@ def test_every_schedule_is_whole_for_any_batch(name: str, batch: int, added: int
     assert schedule.kind != "piecewise" or len(schedule.factors) == len(schedule.boundaries) + 1
     assert schedule.kind != "exponential" or schedule.decay_steps >= 1
     assert 0.0 <= factor(schedule, step) <= 1.0
-
-
-@given(st.floats(1e-6, 10), st.integers(1, 10**6), st.integers(1, 10**6))
-def test_scaling_there_and_back_gives_the_rate_again(rate: float, batch: int, of_batch: int) -> None:
-    assert scaled_rate(scaled_rate(rate, batch, of_batch), of_batch, batch) == pytest.approx(rate)
