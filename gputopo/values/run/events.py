@@ -91,7 +91,7 @@ class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML reported of one GPU at one time; None where it did not answer.
 
-    In a run, what changes slowly is asked less often and is None in between (see probes/sampling).
+    In a run, what changes slowly is asked less often and is None in between (see probes/nvml/gpu_watch.py).
     Rates are means since the reading before; `throttled_s`, `pcie_replays` and `nvlink_errors` count from the
     begin of the watch on, also where the driver's counter wraps or begins anew.
     """
