@@ -364,7 +364,7 @@ def measure_links(
     `on_pause` is called again and again meanwhile.
     """
     from gputopo.cli.printing import ProgressLine
-    from gputopo.copies.copies import Request
+    from gputopo.copies.copies import SessionRequest
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched
@@ -375,7 +375,7 @@ def measure_links(
         others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
         gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
         _note_other_load(machine, gpus)
-        request = Request(
+        request = SessionRequest(
             gpus=gpus,
             level=options.level or "quick",
             numa=options.numa,

@@ -20,7 +20,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
 from gputopo.values.run.plan import mode_words
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import InRun, Kind, Reading, ScreenRun
+from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # of all runs of --quick
@@ -191,7 +191,7 @@ def _devices(cell: ScreenCell, result: Result, samples: Sequence[GpuSample], fac
         )
 
 
-def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> Reading:
+def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> GpuReading:
     def middle(field: str) -> float | None:
         known = [value for one in samples if (value := getattr(one, field)) is not None]
         return median_high(known) if known else None
@@ -201,7 +201,7 @@ def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> R
     means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
     means |= {"graphics_mhz": row.graphics_mhz, "memory_mhz": row.memory_mhz}
     busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
-    return Reading(
+    return GpuReading(
         graphics_percent=row.graphics_percent,
         memory_percent=row.memory_percent,
         weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,

@@ -22,7 +22,7 @@ from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Autotune, Candidate, Measured, Plan, Timed
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun
 from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import Known
 
@@ -135,14 +135,14 @@ def run_trial(
     return run_folder.save_result(folder, result, time_s=time.time())
 
 
-def timed(result: Result) -> Timed | str:
+def timed(result: Result) -> TimedRun | str:
     """Return the speed of a run, or why it failed."""
     speed = result.throughput
     if result.failure is not None:
         return result.failure.cause
     if speed is None or not speed.median > 0:
         return "no counted step"
-    return Timed(speed.median, speed.jitter / speed.median / result.steps**0.5)
+    return TimedRun(speed.median, speed.jitter / speed.median / result.steps**0.5)
 
 
 FILE = "autotune.json"
@@ -155,7 +155,7 @@ def tune(
     folder: Path,
     *,
     machine: Machine | None = None,
-    on_run: Callable[[int, Trial, Timed | str], None] = lambda *_: None,
+    on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
     budget_s: float | None = None,
     command: WorkerCommand = worker_command,
 ) -> tuple[Autotune, int]:
@@ -169,7 +169,7 @@ def tune(
     budget_s = BUDGET_S[trials[0].spec.backend] if budget_s is None else budget_s
     race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
-    def measure(place: int, number: int) -> Timed | str:
+    def measure(place: int, number: int) -> TimedRun | str:
         path = folder / run_folder.AUTOTUNE / f"{number}-{place + 1}"
         found = timed(run_trial(trials[place], path, machine, command))
         on_run(number, trials[place], found)
@@ -182,7 +182,7 @@ def tune(
             winner=race.leader,
             settled="stopped" if ending.code else race.settled,
             measured=tuple(
-                Measured(
+                MeasuredPlacement(
                     candidate=msgspec.structs.replace(trial.candidate, reasons=()),
                     runs=tuple(race.runs[place]),
                     failure=race.failures.get(place),

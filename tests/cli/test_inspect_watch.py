@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.cli.inspect import default_interval
 from gputopo.cli.watch import Watched, ticks, watch_source
-from gputopo.probes.child import Stop
+from gputopo.probes.child import DriverStop
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
@@ -49,7 +49,7 @@ class Scripted:
     """A source of given samples; after them Ctrl-C is pressed."""
 
     xid_reason: str | None = None
-    stop: Stop | None = None
+    stop: DriverStop | None = None
 
     def __init__(self, *samples: MachineSample) -> None:
         self.samples = list(samples)

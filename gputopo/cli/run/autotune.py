@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.trials import Trial
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.values.run.plan import Autotune, Candidate, Plan, Timed
+    from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun
 
 
 def train_fastest(job: Job, target: "Target", options: OutputOptions) -> int:
@@ -167,7 +167,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     )
 
 
-def _show_run(number: int, trial: "Trial", found: "Timed | str") -> None:
+def _show_run(number: int, trial: "Trial", found: "TimedRun | str") -> None:
     from gputopo.report.layout import plain
     from gputopo.values.run.plan import mode_words
 

@@ -193,7 +193,7 @@ def test_the_next_tool_measures_where_nccl_tests_were_not_asked_for(call: Call, 
 
 
 def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gputopo.copies.network import Host
+    from gputopo.copies.network import NetworkHost
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.jobs.network import lead, order_of
 
@@ -203,7 +203,7 @@ def test_another_host_shows_nothing_and_ends_with_rank_0(call: Call, monkeypatch
 
         def first() -> bool:
             with Listener(socket.AF_INET, LOOPBACK) as listener:
-                own = Host(name="n0", address=LOOPBACK, port=listener.port)
+                own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port)
                 found = lead(meeting, order_of(own, meeting.wait(10), SHORT, "auto"), listener)
                 meeting.end(RunEnd(exit_code=1))
                 return found.complete

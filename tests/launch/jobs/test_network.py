@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gputopo.copies.network import NCCL_TESTS, QUICK, Host, Nccl, Order, Timing, Tools, schedule
+from gputopo.copies.network import NCCL_TESTS, QUICK, Nccl, NetworkHost, Order, Timing, Tools, schedule
 from gputopo.launch.hosts.messages import HostStart, HostTimeouts, Joining, RunEnd
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient, Reporting
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
@@ -37,7 +37,8 @@ def nccl_order(nccl: NcclTests, hosts: int, all_reduce: str | None = None) -> Or
     )
     return Order(
         hosts=tuple(
-            Host(name=f"n{n}", address=f"10.0.0.{n}", port=1, tools=Tools(nccl=own)) for n in range(hosts)
+            NetworkHost(name=f"n{n}", address=f"10.0.0.{n}", port=1, tools=Tools(nccl=own))
+            for n in range(hosts)
         ),
         token="t",
         timing=QUICK,
@@ -131,7 +132,7 @@ def test_where_no_pair_has_a_rate_the_first_reason_is_stated_after_two_rounds(nc
 
 def test_mpirun_is_given_addresses_only(nccl: NcclTests) -> None:
     order = nccl_order(nccl, 2)
-    strange = Host(name="n1", address="10.0.0.1:9,localhost", port=1)
+    strange = NetworkHost(name="n1", address="10.0.0.1:9,localhost", port=1)
     found = measure_by_nccl(Order(hosts=(order.hosts[0], strange), token="t", timing=QUICK), os.environ)
     assert found == "n1 has no IPv4 address"
     assert nccl.calls == []
@@ -165,7 +166,7 @@ def rank_0(others: int) -> Iterator[tuple[RendezvousServer, Listener]]:
 
 
 def measured(meeting: RendezvousServer, listener: Listener) -> Bandwidth:
-    own = Host(name="n0", address=LOOPBACK, port=listener.port)
+    own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port)
     return lead(meeting, order_of(own, meeting.wait(5), SHORT, "auto"), listener)
 
 
@@ -227,7 +228,7 @@ def test_a_host_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", latency)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", latency)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2, 3))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
     assert sorted(tried) == [2, 3]
     assert {one.error for one in result.measured} == {"timed out"}
@@ -243,7 +244,7 @@ def test_a_program_that_fails_costs_its_own_transfer(monkeypatch: pytest.MonkeyP
         raise ProgramError(f"{program} was ended by signal 9")
 
     monkeypatch.setattr(Programs, "transfer", fails)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT, tool="ib_write_bw"), 0, lambda: False)
     assert tried == ["ib_write_lat", "ib_write_bw", "ib_write_bw"]
     assert {one.error for one in result.measured} == {
@@ -266,7 +267,7 @@ def test_hosts_that_all_have_iperf3_are_measured_by_it(
 
     with rank_0(1) as (meeting, listener):
         end = Later(partial(host, meeting.port))
-        own = Host(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
+        own = NetworkHost(name="n0", address=LOOPBACK, port=listener.port, tools=tools)
         order = order_of(own, meeting.wait(5), SHORT, "auto")
         timing = msgspec.structs.replace(order.timing, warm_s=0.1, windows=1, start_s=1.5)
         found = lead(meeting, msgspec.structs.replace(order, timing=timing), listener)
@@ -291,7 +292,7 @@ def test_a_host_that_is_late_leaves_out_what_is_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gputopo.launch.jobs.network.time", clock)
     monkeypatch.setattr("gputopo.launch.jobs.network.latency", slow)
     monkeypatch.setattr("gputopo.launch.jobs.network.send", slow)
-    hosts = tuple(Host(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
+    hosts = tuple(NetworkHost(name=f"n{port}", address=LOOPBACK, port=port) for port in (1, 2))
     result = measure(Order(hosts=hosts, token="t", timing=SHORT), 0, lambda: False)
     first, *others = result.measured
     assert first.error is None
