@@ -29,7 +29,7 @@ from gputopo.values.run.events import EXCHANGE, Device, RankFailed, Sample
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
 # oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
-# this share of the host's memory asked for more: the next tensor is seldom larger than all before. Ours.
+# this share of the host's memory asked for more: a tensor is seldom larger than all before; not measured
 LARGE_SHARE = 0.25
 # What TensorFlow, XLA, the CUDA driver, C++ and Python print when an allocation failed.
 _OUT_OF_MEMORY = re.compile(

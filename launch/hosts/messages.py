@@ -11,21 +11,21 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
 
 # For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
-# their images before. Ours; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
+# their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
 JOIN_S = 60.0
 # Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
 SILENT_S = 10.0
-EVERY_S = 1.0  # between two reports of a host. Ours.
-POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting". Ours.
-RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet. Ours.
-REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S. Ours.
-CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that. Ours.
-END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it. Ours.
-# For which a host that ends by an error lets rank 0 end first, which has 5 s to end its worker. Ours.
+EVERY_S = 1.0  # between two reports of a host; not measured
+POLL_S = 1.0  # for which rank 0 holds a request to join before it answers "waiting"; not measured
+RETRY_S = 0.5  # between attempts to reach a rank 0 that is not there yet; not measured
+REQUEST_S = 5.0  # for one request and its answer, half of SILENT_S; not measured
+CONNECTION_S = 10.0  # for which rank 0 leaves a connection open: twice that; not measured
+END_S = 5.0  # for which rank 0 waits at its end until all hosts have heard of it; not measured
+# For which a host that ends by an error lets rank 0 end first, which has 5 s for its worker; not measured
 LAST_S = 15.0
-EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there yet. Ours.
-LOOK_S = 0.25  # between two looks at the hosts' silence. Ours.
+EXCUSE_S = 5.0  # for which a host that cannot join tries to reach a rank 0 that is not there; not measured
+LOOK_S = 0.25  # between two looks at the hosts' silence; not measured
 
 
 @dataclass(frozen=True)

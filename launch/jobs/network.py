@@ -49,7 +49,7 @@ from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode
 
 # With so many partners a host has failed before it is left out; so many rounds have measured nothing before
-# no other is begun. Each may take LIMIT_S. Ours.
+# no other is begun. Each may take LIMIT_S; not measured
 _MAX_FAILED = 2
 # mpirun ends its job at SIGTERM; killed, it would leave ranks behind.
 _WRAP = partial(tethered, signum=signal.SIGTERM)
@@ -125,10 +125,10 @@ def _nccl(host: NetworkHost) -> Nccl:
     return host.tools.nccl
 
 
-_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun. Ours.
-_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others. Ours.
+_WAIT_S = 0.1  # between two looks at whether all is over, while a slot has not begun; not measured
+_LATE_BY_S = 1.0  # after which a slot is over, or disturbs others; not measured
 _IS_LATE = "left out: a transfer before it took too long"
-_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s. Ours.
+_LATE_S = 15.0  # for results after the last slot: a transfer that fails takes 5 s; not measured
 
 
 def order_of(
@@ -138,7 +138,7 @@ def order_of(
     asked: ToolChoice,
     failed: Mapping[Tool, str] | None = None,
 ) -> Order:
-    """Return what all hosts are to do, by what each brought. `joined`: what the meeting's `wait` returned.
+    """Return what all hosts are to do, by what each brought. `joined`: what the server's `wait` returned.
 
     `failed`: as of `choose`. Raises HardwareError for a tool that was asked for and that cannot measure.
     """
@@ -153,41 +153,43 @@ def order_of(
     )
 
 
-def lead(meeting: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
-    """Have all hosts measure, take part as rank 0, and return what they measured. The meeting goes on."""
+def lead(server: RendezvousServer, order: Order, listener: Listener) -> Bandwidth:
+    """Have all hosts measure, take part as rank 0, and return what they measured."""
     _admit(listener, order, 0)
-    hold(meeting, order)
+    hold(server, order)
     ranks = range(len(order.hosts))
     results = {0: measure(order, 0, lambda: False)}
-    for rank, text in meeting.results(_LATE_S).items():
+    for rank, text in server.results(_LATE_S).items():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             results[rank] = msgspec.json.decode(text, type=NetworkResult)
     absent = {rank: "it did not report its result" for rank in ranks if rank not in results}
     return bandwidth_of(order, results, absent)
 
 
-def hold(meeting: RendezvousServer, order: Order) -> None:
+def hold(server: RendezvousServer, order: Order) -> None:
     """Have all hosts take part in what rank 0 has measured for them; each learns the end."""
     body = msgspec.Raw(schema.encode(order))
-    meeting.answer({rank: HostStart(spec=body) for rank in range(1, len(order.hosts))})
+    server.answer({rank: HostStart(spec=body) for rank in range(1, len(order.hosts))})
 
 
-def take_part(guest: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float) -> RunEnd:
+def take_part(
+    client: RendezvousClient, joining: Joining, listener: Listener, join_timeout_s: float
+) -> RunEnd:
     """Join rank 0, measure what it asks for, and return what it reports at the end. Raises GputopoError."""
-    reply = guest.join(joining, join_timeout_s)
+    reply = client.join(joining, join_timeout_s)
     if isinstance(reply, Refused):
         raise reply.error
     if isinstance(reply, Unused):
         return RunEnd(exit_code=int(ExitCode.OK))
     order = schema.decode(bytes(reply.spec), Order, origin="rank 0's answer")
     _admit(listener, order, joining.rank)
-    with Reporting(guest) as telling:
-        result = measure(order, joining.rank, lambda: telling.end is not None)
-        if telling.end is None:
-            guest.report(msgspec.json.encode(result))
-        while telling.end is None:
+    with Reporting(client) as reporting:
+        result = measure(order, joining.rank, lambda: reporting.end is not None)
+        if reporting.end is None:
+            client.report(msgspec.json.encode(result))
+        while reporting.end is None:
             time.sleep(_WAIT_S)
-        return telling.end
+        return reporting.end
 
 
 def measure(order: Order, rank: int, is_over: Callable[[], bool]) -> NetworkResult:

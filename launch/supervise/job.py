@@ -21,7 +21,7 @@ from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopt
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 
-_LOOK_S = 0.25  # between two looks at what is waited for. Ours.
+_LOOK_S = 0.25  # between two looks at what is waited for; not measured
 
 
 class Workers:

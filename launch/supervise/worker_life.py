@@ -47,9 +47,9 @@ from gputopo.values.run.events import (
 )
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
-# For which the reason of a host that is gone is waited for: hosts report each second. Ours.
+# For which the reason of a host that is gone is waited for: hosts report each second; not measured
 REASON_S = 3.0
-CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time. Ours.
+CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time; not measured
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
 

@@ -108,7 +108,7 @@ _CHATTER = re.compile(
 )
 LINE_BYTES = 500  # stored of a line; the file gets all of it
 # The first part of the log is for the start and the first error, the last part, at least so long and at most
-# twice as long, for the end. A run of a day with a line a second prints less than both. Ours.
+# twice as long, for the end. A run of a day with a line a second prints less than both; not measured
 FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 
 
@@ -296,7 +296,7 @@ def process_state(pid: int) -> tuple[str, float]:
     return fields[0].decode(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Ours:
+class OwnChildren:
     """Children of this process that others wait for, and what has the session of one of them.
 
     Other threads may add some: with `starting` held until it is added, none is reaped in between.

@@ -22,14 +22,14 @@ from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue, EventSource, RunSampler, sampled
 from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
-from gputopo.launch.supervise.worker_process import Ours, process_state
+from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
 from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, descendants
 from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
 
-# How long a process may take to write its stacks, and without a further line has written them. Seconds. Ours.
+# How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0
 WRITTEN_S = 0.05
 _HELD = ("T", "t", "D")  # states of a process that is stopped, or waits for a device: proc(5)
@@ -47,7 +47,7 @@ class StallWatch:
         patience: HangLimits,
         who: str,
         stop: ProgramStop,
-        ours: Ours,
+        ours: OwnChildren,
         *,
         stacks: Path | None,
         now_s: float,
@@ -249,7 +249,7 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
     return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
 
 
-# What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
+# What is still to be written at the end takes some ms; a file on a disk that hangs is given up; not measured
 END_S = 10.0
 # A full pipe, and what came while it was read: what processes that were left behind go on to report is not
 # waited for.

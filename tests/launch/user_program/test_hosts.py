@@ -21,9 +21,9 @@ from gputopo.launch.user_program.hosts import (
     Leading,
     ProgramEnds,
     cluster_variables,
-    meeting_beside,
     nccl_variables,
     rdma_ports,
+    rendezvous_beside,
     require_all,
     unset,
 )
@@ -89,7 +89,7 @@ def test_hosts_do_not_meet_at_a_port_of_the_program(
     text = environ.get("TF_CONFIG")
     environ = environ if text is None else {"TF_CONFIG": text.replace('"index"', '"type": "worker", "index"')}
     hosts = (HostAddress("a", given), HostAddress("b", 2222))
-    found = meeting_beside(Allocation(rank=1, hosts=hosts, source="test"), environ, 2222)
+    found = rendezvous_beside(Allocation(rank=1, hosts=hosts, source="test"), environ, 2222)
     assert found.leader == HostAddress("a", port)
     assert found.hosts[1:] == hosts[1:]
 

@@ -307,9 +307,9 @@ HOOKED = """
 import os, sys
 from gputopo.launch.user_program.program import run_program
 from gputopo.launch.supervise.outlets import Alarm
-from gputopo.launch.supervise.worker_process import Ours
+from gputopo.launch.supervise.worker_process import OwnChildren
 from tests.launch.supervise.test_outlets import OVER, SLOW
-ours = Ours()
+ours = OwnChildren()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)
 alarm.event(OVER)

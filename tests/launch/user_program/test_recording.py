@@ -15,7 +15,7 @@ import pytest
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
-from gputopo.launch.supervise.worker_process import Ours
+from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STEPS_FILE, StepDone, Steps, StepsEnded
 from gputopo.launch.user_program import recording as module
 from gputopo.launch.user_program.program import ProgramEnd, ProgramStop
@@ -49,7 +49,7 @@ def pid() -> Iterator[int]:
 
 
 def watch(patience: HangLimits, stop: ProgramStop | None = None, stacks: Path | None = None) -> StallWatch:
-    return StallWatch(patience, "train", stop or ProgramStop(), Ours(), stacks=stacks, now_s=0.0)
+    return StallWatch(patience, "train", stop or ProgramStop(), OwnChildren(), stacks=stacks, now_s=0.0)
 
 
 def done(pid: int, step: int, seconds: float = 1.0) -> StepDone:
