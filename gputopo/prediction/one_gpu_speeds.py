@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings.usage import busy
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, has_tensor_cores, step_seconds
+from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, roofline_file, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
-from gputopo.reference.published import Published, published, published_machines
+from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
@@ -28,7 +28,6 @@ SpeedBasis = Literal["given", "history", "published", "datasheet", "assumed"]
 
 # Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
 SAME_NETWORK = 0.02
-TF32_SINCE = 4  # the minor version of TensorFlow 2
 PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
 # Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
 # versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
@@ -79,60 +78,8 @@ class Figure(NamedTuple):
 
 @functools.cache
 def one_gpu_figures() -> tuple[Figure, ...]:
-    """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
-    return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
-
-
-def left_out() -> dict[Figure, str]:
-    """Return the published figures of one GPU that do not count, with the rule that leaves them out."""
-    return {figure: why for row, figure in _of_one_gpu() if (why := _why_left_out(row)) is not None}
-
-
-@functools.cache
-def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
-    found = []
-    for row in published():
-        rate = _alone(row)
-        if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
-            continue
-        if row.data_format == "NHWC":  # not the layout that a GPU is trained in
-            continue
-        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
-        if gpu is not None:
-            found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu, row.precision, rate)))
-    return tuple(found)
-
-
-def _alone(row: Published) -> float | None:
-    return row.images_per_sec if len(row.gpus) == 1 else row.single_gpu_images_per_sec
-
-
-def _why_left_out(row: Published) -> str | None:
-    """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
-    if gpu is None or not has_tensor_cores(gpu, row.precision):
-        return None
-    if row.precision == "fp32":
-        # NVIDIA's build of 1.15 has TF32 as well. https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0
-        major, _, minor = (row.version or "").partition(".")
-        before = major == "2" and minor.isdigit() and int(minor) < TF32_SINCE
-        return f"fp32 without TF32, which TensorFlow has since 2.{TF32_SINCE}" if before else None
-    slower = (_alone(row) or 0.0) < _fastest_fp32().get(_job(row), 0.0)
-    return "slower in fp16 than in fp32 on the same machine, though it has tensor cores" if slower else None
-
-
-@functools.cache
-def _fastest_fp32() -> dict[object, float]:
-    """Return the images/sec of one GPU in fp32 by job, the most of each."""
-    found: dict[object, float] = {}
-    for row, figure in _of_one_gpu():
-        if row.precision == "fp32":
-            found[_job(row)] = max(figure.images_per_sec, found.get(_job(row), 0.0))
-    return found
-
-
-def _job(row: Published) -> tuple[object, ...]:
-    return row.source, row.machine, row.version, row.model, row.xla
+    """Return the published images/sec of one GPU with synthetic data that count (`tests.fits.one_gpu`)."""
+    return tuple(Figure(*row) for row in roofline_file().figures)
 
 
 def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: SpeedBasis, source: str) -> Speed:

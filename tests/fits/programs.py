@@ -17,7 +17,6 @@ import msgspec
 
 from gputopo.prediction.calibration import least_squares
 from gputopo.prediction.programs import Program, program_names, require_program
-from gputopo.prediction.roofline import written as written_roofline
 from tests.fits import cpu_devices as cpu_fit
 from tests.fits import one_gpu
 from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
@@ -215,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(words)
         print(cpu_fit.report(cpu_fit.cpu_runs()))
     if options.write_roofline:
-        Path(options.write_roofline).write_text(written_roofline(roofline, one_gpu.SOURCE), encoding="utf-8")
+        Path(options.write_roofline).write_text(one_gpu.written(roofline), encoding="utf-8")
     if options.write:
         fitted = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
         known = map(require_program, program_names())
