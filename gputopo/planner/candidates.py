@@ -24,7 +24,7 @@ from gputopo.planner.request import Request, batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.calibration import range_share
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.search import DETAILED, Found
+from gputopo.prediction.search import DETAILED, FoundCandidate
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, Prediction, Price, VariableUpdate
 
@@ -84,15 +84,17 @@ class Candidates:
             prices=() if of.is_assumed else tuple(self._prices(choice)),
         )
 
-    def _with_reasons(self, found: Found, rank: int, searched: Sequence[Found]) -> Candidate:
+    def _with_reasons(
+        self, found: FoundCandidate, rank: int, searched: Sequence[FoundCandidate]
+    ) -> Candidate:
         """Return a found candidate; the first one with all its reasons, the others in short."""
         reasons = self._reasons(found, searched) if rank == 0 else self._short_reasons(found)
         return msgspec.structs.replace(self._candidate(found), reasons=tuple(reasons))
 
-    def _candidate(self, found: Found) -> Candidate:
+    def _candidate(self, found: FoundCandidate) -> Candidate:
         return self._predicted(found) if self._of.predicts else self._unpredicted(found)
 
-    def _unpredicted(self, found: Found) -> Candidate:
+    def _unpredicted(self, found: FoundCandidate) -> Candidate:
         """Return a set with its variables where they were requested, else by RULE."""
         of, gpus = self._of, found.gpus
         update, ps = of.variable_update, of.request.ps
@@ -110,7 +112,7 @@ class Candidates:
             batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
         )
 
-    def _predicted(self, found: Found) -> Candidate:
+    def _predicted(self, found: FoundCandidate) -> Candidate:
         gpus, placing, step = found.gpus, found.placing, found.prediction
         share = 1.0 if self._of.basis.learned is None else range_share(self._of.basis.learned, placing)
         known = self._of_set(gpus, share)
@@ -167,7 +169,7 @@ class Candidates:
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
 
-    def _limited_by(self, found: Found, slowest: int | None) -> str:
+    def _limited_by(self, found: FoundCandidate, slowest: int | None) -> str:
         step = found.prediction
         if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
             return "compute" if slowest is None else f"compute of GPU {slowest}"
@@ -178,7 +180,7 @@ class Candidates:
             by, largest = step.gradients_by, "gradients"
         return largest if by is None else in_words(by, found.placing, self._of.paths)
 
-    def _reasons(self, found: Found, searched: Sequence[Found]) -> list[str]:
+    def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
         of, gpus, chosen = self._of, found.gpus, self._candidate(found)
         of_set = [*of.distance_reasons(gpus, of.pool), self._why_this_set(found, searched)]
         of_request = self._reasons_of_request(gpus)
@@ -248,7 +250,7 @@ class Candidates:
             avoided |= more
         return tuple(sorted(avoided)), first or tuple(chosen)
 
-    def _search_reason(self, found: Found, searched: Sequence[Found]) -> str:
+    def _search_reason(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         """Return among how many sets this is the best; `searched`: the first of all candidates, in order."""
         of = self._of
         decide = slice(2 if of.predicts else 4)  # of the sort key; what follows are the lowest indices
@@ -282,7 +284,7 @@ class Candidates:
             by_card=of.cards.decide(of.pool),
         )
 
-    def _why_this_set(self, found: Found, searched: Sequence[Found]) -> str:
+    def _why_this_set(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> str:
         nearest = self._of.nearest
         if self._of.exact:
             return self._named_reason(found.gpus)
@@ -307,7 +309,7 @@ class Candidates:
         )
         return f"{said}; {gpus_in_words(best)} would be {how}"
 
-    def _short_reasons(self, found: Found) -> Iterator[str]:
+    def _short_reasons(self, found: FoundCandidate) -> Iterator[str]:
         short = farthest_words(self._of.links, found.gpus)
         if troubled := sorted(self._of.troubles.keys() & set(found.gpus)):
             short += f"; {gpus_in_words(troubled)} in use or in error"

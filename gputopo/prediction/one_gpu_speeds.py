@@ -47,7 +47,7 @@ class Speed(NamedTuple):
     source: str
 
 
-class Job(NamedTuple):
+class OneGpuJob(NamedTuple):
     """What one GPU trains. `batch`: examples of a step."""
 
     workload: Workload
@@ -82,7 +82,9 @@ def one_gpu_figures() -> tuple[Figure, ...]:
     return tuple(Figure(*row) for row in roofline_file().figures)
 
 
-def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: SpeedBasis, source: str) -> Speed:
+def scaled(
+    gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], basis: SpeedBasis, source: str
+) -> Speed:
     """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
 
     `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
@@ -97,7 +99,7 @@ def scaled(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], basis: Spee
 
 
 def published_speed(
-    gpu: GpuExpectation, job: Job, clocks: Clocks, figures: Sequence[Figure] | None = None
+    gpu: GpuExpectation, job: OneGpuJob, clocks: Clocks, figures: Sequence[Figure] | None = None
 ) -> Speed | None:
     """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
 
@@ -132,7 +134,7 @@ def network_factors(figures: Sequence[Figure]) -> Mapping[str, float]:
     return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
 
 
-def _at_full_clocks(gpu: GpuExpectation, job: Job, figures: Sequence[Figure], roofline: float) -> Speed:
+def _at_full_clocks(gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], roofline: float) -> Speed:
     name = _published_name(job.workload, figures)
     own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
     if same := [one for one in own if one.model == name]:
@@ -173,7 +175,7 @@ def _within(rate: float, factor: float, basis: SpeedBasis, source: str) -> Speed
     return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
 
 
-def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
+def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
     """Return the images/sec of a job over those with another batch."""
     here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
     return here / there if here and there else 1.0
@@ -182,7 +184,7 @@ def _ratio(gpu: GpuExpectation, job: Job, batch: int) -> float:
 @functools.cache
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
-    job = Job(require(figure.model), figure.batch, figure.precision)
+    job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
     rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
     return None if rate is None else figure.images_per_sec / rate
 
@@ -239,7 +241,7 @@ def single_gpu_speeds(
 
     `batch`: examples of one GPU and step. `history`: earlier runs of this box, the latest first.
     """
-    job = Job(workload, batch, precision)
+    job = OneGpuJob(workload, batch, precision)
     return {
         gpu.index: Speed(speed, speed, speed, "given", "given with --single-gpu-images-per-sec")
         if (speed := given.get(gpu.index)) is not None
@@ -258,7 +260,7 @@ def with_assumed(
     """
     if all(speeds.values()):
         return {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    job = Job(workload, batch, precision)
+    job = OneGpuJob(workload, batch, precision)
     factor = network_factors(one_gpu_figures()).get(workload.name, 1.0)
     rates = sorted(factor * rate for row in known_gpus() if (rate := job.speed(row, FULL_CLOCKS)))
     low, middle, high = (rates[round(share * (len(rates) - 1))] for share in (0.1, 0.5, 0.9))
@@ -308,7 +310,7 @@ def _share(domain: ClockMhz, now: int | None, limit: int | None) -> float:
     return share if 0 < share < EXPECTED_SHARE else 1.0
 
 
-def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
+def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | None:
     same = [
         one
         for one in history
@@ -334,7 +336,7 @@ def _of_history(gpu: Gpu, job: Job, history: Sequence[Figure]) -> Speed | None:
     return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
 
 
-def _of_reference(gpu: Gpu, job: Job) -> Speed | None:
+def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     return None if row is None else published_speed(row, job, reached_clocks(gpu, row))
 

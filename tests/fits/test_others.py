@@ -11,7 +11,7 @@ import pytest
 from gputopo.planner.cpu_devices import cpu_devices
 from gputopo.prediction.one_gpu_speeds import Figure, one_gpu_figures
 from gputopo.prediction.roofline import roofline_file
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 from tests.fits.cpu_devices import (
     CpuRun,
     alone_seconds,
@@ -84,9 +84,9 @@ def test_figures_that_contradict_others_do_not_count_and_are_named() -> None:
 
 
 MODES = (
-    Placing("parameter_server", "cpu"),
-    *(Placing("replicated", None, name) for name in ("copy", "ring", "hierarchical")),
-    Placing("independent"),
+    Placement("parameter_server", "cpu"),
+    *(Placement("replicated", None, name) for name in ("copy", "ring", "hierarchical")),
+    Placement("independent"),
 )
 
 

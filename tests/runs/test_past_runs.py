@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.step import Placing
+from gputopo.prediction.step import Placement
 from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
@@ -17,7 +17,7 @@ from gputopo.workload.workloads import require
 from tests.runs.boxes import BATCH, ON_CPU, run
 
 MACHINE = read_bundled("dgx1-p100")
-NCCL = Placing("replicated", None, "nccl")
+NCCL = Placement("replicated", None, "nccl")
 
 
 def of(results: Iterable[Result], figures: Sequence[Figure] = ()) -> Learned | None:
@@ -46,14 +46,14 @@ def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str
     [
         ON_CPU,
         NCCL,
-        Placing("replicated", None, "hierarchical"),
-        Placing("parameter_server", "gpu:1"),
-        Placing("parameter_server", "gpu:spread"),
+        Placement("replicated", None, "hierarchical"),
+        Placement("parameter_server", "gpu:1"),
+        Placement("parameter_server", "gpu:spread"),
     ],
 )
 @pytest.mark.parametrize("model", ["alexnet", "inception3", "resnet50"])
 def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
-    machine: str, placing: Placing, model: str
+    machine: str, placing: Placement, model: str
 ) -> None:
     """Of a box whose links are a fifth slower, and whose variables cost a third more."""
     box = read_bundled(machine)
@@ -181,8 +181,8 @@ def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_lef
     assert of([]) is None
 
 
-@pytest.mark.parametrize("placing", [ON_CPU, NCCL, Placing("parameter_server", "gpu:1")])
-def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placing) -> None:
+@pytest.mark.parametrize("placing", [ON_CPU, NCCL, Placement("parameter_server", "gpu:1")])
+def test_the_marks_of_a_run_are_the_speed_of_one_of_its_gpus(placing: Placement) -> None:
     past = filter(None, [past_run(run(MACHINE, "resnet50", placing=placing))])
     [found] = figures_by_marks(MACHINE, past)
     assert found[:4] == (MACHINE.gpus[0].name, "resnet50", BATCH, "fp32")
