@@ -128,7 +128,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X")  # "200 Gb/sec (4X HDR)"
 Ask = Callable[[str], float | str]
 
 
-class Network(NamedTuple):
+class NicFacts(NamedTuple):
     """What sysfs shows of a card beyond its place: facts by field, and reasons of those it does not show."""
 
     facts: dict[str, Any]
@@ -140,7 +140,7 @@ def not_asked(_: str) -> str:
     return _NOT_ASKED
 
 
-def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network:
+def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFacts:
     """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
     folder = root / "sys/bus/pci/devices" / address
     devices = _names(folder / "infiniband")
@@ -164,7 +164,7 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> Network
         facts, reasons = _port(rdma, interface, max_rate)
         read.append(NicPort(index=index, **facts))
         missing |= {within(item("ports", index), name): why for name, why in reasons.items()}
-    return Network({**about, "ports": tuple(read)}, missing)
+    return NicFacts({**about, "ports": tuple(read)}, missing)
 
 
 def rdma_ports(root: Path) -> Iterator[tuple[NicPort, Path]]:

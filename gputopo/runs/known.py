@@ -30,11 +30,10 @@ from gputopo.workload.workloads import Workload
 class Together(NamedTuple):
     """The devices that train together on several hosts; empty for those of one.
 
-    `hosts`: the name of each, and past rank 0 its address on their network. `devices`: of each the rank of
-    its host, and index and model of its GPU.
+    `devices`: of each the rank of its host, and index and model of its GPU.
     """
 
-    hosts: tuple[tuple[str, str], ...]
+    hosts: tuple[tuple[str, str], ...]  # the name of each, and past rank 0 its address on their network
     devices: tuple[tuple[int, int | None, str], ...]
 
 

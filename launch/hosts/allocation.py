@@ -9,7 +9,7 @@ import msgspec
 from gputopo.launch.hosts import starters
 from gputopo.launch.hosts.hostlists import MAX_HOSTS, HostAddress, fold, read_hostfile, read_hosts
 from gputopo.launch.hosts.messages import JOIN_S
-from gputopo.launch.hosts.starters import Claim
+from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import Option, shown
 
@@ -141,7 +141,7 @@ def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
     return given or starters.indexed_job(environ) is not None
 
 
-def _claims(environ: Mapping[str, str]) -> list[Claim]:
+def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
     """Return the claims of starters, in order of precedence, but for those of one host."""
     readers = (
         starters.tf_config,
@@ -154,11 +154,11 @@ def _claims(environ: Mapping[str, str]) -> list[Claim]:
     return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
 
 
-def _speaks(claim: Claim) -> bool:
+def _speaks(claim: RankClaim) -> bool:
     return (claim.size or 0) > 1 or claim.tasks_per_host > 1
 
 
-def claim_of(options: HostOptions) -> Claim | None:
+def claim_of(options: HostOptions) -> RankClaim | None:
     """Return the claim of the options. Raises UsageError where they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:
@@ -174,10 +174,10 @@ def claim_of(options: HostOptions) -> Claim | None:
         return None
     size = len(hosts) or options.num_hosts
     _require_inside(options.node_rank, size, flag)
-    return Claim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
+    return RankClaim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
 
 
-def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
+def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
     """Return the claim of a Job's index where a size is known. Raises UsageError where one must be."""
     if asked is not None and (asked.size or 0) > 1:
         return [index]
@@ -189,7 +189,7 @@ def _indexed(index: Claim, asked: Claim | None) -> list[Claim]:
     return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
 
 
-def _require_one_task(claim: Claim) -> None:
+def _require_one_task(claim: RankClaim) -> None:
     if claim.tasks_per_host > 1:
         raise UsageError(
             f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one takes all GPUs",
@@ -197,7 +197,7 @@ def _require_one_task(claim: Claim) -> None:
         )
 
 
-def _require_agreement(claims: Sequence[Claim]) -> None:
+def _require_agreement(claims: Sequence[RankClaim]) -> None:
     """Raise UsageError where two claims differ, the most important first."""
     for number, one in enumerate(claims):
         for other in claims[number + 1 :]:
@@ -226,7 +226,7 @@ def _differ(one: HostAddress, other: HostAddress) -> bool:
     return mine[:shorter] != its[:shorter]
 
 
-def _allocation(claims: Sequence[Claim], environ: Mapping[str, str]) -> Allocation:
+def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:
     """Return the hosts by claims that agree. Raises UsageError for what is missing."""
     first = next((one for one in claims if one.size is not None), claims[0])
     size, source = first.size, first.source

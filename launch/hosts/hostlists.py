@@ -13,7 +13,7 @@ import msgspec
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 
-MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory. Ours.
+MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory; not measured
 MIN_PORT, MAX_PORT = 1024, 65535  # ports that a user may listen on
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")

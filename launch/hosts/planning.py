@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
-from gputopo.launch.hosts.earlier import Earlier, shown_by
+from gputopo.launch.hosts.earlier import EarlierRuns, shown_by
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.names import host_names, rank_of_place
@@ -49,7 +49,7 @@ from gputopo.values.run.plan import (
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedHosts:
     """The target of rank 0 for all hosts, and what is to be said about it."""
 
     target: Target
@@ -74,8 +74,8 @@ def plan_hosts(
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
-    earlier: Earlier | None = None,
-) -> Planned:
+    earlier: EarlierRuns | None = None,
+) -> PlannedHosts:
     """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
 
     `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
@@ -107,7 +107,7 @@ def plan_hosts(
             found = replace(found, plan=_with_steps(found, targets, taking, request, saved, earlier))
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return Planned(found, _unequal(hosts, requests))
+    return PlannedHosts(found, _unequal(hosts, requests))
 
 
 def _requests(
@@ -182,7 +182,7 @@ def _with_steps(
     hosts: Sequence[Joining],
     request: Request,
     saved: SavedNetwork | None,
-    earlier: Earlier | None,
+    earlier: EarlierRuns | None,
 ) -> Plan:
     """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
 

@@ -35,8 +35,8 @@ from gputopo.launch.spec.env import worker_env
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
-from gputopo.launch.supervise.watchdog import Patience
-from gputopo.launch.supervise.worker_life import Limits
+from gputopo.launch.supervise.watchdog import HangLimits
+from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.hops import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
@@ -66,7 +66,7 @@ def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class Timed:
+class ReductionTime:
     """Times of one method: microseconds of every repeat, and of a call that reduces nothing (median).
 
     `bytes`: of one replica's gradients.
@@ -122,9 +122,9 @@ def measure(
     if repeats < 1:
         raise UsageError(f"{repeats} repeats measure nothing", "ask for at least one")
     run = _run_spec(model, gpus, cpu_devices)
-    silence = Patience(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
+    silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=silence_limit_s)
     environment = worker_env(*_environments(run, gpus, environment, visible))
-    session = _Session(run, command, environment, Limits(patience=silence))
+    session = _Session(run, command, environment, WorkerLimits(patience=silence))
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
             if progress is not None:
@@ -152,7 +152,7 @@ def place_of(run: RunSpec) -> str:
     return f"{run.backend}:{','.join(map(str, numbers))}"
 
 
-def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
+def sample_of(run: RunSpec, method: Method, timed: ReductionTime) -> Sample:
     """Return the sample of one method's times."""
     speeds = tuple(timed.bytes / us / 1e3 for us in timed.repeats_us)  # bytes/us is MB/s
     median_us = statistics.median(timed.repeats_us)
@@ -174,7 +174,7 @@ def sample_of(run: RunSpec, method: Method, timed: Timed) -> Sample:
     )
 
 
-def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
+def timed_of(job: ReductionJob, events: Sequence[Event]) -> ReductionTime | None:
     """Return the times that a worker's events hold; None if it did not come to its last call."""
     size, empty = 0, False
     reduced_us: list[float] = []
@@ -188,14 +188,14 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> Timed | None:
             (empty_us if empty else reduced_us).append(1e6 * event.seconds)
     if size == 0 or min(len(reduced_us), len(empty_us)) < job.repeats:
         return None
-    return Timed(size, tuple(reduced_us), statistics.median(empty_us))
+    return ReductionTime(size, tuple(reduced_us), statistics.median(empty_us))
 
 
 class _Session:
     """The outcomes so far. `done`: how many methods have one."""
 
     def __init__(
-        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: Limits
+        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: WorkerLimits
     ) -> None:
         self.done = 0
         self._run = run

@@ -16,12 +16,12 @@ from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.worker_life import LIMITS, Limits, WorkerLife
+from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimits
 from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopting
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 
-_LOOK_S = 0.25  # between two looks at what is waited for. Ours.
+_LOOK_S = 0.25  # between two looks at what is waited for; not measured
 
 
 class Workers:
@@ -33,7 +33,7 @@ class Workers:
     def __init__(
         self,
         environment: Mapping[str, str],
-        limits: Limits,
+        limits: WorkerLimits,
         count_oom_kills: Callable[[], int | None],
         came: int,
     ) -> None:
@@ -87,7 +87,7 @@ class Workers:
 def workers(
     environment: Mapping[str, str],
     *,
-    limits: Limits = LIMITS,
+    limits: WorkerLimits = LIMITS,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Iterator[Workers]:
     """Make what runs workers with this environment, as a whole. Signals to the launcher end the running one.

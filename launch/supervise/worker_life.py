@@ -25,8 +25,14 @@ from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.cgroup import memory_bytes
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
-from gputopo.launch.supervise.watchdog import PATIENCE, Patience, Watchdog, is_stuck, process_words
-from gputopo.launch.supervise.worker_process import Child, Command, EventLines, NotAnEventError, WorkerOutput
+from gputopo.launch.supervise.watchdog import PATIENCE, HangLimits, Watchdog, is_stuck, process_words
+from gputopo.launch.supervise.worker_process import (
+    Command,
+    EventLines,
+    NotAnEventError,
+    WorkerOutput,
+    WorkerProcess,
+)
 from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
@@ -41,14 +47,14 @@ from gputopo.values.run.events import (
 )
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
-# For which the reason of a host that is gone is waited for: hosts report each second. Ours.
+# For which the reason of a host that is gone is waited for: hosts report each second; not measured
 REASON_S = 3.0
-CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time. Ours.
+CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time; not measured
 _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """How long a worker may take to end, in seconds.
 
     `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
@@ -60,11 +66,11 @@ class Limits:
     after_term: float = 5.0
     after_last_event: float = 30.0
     after_kill: float = 10.0
-    patience: Patience = PATIENCE
+    patience: HangLimits = PATIENCE
     serves: bool = False
 
 
-LIMITS = Limits()
+LIMITS = WorkerLimits()
 
 
 Stage = Literal["running", "finishing", "closing", "asked", "killed", "over"]
@@ -82,7 +88,7 @@ class WorkerLife:
         spec: RunSpec,
         record: Record,
         output: WorkerOutput,
-        limits: Limits,
+        limits: WorkerLimits,
         count_oom_kills: Callable[[], int | None],
     ) -> None:
         self._spec = spec
@@ -102,7 +108,7 @@ class WorkerLife:
         self._unreachable: RankFailed | None = None  # of another host, by the worker
         self._signalled_elsewhere = False  # and not here yet
         self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
-        self._child: Child
+        self._child: WorkerProcess
         self._selector: selectors.DefaultSelector
 
     def watch(
@@ -113,7 +119,7 @@ class WorkerLife:
         `sources`: of events besides the worker's own; a failure among them ends the worker.
         """
         try:
-            self._child = Child(command, environment)
+            self._child = WorkerProcess(command, environment)
         except OSError as error:
             self._record.add(self._broken(f"cannot start the worker: {error.strerror}"))
             return

@@ -20,16 +20,16 @@ from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
-from gputopo.launch.supervise.sampling import EventQueue, EventSource, Sampler, sampled
-from gputopo.launch.supervise.watchdog import Patience, Watchdog, process_words
-from gputopo.launch.supervise.worker_process import Ours, process_state
+from gputopo.launch.supervise.sampling import EventQueue, EventSource, RunSampler, sampled
+from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
+from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
-from gputopo.launch.user_program.program import Ending, Stop, descendants
+from gputopo.launch.user_program.program import ProgramEnd, ProgramStop, descendants
 from gputopo.launch.user_program.steps import HOLD_S, InOrder, Joined, StepPipe, StepsReported
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
 
-# How long a process may take to write its stacks, and without a further line has written them. Seconds. Ours.
+# How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0
 WRITTEN_S = 0.05
 _HELD = ("T", "t", "D")  # states of a process that is stopped, or waits for a device: proc(5)
@@ -43,7 +43,14 @@ class StallWatch:
     """
 
     def __init__(
-        self, patience: Patience, who: str, stop: Stop, ours: Ours, *, stacks: Path | None, now_s: float
+        self,
+        patience: HangLimits,
+        who: str,
+        stop: ProgramStop,
+        ours: OwnChildren,
+        *,
+        stacks: Path | None,
+        now_s: float,
     ) -> None:
         self._watchdog = Watchdog(patience, now_s, who)
         self._stop, self._ours, self._stacks = stop, ours, stacks
@@ -189,7 +196,7 @@ class ProgramRecord(EventRecord):
         if news is not None:
             self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
-    def finish(self, command: str, ending: Ending, elsewhere: RankFailed | None = None) -> None:
+    def finish(self, command: str, ending: ProgramEnd, elsewhere: RankFailed | None = None) -> None:
         """Record slow devices and how the program ended, and close the file.
 
         `elsewhere`: what ended the run of several hosts, be it on another one.
@@ -218,7 +225,7 @@ class ProgramRecord(EventRecord):
         self._on_problem(says)
 
 
-def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | None:
+def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
     """Return why a program did not end as it should; None where it did. Pure."""
     if ending.status == 0:
         return None
@@ -242,7 +249,7 @@ def failure_of(command: str, ending: Ending, *, time_s: float) -> RankFailed | N
     return RankFailed(time_s=time_s, kind=kind, cause=cause, remedy=remedy, exit_code=exit_code, signal=sent)
 
 
-# What is still to be written at the end takes some ms; a file on a disk that hangs is given up. Ours.
+# What is still to be written at the end takes some ms; a file on a disk that hangs is given up; not measured
 END_S = 10.0
 # A full pipe, and what came while it was read: what processes that were left behind go on to report is not
 # waited for.
@@ -264,7 +271,7 @@ class Company(AbstractContextManager["Company"], Protocol):
     def reported(self, time_s: float, report: Report) -> None:
         """Take note of a report of this host's program; `time_s`: when it came, epoch."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ProgramEnd) -> None:
         """Take note that this host's program has ended."""
 
     def wait(self) -> RankFailed | None:
@@ -274,7 +281,7 @@ class Company(AbstractContextManager["Company"], Protocol):
 @contextlib.contextmanager
 def recording(
     record: ProgramRecord,
-    sampler: Sampler | None,
+    sampler: RunSampler | None,
     pipe: StepPipe | None,
     spec: ProgramSpec,
     *,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from gputopo.probes.child import Channel, Child, Stop
+from gputopo.probes.child import Channel, DriverChild, DriverStop
 from gputopo.probes.nvml.door import Handle, NotReadError, handle_number, open_nvml
 from gputopo.probes.nvml.questions import fact
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
@@ -173,13 +173,13 @@ class WatcherChild(Closed):
     """
 
     def __init__(self, gpus: Sequence[int]) -> None:
-        self.stop: Stop | None = None
+        self.stop: DriverStop | None = None
         self.xid_reason: str | None = None
         self._gpus = tuple(gpus)
         self._in_use = threading.Lock()
         self._closed = False
         try:
-            self._child = Child(self._work)
+            self._child = DriverChild(self._work)
         except OSError as error:
             raise NotReadError("NO_CHILD_PROCESS") from error
         refused = [msgspec.json.decode(part, type=str) for part in self._answer()]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.child import Stop
+from gputopo.probes.child import DriverStop
 from gputopo.probes.driver import DriverFacts, decide, module_version, read_facts
 from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.probes.pci import read_pci
@@ -13,7 +13,7 @@ from tests.kit.sysfs import write_files, write_tree
 LOADED = {"module_loaded": True, "module_version": "550.54", "control_node": "ok", "gpu_node": "ok"}
 
 
-HUNG = Stop("hung", "nvmlInit", (), "did not return within 10 s")
+HUNG = DriverStop("hung", "nvmlInit", (), "did not return within 10 s")
 
 
 def facts(**fields: object) -> DriverFacts:
