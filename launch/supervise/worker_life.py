@@ -55,19 +55,13 @@ _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on w
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How long a worker may take to end, in seconds.
+    """How long a worker may take to end, in seconds."""
 
-    `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
-    which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may be silent. `serves`: it serves that of another host, and is silent by
-    nature: only the time counts in which it cannot run.
-    """
-
-    after_term: float = 5.0
-    after_last_event: float = 30.0
-    after_kill: float = 10.0
-    patience: HangLimits = PATIENCE
-    serves: bool = False
+    after_term: float = 5.0  # between SIGTERM and SIGKILL
+    after_last_event: float = 30.0  # from closing its event pipe to its end, in which TensorFlow shuts down
+    after_kill: float = 10.0  # until it is given up as stuck in a driver call
+    patience: HangLimits = PATIENCE  # how long it may be silent
+    serves: bool = False  # another host, silent by nature: only the time counts in which it cannot run
 
 
 LIMITS = WorkerLimits()
