@@ -146,11 +146,11 @@ def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
         starters.sagemaker,
         starters.counting,
     )
-    return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
-
-
-def _speaks(claim: RankClaim) -> bool:
-    return (claim.size or 0) > 1 or claim.tasks_per_host > 1
+    return [
+        one
+        for read in readers
+        if (one := read(environ)) is not None and ((one.size or 0) > 1 or one.tasks_per_host > 1)
+    ]
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:

@@ -130,7 +130,9 @@ class WorkerLife:
             finally:
                 self._stage = "over"
                 status = self._child.end(within_s=self._limits.after_kill)
-            self._empty_pipes()
+            # What the worker had written before its end: its failure may be in it.
+            _empty(self._child.output, self._output.take)
+            _empty(self._child.events, self._decode_events)
         if self._unreachable is not None:
             self._await_reason(sources)
             self._record.add(self._unreachable)
@@ -232,11 +234,6 @@ class WorkerLife:
         if self._record.unwritable:
             self._ask_to_end()
 
-    def _empty_pipes(self) -> None:
-        """Read what the worker had written before its end: its failure may be in it."""
-        _empty(self._child.output, self._output.take)
-        _empty(self._child.events, self._decode_events)
-
     # How it ends
 
     def _signals_came(self, signals: int) -> None:
@@ -291,14 +288,14 @@ class WorkerLife:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
             gpus = failure.gpu_words(self._sample, self._spec.devices)
-            others = [f"that of {self._host(rank)} {does}" for rank, does in self._stuck.items()]
+            servers = self._spec.servers
+            others = [
+                f"that of {servers[rank].host} (rank {rank}) {does}" for rank, does in self._stuck.items()
+            ]
             worker = f"the worker {self._process()}"
             self._hung = "; ".join([verdict, worker, *others, *([gpus] if gpus else [])])
             self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()
-
-    def _host(self, rank: int) -> str:
-        return f"{self._spec.servers[rank].host} (rank {rank})"
 
     def _too_late(self) -> None:
         if self._stage == "closing":
