@@ -355,11 +355,13 @@ def joint(
         Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []
         for one, interface in zip(targets, interfaces or [None] * len(targets), strict=True)
     ]
+    even = len(set(counts)) == 1
+    shares = f"{counts[0]} of each" if even else f"unequal, {', '.join(map(str, counts))}"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
     choice = msgspec.structs.replace(
         choice,
         reasons=(
-            f"{sum(counts)} devices of {len(counts)} hosts: {_shares(counts)}",
+            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
             *gpus_of_hosts(names, choices, near),
         ),
         hosts=tuple(
@@ -373,7 +375,9 @@ def joint(
         candidates=(choice,),
         prediction=None,
         unequal=None,
-        warnings=_of_hosts(names, [one.plan.warnings for one in targets]),
+        warnings=tuple(
+            f"{name}: {text}" for name, one in zip(names, targets, strict=True) for text in one.plan.warnings
+        ),
         refused=tuple(
             msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
             for name, one in zip(names, targets, strict=True)
@@ -381,12 +385,3 @@ def joint(
         ),
     )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))
-
-
-def _of_hosts(names: Sequence[str], texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(f"{name}: {text}" for name, own in zip(names, texts, strict=True) for text in own)
-
-
-def _shares(counts: Sequence[int]) -> str:
-    even = f"{counts[0]} of each" if len(set(counts)) == 1 else None
-    return even or "unequal, " + ", ".join(str(count) for count in counts)
