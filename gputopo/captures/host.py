@@ -1,4 +1,13 @@
-"""CPUs and NUMA nodes of the host as `lscpu` and `numactl -H` print them: text in, Machine out."""
+"""CPUs and NUMA nodes (`lscpu`, `numactl -H`) and files of the NVIDIA kernel module: text in, Machine out.
+
+Of /proc/driver/nvidia `version`, and `gpus/*/information` of each GPU that is bound to the module, whether
+NVML answers or not:
+
+    NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+
+    Model:           NVIDIA GeForce RTX 3090
+    Bus Location:    0000:01:00.0
+"""
 
 import re
 from collections.abc import Sequence

@@ -170,12 +170,10 @@ class WindowRunner(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Return what limits the numbers."""
-        ...
 
     @property
     def unreturned(self) -> Sequence[Failure]:
         """Return the copies that were in progress at an interruption and did not come back."""
-        ...
 
     def measure(
         self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
@@ -184,23 +182,18 @@ class WindowRunner(Protocol):
 
         `sizes`: bytes of each copy, which may be fewer where the job does not name them.
         """
-        ...
 
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` may reach the memory of GPU `b`."""
-        ...
 
     def free_bytes(self, gpu: int) -> int:
         """Return the free device memory, 0 where the GPU does not answer."""
-        ...
 
     def l2_bytes(self, gpu: int) -> int | None:
         """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
-        ...
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Return the reason why a method does not work on a GPU, None where it does.
 
         Without `copy_engine` it is of no use at all.
         """
-        ...

@@ -89,17 +89,12 @@ _ALONE = "--num-hosts 1 takes this host alone"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Two hosts or more that work together, and which of them this is.
+    """Two hosts or more that work together, and which of them this is."""
 
-    `rank`: index of this host in `hosts`. `hosts`: in rank order; the first has a name, others have one
-    where it is known before they join. `source`: what named the size, in words for messages. `job`: what
-    tells this job from others of the user, where its starter gives such an id.
-    """
-
-    rank: int
-    hosts: tuple[HostAddress, ...]
-    source: str
-    job: str | None = None
+    rank: int  # index of this host in `hosts`
+    hosts: tuple[HostAddress, ...]  # in rank order; the first has a name, others where it is known
+    source: str  # what named the size, for messages
+    job: str | None = None  # what tells this job from others of the user, where its starter gives such an id
 
     @property
     def size(self) -> int:
@@ -151,11 +146,11 @@ def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
         starters.sagemaker,
         starters.counting,
     )
-    return [one for read in readers if (one := read(environ)) is not None and _speaks(one)]
-
-
-def _speaks(claim: RankClaim) -> bool:
-    return (claim.size or 0) > 1 or claim.tasks_per_host > 1
+    return [
+        one
+        for read in readers
+        if (one := read(environ)) is not None and ((one.size or 0) > 1 or one.tasks_per_host > 1)
+    ]
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:

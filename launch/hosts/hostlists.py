@@ -95,7 +95,11 @@ def fold(names: Iterable[str]) -> str:
         head, number, tail = _split_number(name)
         if runs and number:
             first_head, first, last, last_tail = runs[-1]
-            if (head, tail) == (first_head, last_tail) and last and number == _after(last):
+            if (
+                (head, tail) == (first_head, last_tail)
+                and last
+                and number == str(int(last) + 1).zfill(len(last))
+            ):
                 runs[-1] = (head, first, number, tail)
                 continue
         runs.append((head, number, number, tail))
@@ -112,10 +116,6 @@ def _split_number(name: str) -> tuple[str, str, str]:
     host, dot, domain = name.partition(".")
     found = re.fullmatch(r"(.*?)([0-9]{1,15})([^0-9]*)", host)
     return (found[1], found[2], f"{found[3]}{dot}{domain}") if found else (name, "", "")
-
-
-def _after(number: str) -> str:
-    return str(int(number) + 1).zfill(len(number))
 
 
 def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:

@@ -84,23 +84,17 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
 
 
 class Joining(_Message, frozen=True, tag="gputopo.joining/1"):
-    """A host that comes to the training.
-
-    `rank`, `name` (host name), `version` (of gputopo): of this host. `address`, `port`: of its TensorFlow
-    server, as the other hosts reach it. `job`: the starter's id of the job, where it gives one. `machine`:
-    None where it has no GPU. `asked`: options by name (`batch_size`) as they were typed, without those that
-    may differ between hosts. `resources`: what else a plan needs of this host, such as `cpu_devices`.
-    """
+    """A host that comes to the training."""
 
     rank: int
     name: str
-    version: str
-    address: str
+    version: str  # of gputopo
+    address: str  # of its TensorFlow server, as the other hosts reach it
     port: int
-    job: str | None = None
-    machine: Machine | None = None
-    asked: dict[str, Any] = {}
-    resources: dict[str, Any] = {}
+    job: str | None = None  # the starter's id of the job, where it gives one
+    machine: Machine | None = None  # None where it has no GPU
+    asked: dict[str, Any] = {}  # options as typed, without those that may differ between hosts
+    resources: dict[str, Any] = {}  # what else a plan needs of this host, such as `cpu_devices`
 
 
 class Unable(_Message, frozen=True, tag="gputopo.unable/1"):
@@ -120,16 +114,12 @@ class Waiting(_Message, frozen=True, tag="gputopo.waiting/1"):
 
 
 class HostStart(_Message, frozen=True, tag="gputopo.start/1"):
-    """The host takes part. `spec`: JSON of the run's spec. `environment`: variables to set for its server.
+    """The host takes part."""
 
-    `place`: its rank among the hosts that train, by which the spec's devices name it; None: its own.
-    `number`: 0 for the first; a host that gets another one ends its server and starts one by that.
-    """
-
-    spec: msgspec.Raw
-    environment: dict[str, str] = {}
-    place: int | None = None
-    number: int = 0
+    spec: msgspec.Raw  # JSON of the run's spec
+    environment: dict[str, str] = {}  # variables to set for its server
+    place: int | None = None  # its rank among the hosts that train, as in the spec's devices; None: its own
+    number: int = 0  # 0 for the first; a host that gets another one ends its server and starts one by that
 
 
 class Unused(_Message, frozen=True, tag="gputopo.unused/1"):
@@ -156,22 +146,19 @@ Reply = HostStart | Unused | Refused
 
 
 class RunEnd(_Message, frozen=True, tag="gputopo.end/1"):
-    """The run is over. `cause`: why it failed, None where it did not; `hint`: what to do about that."""
+    """The run is over."""
 
     exit_code: int
-    cause: str | None = None
-    hint: str = ""
+    cause: str | None = None  # why it failed, None where it did not
+    hint: str = ""  # what to do about that
 
 
 class EventsTaken(_Message, frozen=True, tag="gputopo.taken/1"):
-    """`events`: how many of this host's events have come, counted from the first.
+    """The answer to events and results."""
 
-    `end`: the run is over, or goes on without this host. `start`: its server is to be started anew by that.
-    """
-
-    events: int
-    end: RunEnd | None = None
-    start: HostStart | None = None
+    events: int  # how many of this host's events have come, counted from the first
+    end: RunEnd | None = None  # the run is over, or goes on without this host
+    start: HostStart | None = None  # its server is to be started again by that
 
 
 def path_of(rank: int, what: str) -> str:

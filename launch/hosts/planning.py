@@ -21,15 +21,15 @@ from gputopo.launch.spec.target import Target, target_of
 from gputopo.planner.how_many import how_many_of_hosts
 from gputopo.planner.joint import (
     MAX_COMPARED,
+    HostPart,
     Joint,
-    Part,
     fewer_hosts,
     gpus_of_hosts,
     joint_of,
     places,
     scaling,
 )
-from gputopo.planner.network import Card, Cards, SavedNetwork, rates_of
+from gputopo.planner.network import Cards, HostNetwork, SavedNetwork, rates_of
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.values.errors import UsageError
@@ -190,10 +190,10 @@ def _with_steps(
     """
     plan, choice = found.plan, found.plan.choice
     parts = [
-        Part(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
+        HostPart(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
         for own, one in zip(choice.hosts, targets, strict=True)
     ]
-    cards = [Card(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
+    cards = [HostNetwork(one.name, part.machine, *_card(one)) for one, part in zip(hosts, parts, strict=True)]
     rates = rates_of(cards, saved)
     shown = None if earlier is None else shown_by(earlier, found.servers, parts, rates)
     steps = joint_of(parts, request, rates, *(shown or ()))
@@ -228,7 +228,7 @@ def _with_steps(
     )
 
 
-def _alone(part: Part, request: Request, figures: Sequence[Figure]) -> Candidate:
+def _alone(part: HostPart, request: Request, figures: Sequence[Figure]) -> Candidate:
     """Return the best of rank 0's GPUs alone, by the speeds that all hosts are predicted with."""
     own = request_of(request, len(part.gpus), 0)
     if isinstance(request.batch_size, tuple):
@@ -355,11 +355,13 @@ def joint(
         Cards(one.machine, interface or "").reasons(one.plan.choice.gpus) if one.machine is not None else []
         for one, interface in zip(targets, interfaces or [None] * len(targets), strict=True)
     ]
+    even = len(set(counts)) == 1
+    shares = f"{counts[0]} of each" if even else f"unequal, {', '.join(map(str, counts))}"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
     choice = msgspec.structs.replace(
         choice,
         reasons=(
-            f"{sum(counts)} devices of {len(counts)} hosts: {_shares(counts)}",
+            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
             *gpus_of_hosts(names, choices, near),
         ),
         hosts=tuple(
@@ -373,7 +375,9 @@ def joint(
         candidates=(choice,),
         prediction=None,
         unequal=None,
-        warnings=_of_hosts(names, [one.plan.warnings for one in targets]),
+        warnings=tuple(
+            f"{name}: {text}" for name, one in zip(names, targets, strict=True) for text in one.plan.warnings
+        ),
         refused=tuple(
             msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
             for name, one in zip(names, targets, strict=True)
@@ -381,12 +385,3 @@ def joint(
         ),
     )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))
-
-
-def _of_hosts(names: Sequence[str], texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(f"{name}: {text}" for name, own in zip(names, texts, strict=True) for text in own)
-
-
-def _shares(counts: Sequence[int]) -> str:
-    even = f"{counts[0]} of each" if len(set(counts)) == 1 else None
-    return even or "unequal, " + ", ".join(str(count) for count in counts)

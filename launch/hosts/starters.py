@@ -24,21 +24,16 @@ _PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("41", "4", "3"
 
 
 class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source gives; None and () where it gives nothing.
+    """What one source gives; None and () where it gives nothing."""
 
-    `source`: its name in messages, `remove`: how to do without it. `hosts`: all in rank order, or that of
-    rank 0 alone. `tasks_per_host`: the highest number on a host that is known; `one_each`: how to start one
-    on each.
-    """
-
-    source: str
-    remove: str
+    source: str  # its name in messages
+    remove: str  # how to do without it
     rank: int | None = None
     size: int | None = None
-    hosts: tuple[HostAddress, ...] = ()
+    hosts: tuple[HostAddress, ...] = ()  # all in rank order, or that of rank 0 alone
     job: str | None = None
-    tasks_per_host: int = 1
-    one_each: str = ""
+    tasks_per_host: int = 1  # the highest number on a host that is known
+    one_each: str = ""  # how to start one on each
 
 
 def tf_config(environ: Environ) -> RankClaim | None:

@@ -67,29 +67,22 @@ def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class ReductionTime:
-    """Times of one method: microseconds of every repeat, and of a call that reduces nothing (median).
+    """Times of one method."""
 
-    `bytes`: of one replica's gradients.
-    """
-
-    bytes: int
+    bytes: int  # of one replica's gradients
     repeats_us: tuple[float, ...]
-    fixed_cost_us: float
+    fixed_cost_us: float  # of a call that reduces nothing, median
 
 
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """All times measured, a sample per method in the order asked for.
+    """All times measured."""
 
-    `failures`: methods whose sums were wrong (reason WRONG_DATA). `fixed_cost_us`: by method, the median time
-    of the same call without a reduction. `complete` is False where it was interrupted (Ctrl-C).
-    """
-
-    samples: tuple[Sample, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    samples: tuple[Sample, ...] = ()  # one for each method, in the order requested
+    failures: tuple[Failure, ...] = ()  # methods whose sums were wrong (reason WRONG_DATA)
     not_measured: tuple[NotMeasured, ...] = ()
-    fixed_cost_us: dict[str, float] = {}
+    fixed_cost_us: dict[str, float] = {}  # by method: median of the same call without a reduction
     notes: tuple[str, ...] = ()
-    complete: bool = True
+    complete: bool = True  # False where it was interrupted (Ctrl-C)
 
 
 def measure(

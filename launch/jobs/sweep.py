@@ -28,16 +28,12 @@ COOLING_LOOK_S = 2.0  # between two readings
 
 @dataclass(frozen=True)
 class Pause:
-    """What comes before each cell. `seconds`: of pause; `below_c`: of all GPUs.
-
-    `temperature_c` reads that of the hottest GPU; `other_cpu_share` the share of all cores that other
-    processes use: None where they cannot be read.
-    """
+    """What comes before each cell."""
 
     seconds: float = 0.0
-    below_c: float | None = None
-    temperature_c: Callable[[], float | None] = lambda: None
-    other_cpu_share: Callable[[], float | None] = lambda: None
+    below_c: float | None = None  # all GPUs
+    temperature_c: Callable[[], float | None] = lambda: None  # of the hottest GPU; None: not readable
+    other_cpu_share: Callable[[], float | None] = lambda: None  # of all cores, by other processes
     sleep: Callable[[float], None] = time.sleep
 
 

@@ -33,15 +33,12 @@ MAX_WARMUP = 10  # steps: kernels are chosen and buffers allocated in the first 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate as a run: its plan, its spec, the environment of its worker, as a whole.
-
-    `known`: beside which it is judged.
-    """
+    """A candidate as a run."""
 
     plan: Plan
     spec: RunSpec
-    environment: Mapping[str, str]
-    known: Known | None = None
+    environment: Mapping[str, str]  # of its worker, as a whole
+    known: Known | None = None  # with what it is compared
 
     @property
     def candidate(self) -> Candidate:

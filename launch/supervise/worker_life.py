@@ -55,19 +55,13 @@ _MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on w
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How long a worker may take to end, in seconds.
+    """How long a worker may take to end, in seconds."""
 
-    `after_term`: between SIGTERM and SIGKILL. `after_last_event`: from closing its event pipe to its end, in
-    which TensorFlow shuts down. `after_kill`: until it is given up as stuck in a driver call.
-    `patience`: how long a worker may be silent. `serves`: it serves that of another host, and is silent by
-    nature: only the time counts in which it cannot run.
-    """
-
-    after_term: float = 5.0
-    after_last_event: float = 30.0
-    after_kill: float = 10.0
-    patience: HangLimits = PATIENCE
-    serves: bool = False
+    after_term: float = 5.0  # between SIGTERM and SIGKILL
+    after_last_event: float = 30.0  # from closing its event pipe to its end, in which TensorFlow shuts down
+    after_kill: float = 10.0  # until it is given up as stuck in a driver call
+    patience: HangLimits = PATIENCE  # how long it may be silent
+    serves: bool = False  # another host, silent by nature: only the time counts in which it cannot run
 
 
 LIMITS = WorkerLimits()
@@ -136,7 +130,9 @@ class WorkerLife:
             finally:
                 self._stage = "over"
                 status = self._child.end(within_s=self._limits.after_kill)
-            self._empty_pipes()
+            # What the worker had written before its end: its failure may be in it.
+            _empty(self._child.output, self._output.take)
+            _empty(self._child.events, self._decode_events)
         if self._unreachable is not None:
             self._await_reason(sources)
             self._record.add(self._unreachable)
@@ -238,11 +234,6 @@ class WorkerLife:
         if self._record.unwritable:
             self._ask_to_end()
 
-    def _empty_pipes(self) -> None:
-        """Read what the worker had written before its end: its failure may be in it."""
-        _empty(self._child.output, self._output.take)
-        _empty(self._child.events, self._decode_events)
-
     # How it ends
 
     def _signals_came(self, signals: int) -> None:
@@ -297,14 +288,14 @@ class WorkerLife:
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
             gpus = failure.gpu_words(self._sample, self._spec.devices)
-            others = [f"that of {self._host(rank)} {does}" for rank, does in self._stuck.items()]
+            servers = self._spec.servers
+            others = [
+                f"that of {servers[rank].host} (rank {rank}) {does}" for rank, does in self._stuck.items()
+            ]
             worker = f"the worker {self._process()}"
             self._hung = "; ".join([verdict, worker, *others, *([gpus] if gpus else [])])
             self._note_lost_state(failure.hung(self._hung, time_s=time.time()))
             self._ask_to_end()
-
-    def _host(self, rank: int) -> str:
-        return f"{self._spec.servers[rank].host} (rank {rank})"
 
     def _too_late(self) -> None:
         if self._stage == "closing":

@@ -128,7 +128,8 @@ def run_program(
             if any(one.pid == process.pid for one in stuck):
                 process.returncode = -signal.SIGKILL  # there is no end to wait for
         status = process.wait()
-        kills = _difference(kills_before, count_oom_kills())
+        kills_after = count_oom_kills()
+        kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
         killed = -status == signal.SIGKILL and kills > 0 and stopped is None
         ending = ProgramEnd(status, frozenset(passed), killed, stopped=stopped)
         on_end(ending)
@@ -207,10 +208,6 @@ def _is_of_our_group(pid: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         return os.getpgid(pid) == os.getpgrp()
     return True
-
-
-def _difference(before: int | None, after: int | None) -> int:
-    return 0 if before is None or after is None else after - before
 
 
 def _killed(name: str, signum: int, kills: int) -> str:

@@ -35,11 +35,9 @@ class GpuSampler(Protocol):
 
     def sample(self) -> tuple[GpuSample, ...]:
         """Return one sample a GPU. Never raises."""
-        ...
 
     def close(self) -> None:
         """Let go of it."""
-        ...
 
 
 class WindowReading(NamedTuple):

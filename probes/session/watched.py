@@ -28,6 +28,7 @@ from gputopo.copies.copies import (
 )
 from gputopo.copies.jobs import jobs
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
+from gputopo.probes.cuda.door import CallLog
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler
@@ -341,7 +342,7 @@ class _Outlet:
             self._channel.put([type(value).__name__, value])
 
 
-class _Log:
+class _Log(CallLog):
     """Notes CUDA's calls with the GPU of the device that is current. `gpus`: by CUDA's ordinal."""
 
     def __init__(self, slot: CallSlot) -> None:

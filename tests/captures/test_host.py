@@ -121,16 +121,6 @@ def test_nodes_of_two_sources_are_compared(name: str) -> None:
     } | ({"host.numa_nodes[0].memory_mib", "host.numa_nodes[1].memory_mib"} if name == "hwloc" else set())
 
 
-@given(st.data(), st.sampled_from([LSCPU_2_34, LSCPU_2_37, NUMACTL]))
-@settings(max_examples=20)
-def test_a_line_anywhere_is_listed(data: st.DataObject, text: str) -> None:
-    lines = text.splitlines()
-    place = data.draw(st.integers(0, len(lines)))
-    lines.insert(place, "zzz unknown marker 42")
-    machine = reading.read_text("\n".join(lines) + "\n", origin="x")
-    assert [(one.line, one.text) for one in machine.unread] == [(place + 1, "zzz unknown marker 42")]
-
-
 def test_flags_that_a_terminal_wrapped_are_one_line() -> None:
     flags = f"Flags:                           fpu {'vme ' * 12}\nde pse\ntsc\n"
     assert [one.text for one in reading.read_text(LSCPU_2_34 + flags, origin="x").unread] == ["tsc"]

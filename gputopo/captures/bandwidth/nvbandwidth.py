@@ -1,7 +1,8 @@
-"""The JSON of `nvbandwidth -j` (0.5 and later): text in, Machine out. Host names in it are dropped.
+"""The text of `nvbandwidth` 0.2 to 0.10, whole or any part of it, and its JSON (`-j`, since 0.5).
 
-`nvbandwidth_tests` knows the tests. Of a bidirectional test between GPUs the JSON
-holds three matrices in one, each direction and their total, one below the other.
+`nvbandwidth_tests` knows the tests. In text a test's name is taken from its `Running` line or, where that
+was cut off, from the `SUM` line below the matrix. Of a bidirectional test between GPUs the JSON holds three
+matrices in one, each direction and their total, one below the other. Host names are dropped.
 """
 
 import json
@@ -129,12 +130,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
 
 
-FORMAT = Format(
-    "`nvbandwidth -j` JSON",
-    "measured copies and latencies",
-    recognise_json,
-    parse_json,
-)
+FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", recognise_json, parse_json)
 
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\d{1,3}(?:\.\d{1,3}){0,2})")

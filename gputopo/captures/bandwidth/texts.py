@@ -1,4 +1,8 @@
-"""Lines of the matrices that bandwidth tools print: a header of device numbers, then a row a device."""
+"""Texts of bandwidth tools, as people paste them: outputs of one or several programs, one below the other.
+
+Each program's reader takes its own lines; what none of them understood is left for the other formats. Here
+are also the numbers and matrices that these tools print, and peer access of pairs of GPUs in NVML's words.
+"""
 
 import itertools
 import re

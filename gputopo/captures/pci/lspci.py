@@ -1,8 +1,13 @@
-"""lspci's tree (`lspci -tv`, with or without `-nn`): text in, Machine out.
+"""The tree of `lspci -tv` and the lists of `lspci` (`-v` to `-vvv`, `-n`, `-nn`, `-D`): text in, Machine out.
 
-The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices' names.
-A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a sound
-function of the same card stands beside it.
+The tree has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices'
+names. A device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if a
+sound function of the same card stands beside it.
+
+In lists bridges show the bus behind them, which gives the tree. Link capabilities are what a function can
+do, link status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on
+anywhere. Only GPUs, NICs and bridges are read. A device may stand twice (`lspci` above `lspci -vvv`): each
+time adds what the other does not show.
 """
 
 import re
@@ -206,13 +211,7 @@ class _TreeReading:
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
 
-TREE_FORMAT = Format(
-    "`lspci -tv` text",
-    "PCI tree",
-    recognise_tree,
-    parse_tree,
-    begins=begins_tree,
-)
+TREE_FORMAT = Format("`lspci -tv` text", "PCI tree", recognise_tree, parse_tree, begins=begins_tree)
 
 
 LIST = "lspci -vvv"

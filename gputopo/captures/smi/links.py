@@ -1,8 +1,11 @@
-"""The matrix of `nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
+"""`nvidia-smi topo -p2p r|w|rw|n|a|p` and `nvidia-smi nvlink -s` (and `-R`): text in, Machine out.
 
-The text does not show which capability it shows; only the command line above it does. Of `r` the cells are
-p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
-that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
+The text of `topo -p2p` does not show which capability it shows; only the command line above it does. Of `r`
+the cells are p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and
+`missing` states that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place:
+they are Unread.
+
+GB/s of `nvlink -s` are those of one direction. Where NVML refuses, its words are the reason in `missing`.
 """
 
 import re

@@ -1,4 +1,9 @@
-"""The GPUs of one output of `nvidia-smi` as a Machine."""
+"""The GPUs of one output of `nvidia-smi` as a Machine, those among them that did not answer.
+
+Of a GPU that it counts and gets no handle of, it writes a line where its facts would stand, which names the
+GPU by its number, its PCI address, both or neither, as the driver's version has it: `Unable to determine
+the device handle for GPU3: 0000:04:00.0: Unknown Error`.
+"""
 
 import itertools
 import re

@@ -1,12 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-
-CAPTURES = Path(__file__).parents[4] / "shared" / "captures" / "other"
 
 HEAD = "index, name, pci.bus_id, memory.total [MiB], clocks.max.memory [MHz], pcie.link.gen.current, pstate\n"
 ROWS = (

@@ -43,13 +43,10 @@ def _good(copy: CopyTime) -> None:
     ("fault", "job"),
     [
         ("wrong@h2d:0", alone(h2d(0))),
-        ("wrong@d2h:0", alone(d2h(0))),
         ("wrong@h2d:0", alone(h2d(0, pinned=False))),
         ("wrong@local:0", alone(local(0))),
         ("wrong@engine:0-1", alone(direct(0, 1))),
         ("wrong@read:0-1", alone(read(0, 1))),
-        ("wrong@write:0-1", alone(write(0, 1))),
-        ("wrong@d2h:0", alone(staged(0, 1))),
         ("wrong@h2d:1", alone(staged(0, 1))),
         ("wrong@h2d:0", latency(h2d(0))),
     ],
