@@ -45,7 +45,7 @@ PRECISE = [
     *(("auto", model) for model in OF_MODEL),
     ("auto by xla", "normed"),
 ]
-TRAINED = [*((model, method) for model in ("small", "normed") for method in METHODS), ("squares", "kuza55")]
+TRAINED = [*(("small", method) for method in METHODS), ("normed", "avolkov1"), ("squares", "kuza55")]
 
 
 def cases() -> dict[str, dict[str, Any]]:
