@@ -1,4 +1,4 @@
-"""Runs without training: how fast the input is, or a forward pass, and how well a checkpoint does on examples.
+"""Runs without training: how fast the input or a forward pass is, how well a checkpoint does on examples.
 
 Passes follow the model as it is used: moving statistics in norms, nothing dropped, no gradient, no update.
 """
